@@ -431,7 +431,7 @@ struct api_guest;
  * EVENT_REJECTED or EVENT_FINISH; the request is freed after that. @need asks the other front for
  * the pixels of its picture @index, for api_guest_picture(). Returns 0, -EPROTO or -ENOMEM. */
 int api_guest_new(struct api_guest **out, struct model *m, struct buf *payload,
-                  void (*tell)(void *ctx, struct api_guest *g, const struct event *e),
+                  void (*notify)(void *ctx, struct api_guest *g, const struct event *e),
                   void (*need)(void *ctx, struct api_guest *g, uint32_t index), void *ctx);
 /* Takes the next part of a picture. Returns false if the part is not the expected one. */
 bool api_guest_picture(struct api_guest *g, const struct msg_picture *m);

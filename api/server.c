@@ -51,7 +51,7 @@ int api_listen_tcp(struct api *a, const char *host, int port, bool tls, int *bou
 int api_read_kwargs(const char *text, struct yyjson_doc **out, struct err *err) {
     yyjson_doc *doc = yyjson_read(text, strlen(text), 0);
 
-    if (!gen_request_takes_kwargs(yyjson_doc_get_root(doc))) {
+    if (!gen_request_allows_kwargs(yyjson_doc_get_root(doc))) {
         yyjson_doc_free(doc);
         return err_set(err, 0, "chat-template-kwargs",
                        "chat-template-kwargs: must be a JSON object of plain values, such as "

@@ -142,7 +142,7 @@ static void agents_wait_until(struct slot *slot, int64_t due_ns) {
 }
 
 /* Removes and returns the next waiting slot, which must exist. */
-static struct slot *take_due(struct agents *s) {
+static struct slot *pop_due(struct agents *s) {
     assert(s->n_due > 0);
     struct slot *first = s->due[0], *last = s->due[--s->n_due];
     uint32_t i = 0, child;
@@ -299,7 +299,7 @@ static int agents_note_answer(struct slot *slot) {
 }
 
 /* Counts a turn that was answered and begins the next state of its agent. Returns 0 or -ENOMEM. */
-static int take_answer(struct slot *slot) {
+static int handle_answer(struct slot *slot) {
     struct bench_request *q = &slot->q;
     int64_t end_ns = q->end_ns;
     int r = agents_note_answer(slot);
@@ -335,7 +335,7 @@ static void agents_on_done(struct bench_request *q) {
     }
     slot->asking = false;
     if (q->outcome == OUTCOME_OK) {
-        r = take_answer(slot);
+        r = handle_answer(slot);
     } else {
         bench_tenants_failed(&s->result, t, q);
         end_agent(slot, false, q->end_ns);
@@ -384,7 +384,7 @@ static void begin_agents(struct agents *s, int64_t start_ns) {
 
 static void send_due(struct agents *s, int64_t now) {
     while (!s->error && next_due_ns(s) <= now)
-        send_request(take_due(s));
+        send_request(pop_due(s));
 }
 
 static void agents_print_progress(struct agents *s, int64_t now) {

@@ -98,7 +98,7 @@ static void bench_http_fail(struct bench_request *q, enum outcome o, const char 
 }
 
 /* Takes over usage, end and error from an event or a whole reply. */
-static void bench_http_take_part(struct http_transfer *t, const struct openai_part *part) {
+static void bench_http_merge_part(struct http_transfer *t, const struct openai_part *part) {
     struct bench_request *q = t->q;
 
     t->finished |= part->finished;
@@ -114,7 +114,7 @@ static void bench_http_take_part(struct http_transfer *t, const struct openai_pa
 
 /* Takes one event of the stream. Returns 0 or -ENOMEM; a malformed event sets the outcome of the
  * request. */
-static int take_event(void *ctx, const char *data, size_t len) {
+static int handle_event(void *ctx, const char *data, size_t len) {
     struct http_transfer *t = ctx;
     struct bench_request *q = t->q;
     int64_t now = bench_now_ns();
@@ -132,7 +132,7 @@ static int take_event(void *ctx, const char *data, size_t len) {
     }
     if (r < 0)
         return r;
-    bench_http_take_part(t, &part);
+    bench_http_merge_part(t, &part);
     if (part.n_text) {
         q->n_pieces++;
         if (!q->first_ns)
@@ -162,7 +162,7 @@ static size_t on_write(char *data, size_t size, size_t n, void *ctx) {
         t->known = true;
     }
     if (t->events)
-        r = sse_feed(&t->sse, data, size * n, take_event, t);
+        r = sse_feed(&t->sse, data, size * n, handle_event, t);
     else
         r = buf_add(&t->reply, data, size * n);
     if (r < 0)
@@ -201,7 +201,7 @@ static void finish_reply(struct http_transfer *t) {
             bench_http_fail(q, OUTCOME_PROTOCOL,
                             "a stream was requested, but the response is not one");
         else
-            bench_http_take_part(t, &part);
+            bench_http_merge_part(t, &part);
     } else {
         char text[200];
 

@@ -106,7 +106,7 @@ static double chat_seconds_since(int64_t ns) {
     return (double)(clock_now(clock_monotonic()) - ns) * 1e-9;
 }
 
-static int take_text(struct transfer *t, yyjson_val *v, bool reasoning) {
+static int add_text_delta(struct transfer *t, yyjson_val *v, bool reasoning) {
     struct chat_answer *a = t->answer;
     size_t len = json_len(v);
 
@@ -139,8 +139,8 @@ static int chat_on_event(void *ctx, const char *data, size_t len) {
         return -EBADMSG;
     if (error)
         t->refusal = ctl_message(error, "message");
-    TRY(take_text(t, yyjson_obj_get(delta, "reasoning_content"), true));
-    TRY(take_text(t, yyjson_obj_get(delta, "content"), false));
+    TRY(add_text_delta(t, yyjson_obj_get(delta, "reasoning_content"), true));
+    TRY(add_text_delta(t, yyjson_obj_get(delta, "content"), false));
     if (finish)
         snprintf(a->finish, sizeof(a->finish), "%s", finish);
     if (yyjson_is_obj(yyjson_obj_get(root, "usage"))) {

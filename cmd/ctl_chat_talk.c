@@ -123,7 +123,7 @@ int chat_talk_save(const struct chat_talk *t, const char *path) {
 }
 
 /* Copies the messages of a file into @t, which is empty. Returns 0 or -errno. */
-static int chat_take_messages(struct chat_talk *t, yyjson_val *list) {
+static int chat_copy_messages(struct chat_talk *t, yyjson_val *list) {
     assert(yyjson_mut_arr_size(t->messages) == 0 && !t->system);
     JSON_EACH_AT(i, m, list) {
         const char *role = json_cstr(yyjson_obj_get(m, "role"));
@@ -159,7 +159,7 @@ int chat_talk_load(struct chat_talk *t, const char *path) {
         next.params = yyjson_val_mut_copy(next.doc, params);
     if (!next.params)
         return -ENOMEM;
-    TRY(chat_take_messages(&next, messages));
+    TRY(chat_copy_messages(&next, messages));
     next.model = STEAL(t->model);
     struct chat_talk old = *t;
     *t = next;

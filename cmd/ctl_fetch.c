@@ -17,7 +17,7 @@
 #define SUM_TAIL ".sha256"
 #define LOCK_WAIT_MS 300
 
-/* State of a download. Invariants from take_over() on: have <= f->size, and `sum` is the checksum
+/* State of a download. Invariants from resume_part() on: have <= f->size, and `sum` is the checksum
  * of the first `have` bytes of the part, which is locked. */
 struct loading {
     const struct fetch *f;
@@ -230,7 +230,7 @@ static int restart(struct loading *l) {
 }
 
 /* Continues with the bytes that an earlier run has left in the part. */
-static int take_over(struct loading *l) {
+static int resume_part(struct loading *l) {
     struct stat st;
 
     assert(l->fd >= 0);
@@ -386,13 +386,13 @@ static int fetch_finish(struct loading *l) {
  * is to be reported. */
 enum { AGAIN = -1 };
 
-static int fetch_take_turn(struct loading *l, bool may_repeat) {
+static int fetch_try_once(struct loading *l, bool may_repeat) {
     int r = lock_part(l);
 
     l->err->message[0] = 0;
     if (r != 0)
         return r < 0 ? fail_local(l, -r) : AGAIN; /* the other process has finished or given up */
-    r = take_over(l);
+    r = resume_part(l);
     if (r < 0)
         return fail_local(l, -r);
     bool was_continued = l->have > 0;
@@ -415,7 +415,7 @@ static int fetch_in(struct loading *l) {
     int r;
 
     while ((r = fetch_is_complete(l)) == 0) {
-        r = fetch_take_turn(l, may_repeat);
+        r = fetch_try_once(l, may_repeat);
         if (l->fd >= 0)
             close(l->fd);
         l->fd = -1;

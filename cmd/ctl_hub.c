@@ -255,8 +255,8 @@ static int hub_find_default(const struct hub_listing *l, size_t n_models, struct
 }
 
 /* Chooses all shards of @c, each of which must be listed. */
-static int take_shards(const struct hub_listing *l, const struct candidate *c,
-                       struct hub_choice *out, struct err *err) {
+static int choose_shards(const struct hub_listing *l, const struct candidate *c,
+                         struct hub_choice *out, struct err *err) {
     const char *first = l->file[c->file].path;
     int prefix = (int)(base_name(first) - first) + (int)c->name.stem_len;
 
@@ -305,7 +305,7 @@ static void add_projector(const struct hub_listing *l, struct hub_choice *out) {
 bool hub_model_at(const struct hub_listing *l, uint32_t i, struct hub_choice *out) {
     struct candidate c;
 
-    return is_candidate(l, i, &c) && take_shards(l, &c, out, NULL) == 0;
+    return is_candidate(l, i, &c) && choose_shards(l, &c, out, NULL) == 0;
 }
 
 int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct hub_choice *out,
@@ -329,7 +329,7 @@ int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct 
     else
         r = hub_find_default(l, n_models, &c, err);
     if (r == 0) {
-        TRY(take_shards(l, &c, out, err));
+        TRY(choose_shards(l, &c, out, err));
         add_projector(l, out);
         return 0;
     }

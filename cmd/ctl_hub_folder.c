@@ -37,8 +37,8 @@ static uint32_t hub_folder_find(const struct hub_listing *l, const char *path) {
     return i;
 }
 
-static int hub_folder_take(const struct hub_listing *l, uint32_t i, struct hub_choice *out,
-                           struct err *err) {
+static int hub_folder_choose(const struct hub_listing *l, uint32_t i, struct hub_choice *out,
+                             struct err *err) {
     if (out->n == ARRAY_SIZE(out->file))
         return err_set(err, 0, NULL, "the repository has more than %u weight files", out->n);
     if (l->file[i].size == 0 || __builtin_add_overflow(out->bytes, l->file[i].size, &out->bytes))
@@ -47,8 +47,8 @@ static int hub_folder_take(const struct hub_listing *l, uint32_t i, struct hub_c
     return 0;
 }
 
-static int hub_folder_take_small(const struct hub_listing *l, const struct hub_spec *spec,
-                                 struct hub_choice *out, struct err *err) {
+static int hub_folder_choose_small(const struct hub_listing *l, const struct hub_spec *spec,
+                                   struct hub_choice *out, struct err *err) {
     for (size_t k = 0; k < ARRAY_SIZE(small_files); k++) {
         uint32_t i = hub_folder_find(l, small_files[k].name);
 
@@ -62,7 +62,7 @@ static int hub_folder_take_small(const struct hub_listing *l, const struct hub_s
         if (l->file[i].size > SMALL_MAX)
             return err_set(err, 0, NULL, "%s has %llu bytes; at most %u are read", l->file[i].path,
                            (unsigned long long)l->file[i].size, SMALL_MAX);
-        TRY(hub_folder_take(l, i, out, err));
+        TRY(hub_folder_choose(l, i, out, err));
     }
     out->n_small = out->n;
     return 0;
@@ -75,8 +75,8 @@ static bool hub_folder_is_shard(const char *path) {
 }
 
 /* Takes all shards, of which none may be missing. */
-static int hub_folder_take_shards(const struct hub_listing *l, struct hub_choice *out,
-                                  struct err *err) {
+static int hub_folder_choose_shards(const struct hub_listing *l, struct hub_choice *out,
+                                    struct err *err) {
     uint32_t of = 0, n = 0;
 
     for (uint32_t i = 0; i < l->n; i++) {
@@ -87,7 +87,7 @@ static int hub_folder_take_shards(const struct hub_listing *l, struct hub_choice
                            model_name_shards(l->file[i].path));
         of = model_name_shards(l->file[i].path);
         n++;
-        TRY(hub_folder_take(l, i, out, err));
+        TRY(hub_folder_choose(l, i, out, err));
     }
     if (n != of)
         return err_set(err, 0, NULL, "the repository has %u of its %u weight files", n, of);
@@ -95,8 +95,8 @@ static int hub_folder_take_shards(const struct hub_listing *l, struct hub_choice
 }
 
 /* Takes the only weight file: model.safetensors, or one of another name. */
-static int hub_folder_take_single(const struct hub_listing *l, struct hub_choice *out,
-                                  struct err *err) {
+static int hub_folder_choose_single(const struct hub_listing *l, struct hub_choice *out,
+                                    struct err *err) {
     uint32_t single = hub_folder_find(l, "model.safetensors"), n = 0;
 
     for (uint32_t i = 0; single == l->n && i < l->n; i++) {
@@ -110,7 +110,7 @@ static int hub_folder_take_single(const struct hub_listing *l, struct hub_choice
                            "model.safetensors");
         single = i;
     }
-    return single == l->n ? -ENOENT : hub_folder_take(l, single, out, err);
+    return single == l->n ? -ENOENT : hub_folder_choose(l, single, out, err);
 }
 
 int hub_choose_folder(const struct hub_listing *l, const struct hub_spec *spec,
@@ -126,11 +126,11 @@ int hub_choose_folder(const struct hub_listing *l, const struct hub_spec *spec,
     }
     if (!any)
         return -ENOENT;
-    TRY(hub_folder_take_small(l, spec, &c, err));
+    TRY(hub_folder_choose_small(l, spec, &c, err));
     if (sharded)
-        TRY(hub_folder_take_shards(l, &c, err));
+        TRY(hub_folder_choose_shards(l, &c, err));
     else
-        TRY(hub_folder_take_single(l, &c, err));
+        TRY(hub_folder_choose_single(l, &c, err));
     c.n_shards = c.n;
     snprintf(c.stem, sizeof(c.stem), "%s", strrchr(spec->repo, '/') + 1);
     *out = c;

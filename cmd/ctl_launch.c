@@ -486,7 +486,7 @@ static bool is_roomy(const struct launch_client *c, const struct target *t) {
 }
 
 /* Prints how long the client's first prompt will take. */
-static void tell_time(const struct launch_client *c, const struct target *t, const char *key) {
+static void print_time(const struct launch_client *c, const struct target *t, const char *key) {
     CLEANUP(chat_server_freep) struct chat_server *server = NULL;
 
     if (!t->n_context || !c->n_first || chat_server_new(&server, t->url, NULL, key) < 0)
@@ -608,6 +608,6 @@ int ctl_launch(int argc, char **argv, bool json) {
         fprintf(stderr, "weftctl: %s reads pictures\n", t.model);
     if (writes)
         return launch_write_file(c, &t, path);
-    tell_time(c, &t, key);
+    print_time(c, &t, key);
     return launch_start(c, &t, argv + own + 1, own < argc ? argc - own - 1 : 0);
 }

@@ -21,7 +21,7 @@ static bool launch_file_beside(char out[PATH_MAX], const char *path, const char 
 
 /* Writes a whole file by renaming a new one, so that it has either the old or the new content.
  * Returns 0 or -errno. */
-static int launch_file_put(const char *path, const char *text, size_t len, mode_t mode) {
+static int launch_file_replace(const char *path, const char *text, size_t len, mode_t mode) {
     char next[PATH_MAX];
 
     if (!launch_file_beside(next, path, ".new-weft"))
@@ -48,10 +48,10 @@ int launch_file_write(const char *path, const char *text, size_t len) {
     TRY(files_make_folders(path, 0755));
     if (stat(path, &st) == 0) {
         TRY(cli_read_file(path, FILE_MAX, &old, &old_len));
-        TRY(launch_file_put(before, old, old_len, st.st_mode & 0777));
+        TRY(launch_file_replace(before, old, old_len, st.st_mode & 0777));
     }
-    TRY(launch_file_put(by, text, len, 0600));
-    return launch_file_put(path, text, len, st.st_mode & 0777);
+    TRY(launch_file_replace(by, text, len, 0600));
+    return launch_file_replace(path, text, len, st.st_mode & 0777);
 }
 
 bool launch_file_is_changed(const char *path) {

@@ -229,7 +229,7 @@ static int pull_check_small(const struct pull *p, struct err *err) {
 }
 
 /* Tells which files are taken, and why. */
-static void pull_tell_choice(struct pull *p) {
+static void pull_print_choice(struct pull *p) {
     const char *quant = model_quant(p->choice.stem), *why = "the only model of the repository";
     uint32_t n_models = 0;
     struct hub_choice c;
@@ -364,7 +364,7 @@ static int pull(struct pull *p, bool list) {
     if (r < 0)
         return pull_fail(p, CTL_REFUSED, &err);
     progress_model(&p->progress, p->choice.stem, p->choice.bytes);
-    pull_tell_choice(p);
+    pull_print_choice(p);
     if (is_in_cache(p, 0, p->choice.n_shards)) {
         progress_print(&p->progress, "found", "%s is in the hub's cache already", p->choice.stem);
         if (!is_in_cache(p, p->choice.n_shards, p->choice.n))

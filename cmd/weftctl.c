@@ -463,7 +463,7 @@ static int say_help(void) {
 
 /* Takes an option of all commands from the beginning of @argv. Returns the number of arguments that
  * it has, 0 if there is another one. */
-static int take_option(int argc, char **argv, struct call *c, const char **socket) {
+static int parse_option(int argc, char **argv, struct call *c, const char **socket) {
     bool json = strcmp(argv[0], "--json") == 0;
 
     c->json |= json;
@@ -477,11 +477,11 @@ static int take_option(int argc, char **argv, struct call *c, const char **socke
 }
 
 /* Takes the options that all commands have from behind the command, where many users write them. */
-static void weftctl_take_options(struct call *c, const char **socket) {
+static void weftctl_parse_options(struct call *c, const char **socket) {
     int kept = 0;
 
     for (int i = 0, n; i < c->argc; i += n ? n : 1) {
-        n = take_option(c->argc - i, c->argv + i, c, socket);
+        n = parse_option(c->argc - i, c->argv + i, c, socket);
         if (n == 0)
             c->argv[kept++] = c->argv[i];
     }
@@ -529,7 +529,7 @@ static int weftctl_dispatch(const char *socket, struct call *c) {
             return say_help();
         c->argc--;
         c->argv++;
-        weftctl_take_options(c, &socket);
+        weftctl_parse_options(c, &socket);
         if (ctl_new(&ctl, socket) < 0)
             return cli_fail("out of memory");
         c->ctl = ctl;
@@ -550,7 +550,7 @@ int main(int argc, char **argv) {
             return say_help();
         if (cli_asks_version(c.argv[0]))
             return cli_version("weftctl");
-        n = take_option(c.argc, c.argv, &c, &socket);
+        n = parse_option(c.argc, c.argv, &c, &socket);
         if (n == 0)
             return cli_usage("\"%s\" is an unknown option or lacks its value", c.argv[0]);
     }

@@ -154,7 +154,7 @@ static void note_no_drafts(struct engine *e) {
 }
 
 /* Writes the placement of experts to the info and the note, and returns it. */
-static struct placement tell_place(struct engine *e) {
+static struct placement report_place(struct engine *e) {
     struct engine_info *i = &e->info;
     const struct placement p = place_report(&e->model, e->note, sizeof(e->note));
 
@@ -213,7 +213,7 @@ static void fill_info(struct engine *e) {
                      e->no_encoder);
     }
     backend_sources(e->ops, e->be, i->sources);
-    tell_place(e);
+    report_place(e);
     place_mark(&e->model, i->sources);
     i->kv_type = e->opts.kv_type;
     i->draft_bytes = fit_token_weights(&e->model, PASS_DRAFT);
@@ -386,7 +386,7 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
     r = choose_sizes(e, false, err);
     if (r < 0 && r != -ENOMEM)
         return r;
-    uint64_t weights = fit_weights(&e->model, ops), absent = tell_place(e).absent_bytes;
+    uint64_t weights = fit_weights(&e->model, ops), absent = report_place(e).absent_bytes;
     *out = (struct engine_fit){
         .arch = e->model.arch,
         .backend = ops->name,

@@ -60,7 +60,7 @@ static float experts_judge_group(const float *p, const struct expert_rule *r, ui
 }
 
 /* Excludes the experts of all but the best groups: sets their p to -inf. */
-static void keep_groups(float *p, const struct expert_rule *r) {
+static void exclude_groups(float *p, const struct expert_rule *r) {
     float score[EXPERT_GROUPS_MAX];
     uint32_t each = r->n / r->n_group;
     bool kept[EXPERT_GROUPS_MAX] = {false};
@@ -113,7 +113,7 @@ void experts_pick(float *logits, const struct expert_rule *r, struct expert_pick
     if (!late)
         experts_probabilities(logits, r);
     if (r->n_group)
-        keep_groups(logits, r);
+        exclude_groups(logits, r);
     for (uint32_t k = 0; k < r->n_used; k++) {
         uint32_t best = experts_best(logits, r);
 

@@ -57,8 +57,8 @@ static enum act_role fuse_role(enum op_kind kind) {
 /* Returns true if @op can take the result of @from before that is complete. Gates from a matrix of
  * their own are applied by GATE itself. Packed rows, and rows that attention leaves for a PROJ, are
  * those of the op right before. */
-static bool fuse_takes(const struct fusing *f, const struct model_op *op,
-                       const struct model_op *from) {
+static bool fuse_accepts(const struct fusing *f, const struct model_op *op,
+                         const struct model_op *from) {
     enum act_role role = fuse_role(from->kind);
 
     if (!(f->ops->op[op->kind].takes & OP_BIT(from->kind)))
@@ -76,7 +76,7 @@ static void fuse_from(const struct fusing *f, struct model_op *op) {
         from--;
         if (from != op - 1 && from->layer != op->layer)
             return;
-        if (!fuse_takes(f, op, from))
+        if (!fuse_accepts(f, op, from))
             continue;
         op->links.from = from;
         from->links.into = op;

@@ -79,7 +79,7 @@ const float *host_step_before(const struct host_step *h, uint32_t row) {
 
 /* Copies the hidden states of the last rows of @s to its slot, at the end of the step, when the
  * former ones are not read any more. */
-static void host_keep(struct host_step *h, const struct engine_seq *s) {
+static void host_save_hidden(struct host_step *h, const struct engine_seq *s) {
     for (uint32_t i = kept_first(s); i < s->n_rows; i++)
         memcpy(h->kept + kept_at(s, kept_pos(s, i)) * h->n_hidden,
                h->hidden + (size_t)(s->row0 + i) * h->n_hidden, h->n_hidden * sizeof(float));
@@ -155,7 +155,7 @@ void host_step_end(struct host_step *h, struct engine_result *out) {
         .out = h->result[h->current].out,
     };
     for (uint32_t s = 0; s < h->batch->n_seqs && h->kept; s++)
-        host_keep(h, &h->batch->seq[s]);
+        host_save_hidden(h, &h->batch->seq[s]);
     h->batch = NULL;
 }
 

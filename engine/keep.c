@@ -106,7 +106,7 @@ void keep_open(struct keep *k, int fd, const struct gguf *file, const struct ggu
 }
 
 /* Gives up keeping weights; blocks that exist stay valid. */
-static int keep_give_up(struct keep *k) {
+static int keep_disable(struct keep *k) {
     int r = -errno;
 
     k->fd = 0;
@@ -130,11 +130,11 @@ int keep_map(struct keep *k, void *at, size_t size) {
     assert(k->fd > 0 && size % KEEP_PAGE == 0 && (uintptr_t)at % KEEP_PAGE == 0);
     errno = 0;
     if (k->found && (end > k->header.n_bytes || map_read_only(k, at, size, k->mapped) < 0))
-        return keep_give_up(k);
+        return keep_disable(k);
     if (!k->found && (ftruncate(k->fd, (off_t)end) < 0 ||
                       mmap(at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, k->fd,
                            (off_t)k->mapped) == MAP_FAILED))
-        return keep_give_up(k);
+        return keep_disable(k);
     k->mapped = end;
     return 0;
 }

@@ -53,7 +53,7 @@ static uint64_t distance(const struct nearest *n) {
 }
 
 /* Keeps @found among the @n nearest rows, of which *@n_out are there already, in order. */
-static void keep_nearest(struct nearest *out, int n, int *n_out, const struct nearest *found) {
+static void insert_nearest(struct nearest *out, int n, int *n_out, const struct nearest *found) {
     int at = *n_out;
 
     while (at > 0 && distance(found) < distance(&out[at - 1]))
@@ -91,7 +91,7 @@ int nearest_find(const struct gguf *file, nearest_try try_row, struct nearest *o
         found->accepts = r == 0;
         snprintf(found->why, sizeof(found->why), "%s", err.message);
         compare_names(file, s, found);
-        keep_nearest(out, n, &n_out, found);
+        insert_nearest(out, n, &n_out, found);
     }
     return n_out;
 }

@@ -176,7 +176,7 @@ static size_t n_words(const struct model *m) {
 }
 
 /* Makes @bits, which belong to the model, the placement of its shape. */
-static void place_take(struct model *m, const uint32_t *bits) {
+static void place_apply(struct model *m, const uint32_t *bits) {
     bool any = false;
 
     for (size_t i = 0; i < n_words(m); i++) {
@@ -189,7 +189,7 @@ static void place_take(struct model *m, const uint32_t *bits) {
 }
 
 /* Puts the first @n experts of an order on the host. */
-static void place_take_first(struct model *m, const uint32_t *order, uint32_t n) {
+static void place_on_host(struct model *m, const uint32_t *order, uint32_t n) {
     memset(m->host_experts, 0, n_words(m) * sizeof(uint32_t));
     for (uint32_t i = 0; i < n; i++) {
         uint32_t l = order[i] / m->shape.n_expert, e = order[i] % m->shape.n_expert;
@@ -234,32 +234,32 @@ static int place_fits(const struct choice *c, struct err *err) {
 }
 
 /* Puts the first @n experts of the order on the host. */
-static void put_experts(struct choice *c, uint32_t n) {
-    place_take_first(c->m, c->order, n);
+static void offload_experts(struct choice *c, uint32_t n) {
+    place_on_host(c->m, c->order, n);
 }
 
 /* Puts the FFNs of the last @n layers on the host. */
-static void put_ffns(struct choice *c, uint32_t n) {
+static void offload_ffns(struct choice *c, uint32_t n) {
     c->m->shape.n_host_ffn = n;
 }
 
 /* Puts as few of @most experts or FFNs on the host as leave the device room for the KV memory; all,
  * if even that is not enough. Returns 0 or -errno. */
-static int put_fewest(struct choice *c, void (*put)(struct choice *, uint32_t), uint32_t most,
-                      struct err *err) {
+static int offload_fewest(struct choice *c, void (*offload)(struct choice *, uint32_t),
+                          uint32_t most, struct err *err) {
     uint32_t from = 0, to = most;
 
     while (from < to) {
         uint32_t n = from + (to - from) / 2;
 
-        put(c, n);
+        offload(c, n);
         int r = place_fits(c, err);
         if (r < 0)
             return r;
         from = r ? from : n + 1;
         to = r ? n : to;
     }
-    put(c, to);
+    offload(c, to);
     return 0;
 }
 
@@ -290,7 +290,7 @@ static int place_describe(struct choice *c, const struct picks *k) {
     return 0;
 }
 
-static void keep_if_best(struct choice *c, double *best) {
+static void note_if_best(struct choice *c, double *best) {
     double cost = place_cost(&c->of, c->m->shape.host_experts);
 
     if (cost > *best)
@@ -304,7 +304,7 @@ static int choose_evenly(struct choice *c, struct err *err) {
     uint32_t n = place_order(&c->of, c->order);
 
     TRY(place_evenly(&c->of, c->order, n));
-    return put_fewest(c, put_experts, n, err);
+    return offload_fewest(c, offload_experts, n, err);
 }
 
 /* Chooses the cheaper placement: the rarest experts, or the experts of the first layers; the former
@@ -314,17 +314,17 @@ static int place_choose(struct choice *c, const uint32_t *before, struct err *er
         return choose_evenly(c, err);
     double best = INFINITY;
 
-    TRY(put_fewest(c, put_experts, place_order(&c->of, c->order), err));
-    keep_if_best(c, &best);
-    TRY(put_fewest(c, put_experts, in_layers(&c->of, c->of.n_layer, c->order), err));
-    keep_if_best(c, &best);
+    TRY(offload_fewest(c, offload_experts, place_order(&c->of, c->order), err));
+    note_if_best(c, &best);
+    TRY(offload_fewest(c, offload_experts, in_layers(&c->of, c->of.n_layer, c->order), err));
+    note_if_best(c, &best);
     if (before && place_cost(&c->of, before) <= STAYS * best) {
-        place_take(c->m, before);
+        place_apply(c->m, before);
         int r = place_fits(c, err);
         if (r != 0)
             return MIN(r, 0);
     }
-    place_take(c->m, c->best);
+    place_apply(c->m, c->best);
     return 0;
 }
 
@@ -358,12 +358,12 @@ static uint64_t kv_of(const struct model *m, const struct be_ops *ops, const str
 }
 
 /* Puts all experts of the first @n_layers layers on the host. */
-static void take_layers(struct choice *c, uint32_t n_layers) {
-    place_take_first(c->m, c->order, in_layers(&c->of, MIN(n_layers, c->of.n_layer), c->order));
+static void place_layers(struct choice *c, uint32_t n_layers) {
+    place_on_host(c->m, c->order, in_layers(&c->of, MIN(n_layers, c->of.n_layer), c->order));
 }
 
 /* Appends to the note how many experts moved, and the expected gain. */
-static void tell_change(const struct choice *c, const uint32_t *before, char *note, size_t n) {
+static void describe_change(const struct choice *c, const uint32_t *before, char *note, size_t n) {
     const uint32_t *now = c->m->shape.host_experts;
     uint32_t n_moved = 0;
 
@@ -428,7 +428,7 @@ static int place_ffns(struct choice *c, struct picks *k, struct err *err) {
     else if (fixed)
         s->n_host_ffn = n - wanted;
     else if (wanted == ENGINE_HOST_AUTO && can) {
-        TRY(put_fewest(c, put_ffns, n, err));
+        TRY(offload_fewest(c, offload_ffns, n, err));
         s->n_host_ffn = fewest_or_before(s->n_host_ffn, before, n);
     }
     TRY(check_host(c->m, c->o, err));
@@ -472,14 +472,14 @@ int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o
     struct choice c = {.m = m, .ops = ops, .o = o, .kv = kv_of(m, ops, o, s)};
     TRY(place_describe(&c, k));
     if (o->keeps_place && before)
-        place_take(m, before);
+        place_apply(m, before);
     else if (o->host_experts == ENGINE_HOST_AUTO)
         TRY(place_choose(&c, before, err));
     else
-        take_layers(&c, o->host_experts);
+        place_layers(&c, o->host_experts);
     m->shape.fetches = m->shape.fetches && m->shape.host_experts;
     TRY(check_host(m, o, err));
-    tell_change(&c, before, note, n_note);
+    describe_change(&c, before, note, n_note);
     picks_place(k, m->host_experts);
     return 0;
 }

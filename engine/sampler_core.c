@@ -342,7 +342,7 @@ static struct cut sampler_truncate_tail(struct sampler *s, const struct engine_p
     return c;
 }
 
-static void sampler_take_out(struct sampler *s, struct cut c) {
+static void sampler_cut_logits(struct sampler *s, struct cut c) {
     for (uint32_t i = 0; i < s->n_vocab; i++)
         if (!sampler_is_kept(&c, s->z[i], i))
             s->z[i] = -INFINITY;
@@ -359,13 +359,13 @@ static void truncate_more(struct sampler *s, const struct sample_job *job, float
     if (m->typical_p > 0) {
         p.top_p = 1;
         p.min_p = 0;
-        sampler_take_out(s, sampler_truncate_tail(s, &p, max, inv_t));
+        sampler_cut_logits(s, sampler_truncate_tail(s, &p, max, inv_t));
         sampler_typical(s, m->typical_p, inv_t);
         max = max_clean(s->z, s->n_vocab);
         p = *job->param;
         p.top_k = 0;
     }
-    sampler_take_out(s, sampler_truncate_tail(s, &p, max, inv_t));
+    sampler_cut_logits(s, sampler_truncate_tail(s, &p, max, inv_t));
     if (m->xtc_probability > 0)
         sampler_xtc(s, job, inv_t);
 }

@@ -18,7 +18,7 @@ static bool breaks(const struct engine_samplers *m, int32_t t) {
 }
 
 /* Copies the last tokens to s->recent, last first. Returns their number. */
-static uint32_t take_recent(struct sampler *s, const struct sample_job *job) {
+static uint32_t copy_recent(struct sampler *s, const struct sample_job *job) {
     const struct engine_param *p = job->param;
     uint32_t n = 0, last_n = p->samplers->dry_last_n;
     uint32_t most = last_n ? MIN(last_n, SAMPLER_RECENT_MAX) : SAMPLER_RECENT_MAX;
@@ -66,7 +66,7 @@ void sampler_dry(struct sampler *s, const struct sample_job *job) {
 
     if (m->dry_multiplier <= 0)
         return;
-    n = take_recent(s, job);
+    n = copy_recent(s, job);
     while (reach < n && !breaks(m, s->recent[reach]))
         reach++;
     if (reach < least)

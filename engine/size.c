@@ -64,7 +64,7 @@ static uint64_t page_bytes_of(const struct sizing *z, uint8_t cls) {
 
 /* Chooses the KV memory from the free memory of a device, if neither pages nor bytes are
  * configured. */
-static int size_take_room(struct sizing *z, struct err *err) {
+static int size_kv_memory(struct sizing *z, struct err *err) {
     struct engine_opts *o = z->opts;
     uint64_t bytes;
 
@@ -225,7 +225,7 @@ int size_memory(struct sizing *z, struct err *err) {
     o->max_context = MIN(o->max_context, model_max); /* the front tells of it */
     TRY(size_classes(z, err));
     TRY(place_experts(z, err));
-    TRY(size_take_room(z, err));
+    TRY(size_kv_memory(z, err));
     TRY(choose_kv(z, err));
     TRY(size_states(z, err));
     size_windows(z);

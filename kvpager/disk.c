@@ -94,7 +94,7 @@ struct disk {
     struct disk_thread thread;
 };
 
-static void disk_give(struct disk *d, struct job *j) {
+static void disk_submit(struct disk *d, struct job *j) {
     assert(!j->under_way);
     j->under_way = true;
     j->io.page_tokens = d->opts.pager.page_tokens;
@@ -218,14 +218,14 @@ static struct job *new_job(bool reads) {
 }
 
 /* Gives back the snapshots of @j, which no thread uses any more. */
-static void leave_states(struct disk *d, struct job *j) {
+static void release_states(struct disk *d, struct job *j) {
     if (j->state == KV_NO_SNAPSHOT)
         return;
     if (j->io.what == IO_WRITE) {
         kv_snapshot_release(d->opts.host, j->state);
-        kv_snapshot_give(d->slots, j->state_slot);
+        kv_snapshot_free(d->slots, j->state_slot);
     } else {
-        kv_snapshot_give(d->opts.host, j->state);
+        kv_snapshot_free(d->opts.host, j->state);
         kv_snapshot_release(d->slots, j->state_slot);
     }
     j->state = j->state_slot = KV_NO_SNAPSHOT;
@@ -233,7 +233,7 @@ static void leave_states(struct disk *d, struct job *j) {
 
 static void disk_end_job(struct disk *d, struct job *j) {
     assert(!j->under_way);
-    leave_states(d, j);
+    release_states(d, j);
     d->n_saves -= j->io.what == IO_WRITE;
     list_remove(&j->link);
     kv_seq_free(j->host);
@@ -324,7 +324,7 @@ static bool write_state(struct disk *d, struct job *j) {
     uint32_t k = j->n_looked, n_slots = store_n_slots(d->store), n_pages;
     uint64_t bytes = store_slot_bytes(d->store, n_slots);
     uint32_t to =
-        disk_room_for(&d->room, 1, bytes) ? kv_snapshot_take(d->slots, NULL) : KV_NO_SNAPSHOT;
+        disk_room_for(&d->room, 1, bytes) ? kv_snapshot_acquire(d->slots, NULL) : KV_NO_SNAPSHOT;
 
     if (to == KV_NO_SNAPSHOT)
         return false;
@@ -337,7 +337,7 @@ static bool write_state(struct disk *d, struct job *j) {
     j->io.head[0] = disk_head(d, j, n_slots + to, k, kv_seq_pages(j->slots, &n_pages)[k]);
     j->io.n = 1;
     j->io.tokens = j->tokens;
-    disk_give(d, j);
+    disk_submit(d, j);
     return true;
 }
 
@@ -399,11 +399,11 @@ static bool write_more(struct disk *d, struct job *j) {
     j->io.n = n;
     j->io.tokens = j->stored;
     j->io.media = j->media;
-    disk_give(d, j);
+    disk_submit(d, j);
     return true;
 }
 
-static void disk_tell(struct disk *d, int error) {
+static void disk_report(struct disk *d, int error) {
     int64_t now = clock_now(d->opts.clock);
 
     if (d->told_ns && now - d->told_ns < NOTE_NS)
@@ -412,17 +412,17 @@ static void disk_tell(struct disk *d, int error) {
     disk_note(d, "the file cannot be written; it is tried again later", error);
 }
 
-static void take_written_state(struct disk *d, struct job *j) {
+static void finish_written_state(struct disk *d, struct job *j) {
     if (j->io.answer == 0) {
         kv_snapshot_release(d->opts.host, j->state);
-        kv_seq_put_snapshot_at(j->slots, j->state_slot, j->n_looked);
+        kv_seq_attach_snapshot_at(j->slots, j->state_slot, j->n_looked);
         j->state = j->state_slot = KV_NO_SNAPSHOT;
         d->opts.counts->n_saved_snapshots++;
     }
-    leave_states(d, j);
+    release_states(d, j);
 }
 
-static void take_written_pages(struct disk *d, struct job *j) {
+static void finish_written_pages(struct disk *d, struct job *j) {
     uint32_t from = kv_seq_committed(j->slots);
     uint32_t n_tokens = from + j->io.n_done * d->opts.pager.page_tokens;
 
@@ -432,25 +432,25 @@ static void take_written_pages(struct disk *d, struct job *j) {
 }
 
 /* Without its name the file can be written as before, so no error tells that it is lost. */
-static void tell_lost(struct disk *d) {
+static void report_lost(struct disk *d) {
     if (!d->told_lost)
         disk_note(d, "the file was deleted: the next start will not find its pages", 0);
     d->told_lost = true;
 }
 
 /* Takes written pages from the thread. Returns false when the job is finished. */
-static bool take_written(struct disk *d, struct job *j) {
+static bool finish_written(struct disk *d, struct job *j) {
     for (uint32_t i = 0; i < j->io.n_done; i++)
         disk_room_written(&d->room, j->io.slot[i]);
     if (j->state != KV_NO_SNAPSHOT)
-        take_written_state(d, j);
+        finish_written_state(d, j);
     else
-        take_written_pages(d, j);
+        finish_written_pages(d, j);
     if (j->io.lost)
-        tell_lost(d);
+        report_lost(d);
     if (j->io.answer == 0)
         return true;
-    disk_tell(d, j->io.answer);
+    disk_report(d, j->io.answer);
     return disk_room_failed(&d->room, j->io.slot[j->io.n_done], j->io.answer);
 }
 
@@ -513,7 +513,7 @@ void disk_cancel(struct disk *d, uint64_t id) {
  * there is none. */
 static bool disk_open_state(struct disk *d, struct job *j) {
     uint32_t from = kv_seq_snapshot(j->slots);
-    uint32_t to = from == KV_NO_SNAPSHOT ? from : kv_snapshot_take(d->opts.host, NULL);
+    uint32_t to = from == KV_NO_SNAPSHOT ? from : kv_snapshot_acquire(d->opts.host, NULL);
 
     if (to == KV_NO_SNAPSHOT)
         return false;
@@ -552,7 +552,7 @@ static void read_state(struct disk *d, struct job *j) {
     j->io.bytes[0] = disk_snapshot_bytes(d, j->state);
     j->io.head[0].id = d->id[j->io.slot[0]];
     j->io.n = 1;
-    disk_give(d, j);
+    disk_submit(d, j);
 }
 
 /* Gives the next pages of @j, or the snapshot after them, to the thread. Returns false if all is
@@ -575,7 +575,7 @@ static bool read_more(struct disk *d, struct job *j) {
         j->io.bytes[i] = disk_page_bytes(d, page[from + i]);
         j->io.head[i].id = d->id[slot[from + i]];
     }
-    disk_give(d, j);
+    disk_submit(d, j);
     return true;
 }
 
@@ -600,32 +600,32 @@ static bool fall_back(struct disk *d, struct job *j, uint32_t n_tokens) {
 
 /* Takes a state from the thread; it is the end of the job unless it is damaged. Returns false when
  * the job is finished. */
-static bool take_read_state(struct disk *d, struct job *j) {
+static bool finish_read_state(struct disk *d, struct job *j) {
     uint32_t slot = j->state_slot, state = j->state;
 
     disk_learn(d, &j->io, j->io.n_done * d->state_pages);
     if (j->io.answer == 0) {
         d->opts.memory.set_snapshot(d->opts.memory.ctx, state, j->n_tokens);
         kv_snapshot_release(d->slots, slot);
-        kv_seq_put_snapshot_at(j->host, state, j->n_tokens / d->opts.pager.page_tokens - 1);
+        kv_seq_attach_snapshot_at(j->host, state, j->n_tokens / d->opts.pager.page_tokens - 1);
         j->state = j->state_slot = KV_NO_SNAPSHOT;
         d->opts.counts->n_loaded_snapshots++;
         return false;
     }
     d->opts.counts->n_bad++;
     disk_note(d, "a state in the file is damaged and is computed again", MIN(j->io.answer, 0));
-    leave_states(d, j);
+    release_states(d, j);
     kv_pager_forget_snapshot(d->slots, slot); /* other jobs that read it will find the damage too */
     return fall_back(d, j, j->n_tokens - 1);
 }
 
 /* Takes read pages from the thread. Returns false when the job is finished. */
-static bool take_read(struct disk *d, struct job *j) {
+static bool finish_read(struct disk *d, struct job *j) {
     uint32_t t = d->opts.pager.page_tokens, from = kv_seq_committed(j->host);
     uint32_t n_tokens = from + j->io.n_done * t;
 
     if (from >= j->n_tokens)
-        return take_read_state(d, j);
+        return finish_read_state(d, j);
     kv_seq_commit(j->host, j->tokens, n_tokens);
     d->opts.counts->n_loaded_tokens += n_tokens - from;
     disk_learn(d, &j->io, j->io.n_done);
@@ -634,7 +634,7 @@ static bool take_read(struct disk *d, struct job *j) {
     d->opts.counts->n_bad++;
     disk_note(d, "a page of the file is damaged and is computed again", MIN(j->io.answer, 0));
     kv_page bad = j->io.slot[j->io.n_done];
-    leave_states(d, j);
+    release_states(d, j);
     kv_seq_truncate(j->slots, n_tokens);
     kv_pager_forget(d->slots, bad); /* other jobs that read it will find the damage too */
     return fall_back(d, j, n_tokens);
@@ -651,7 +651,7 @@ static void end_load(struct disk *d, struct job *j) {
 
 /* ---- steps of jobs ---- */
 
-static bool take_mail(struct disk *d) {
+static bool handle_mail(struct disk *d) {
     struct disk_io *io = disk_thread_receive(&d->thread);
 
     if (!io)
@@ -659,9 +659,9 @@ static bool take_mail(struct disk *d) {
     struct job *j = CONTAINER_OF(io, struct job, io);
     assert(j->under_way && j->io.n_done <= j->io.n);
     j->under_way = false;
-    if (j->io.what == IO_WRITE && (!take_written(d, j) || !write_more(d, j)))
+    if (j->io.what == IO_WRITE && (!finish_written(d, j) || !write_more(d, j)))
         disk_end_job(d, j);
-    else if (j->io.what == IO_READ && (!take_read(d, j) || !read_more(d, j)))
+    else if (j->io.what == IO_READ && (!finish_read(d, j) || !read_more(d, j)))
         end_load(d, j);
     return true;
 }
@@ -697,11 +697,11 @@ static void begin_save(struct disk *d, uint64_t waited) {
 void disk_step(struct disk *d, uint64_t decided, uint64_t waited) {
     disk_thread_clear(&d->thread);
     do {
-        while (take_mail(d))
+        while (handle_mail(d))
             ;
         begin_loads(d, decided, waited);
         begin_save(d, waited);
-    } while (d->opts.file.in_step && take_mail(d));
+    } while (d->opts.file.in_step && handle_mail(d));
 }
 
 bool disk_is_saving(const struct disk *d) {

@@ -35,7 +35,7 @@ static void disk_room_release(struct disk_room *r) {
     while (r->n_held > 0)
         kv_seq_free(r->held[--r->n_held]);
     while (r->n_held_states > 0)
-        kv_snapshot_give(r->opts.slots, r->state[--r->n_held_states]);
+        kv_snapshot_free(r->opts.slots, r->state[--r->n_held_states]);
 }
 
 void disk_room_deinit(struct disk_room *r) {
@@ -83,7 +83,7 @@ static void withhold_states(struct disk_room *r) {
 
     kv_pager_stats(r->opts.slots, &kv);
     for (uint32_t n = kv.n_snapshots + r->n_held_states; n < r->opts.n_states; n++)
-        r->state[r->n_held_states++] = kv_snapshot_take(r->opts.slots, NULL);
+        r->state[r->n_held_states++] = kv_snapshot_acquire(r->opts.slots, NULL);
 }
 
 /* Withholds all free slots of pages: grown sequences hold them, each as many as the longest

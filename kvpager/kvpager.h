@@ -45,7 +45,7 @@ struct kv_opts {
     /* Slots for recurrent states, or for the hidden states from which drafts continue; each
      * sequence holds one slot while it is computed. 0: the model needs no slots. */
     uint32_t n_states;
-    /* snapshots of states, see kv_snapshot_take() */
+    /* snapshots of states, see kv_snapshot_acquire() */
     uint32_t n_snapshots;
     /* NULL, or a pager with the same number of snapshots, fingerprint, seed and hash_bits. The two
      * share their snapshots, and a snapshot may belong to a page of each pager. */
@@ -175,13 +175,13 @@ uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isol
  */
 #define KV_NO_SNAPSHOT UINT32_MAX
 
-/* Returns a snapshot to be written, which belongs to the caller until kv_seq_put_snapshot() or
- * kv_snapshot_give(). If none is free, it is the passing snapshot of @s, or else the snapshot with
+/* Returns a snapshot to be written, which belongs to the caller until kv_seq_attach_snapshot() or
+ * kv_snapshot_free(). If none is free, it is the passing snapshot of @s, or else the snapshot with
  * the least expected benefit; @s may be NULL. KV_NO_SNAPSHOT: all are taken. */
-uint32_t kv_snapshot_take(struct kv_pager *p, struct kv_seq *s);
-/* Frees @snapshot, which kv_snapshot_take() returned and which was not written. */
-void kv_snapshot_give(struct kv_pager *p, uint32_t snapshot);
-/* Returns the number of snapshots that kv_snapshot_take() can still return. */
+uint32_t kv_snapshot_acquire(struct kv_pager *p, struct kv_seq *s);
+/* Frees @snapshot, which kv_snapshot_acquire() returned and which was not written. */
+void kv_snapshot_free(struct kv_pager *p, uint32_t snapshot);
+/* Returns the number of snapshots that kv_snapshot_acquire() can still return. */
 uint32_t kv_snapshot_untaken(const struct kv_pager *p);
 /* Keeps @snapshot from being freed or replaced until it has been released as often as held. A
  * sequence must hold its page meanwhile. */
@@ -190,10 +190,10 @@ void kv_snapshot_release(struct kv_pager *p, uint32_t snapshot);
 /* Attaches @snapshot, the state behind the committed tokens of @s, to the page that ends there.
  * Frees it if that page has a snapshot already. With @passes the next snapshot of @s replaces it,
  * unless another sequence has begun with it or @s has ended by then. */
-void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes);
+void kv_seq_attach_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes);
 /* Attaches @snapshot, the state behind published page @i of @s, to that page. Frees it if the page
  * has a snapshot already. */
-void kv_seq_put_snapshot_at(struct kv_seq *s, uint32_t snapshot, uint32_t i);
+void kv_seq_attach_snapshot_at(struct kv_seq *s, uint32_t snapshot, uint32_t i);
 /* Returns the snapshot of published page @i of @s, or KV_NO_SNAPSHOT. */
 uint32_t kv_seq_snapshot_at(const struct kv_seq *s, uint32_t i);
 /* Attaches the snapshot of page @page of the peer also to page @i of @s, unless page @i has a

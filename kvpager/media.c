@@ -39,7 +39,7 @@ static uint32_t *media_bucket(struct kv_media *m, const struct kv_medium *of) {
 }
 
 /* Returns an entry without content: a new one, or the least recently used one. */
-static struct kv_media_entry *media_take(struct kv_media *m) {
+static struct kv_media_entry *media_acquire(struct kv_media *m) {
     if (m->n_known < m->max)
         return &m->entry[m->n_known++];
     struct kv_media_entry *e = LIST_ENTRY(m->used.next, struct kv_media_entry, used);
@@ -64,7 +64,7 @@ int32_t kv_media_number(struct kv_media *m, const struct kv_medium *of) {
     } else {
         if (m->last == INT32_MIN)
             return 0;
-        e = media_take(m);
+        e = media_acquire(m);
         uint32_t *head = media_bucket(m, of);
         *e = (struct kv_media_entry){.of = *of, .number = --m->last, .next = *head};
         *head = (uint32_t)(e - m->entry) + 1;

@@ -322,14 +322,14 @@ uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isol
     return i > from ? i - from : 0;
 }
 
-static uint32_t take_state(struct kv_pager *p) {
+static uint32_t acquire_state(struct kv_pager *p) {
     if (p->opts.n_states == 0)
         return NO_STATE;
     assert(p->stats.n_states < p->opts.n_states);
     return p->free_state[p->opts.n_states - ++p->stats.n_states];
 }
 
-static void give_state(struct kv_seq *s) {
+static void release_state(struct kv_seq *s) {
     struct kv_pager *p = s->pager;
 
     if (s->state != NO_STATE)
@@ -350,7 +350,7 @@ int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_isolatio
     s->n_wanted = 0;
     s->pinned = false;
     s->passing = KV_NO_SNAPSHOT;
-    s->state = take_state(p);
+    s->state = acquire_state(p);
     list_push_back(&p->seqs, &s->link);
     p->stats.n_seqs++;
     p->n_changes++;
@@ -381,8 +381,8 @@ void kv_seq_pin(struct kv_seq *s) {
         windows_release(s, i - 1);
     s->n_behind = s->n_pages;
     s->pinned = true;
-    snapshot_leave(s);
-    give_state(s);
+    snapshot_stop_passing(s);
+    release_state(s);
     p->n_changes++;
     for (uint32_t i = 0; i < s->n_pages; i++) {
         struct page *page = &p->pool.page[s->page[i]];
@@ -407,8 +407,8 @@ struct kv_seq *kv_seq_free(struct kv_seq *s) {
     if (!s)
         return NULL;
     unpin(s);
-    snapshot_leave(s);
-    give_state(s);
+    snapshot_stop_passing(s);
+    release_state(s);
     drop_pages(s, 0);
     list_remove(&s->link);
     list_push_front(&s->pager->unused_seqs, &s->link);

@@ -116,7 +116,7 @@ XXH128_hash_t pager_root_key(const struct kv_pager *p, const struct kv_isolation
 /* Takes its snapshot, if any, from @page, which is about to be freed. */
 void snapshot_drop(struct kv_pager *p, struct page *page);
 /* Ends the passing of the last snapshot of @s, so that it is kept when @s ends. */
-void snapshot_leave(struct kv_seq *s);
+void snapshot_stop_passing(struct kv_seq *s);
 
 /* Functions of window.c, which do nothing for models without windows. */
 

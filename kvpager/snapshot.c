@@ -57,7 +57,7 @@ static void note_use(struct kv_pager *p, uint32_t snapshot) {
 
 /* Takes the snapshot from its page in @p. The snapshots that follow it on the chain then save its
  * tokens too. */
-static void snapshot_leave_page(struct kv_pager *p, uint32_t snapshot) {
+static void snapshot_unbind(struct kv_pager *p, uint32_t snapshot) {
     struct kv_snapshot *x = &p->snapshot[snapshot];
 
     assert(x->page != NO_PAGE && !is_in_use(x));
@@ -80,11 +80,11 @@ void snapshot_drop(struct kv_pager *p, struct page *page) {
 
     if (snapshot == KV_NO_SNAPSHOT)
         return;
-    snapshot_leave_page(p, snapshot);
+    snapshot_unbind(p, snapshot);
     p->stats.n_snapshots_evicted += !is_of_peer(p, snapshot);
 }
 
-void snapshot_leave(struct kv_seq *s) {
+void snapshot_stop_passing(struct kv_seq *s) {
     if (s->passing != KV_NO_SNAPSHOT)
         s->pager->snapshot[s->passing].passing = NULL;
     s->passing = KV_NO_SNAPSHOT;
@@ -112,7 +112,7 @@ static uint32_t snapshot_least(const struct kv_pager *p) {
     return found;
 }
 
-uint32_t kv_snapshot_take(struct kv_pager *p, struct kv_seq *s) {
+uint32_t kv_snapshot_acquire(struct kv_pager *p, struct kv_seq *s) {
     uint32_t i = 0;
 
     while (i < p->opts.n_snapshots &&
@@ -120,15 +120,15 @@ uint32_t kv_snapshot_take(struct kv_pager *p, struct kv_seq *s) {
         i++;
     if (i == p->opts.n_snapshots && s && s->passing != KV_NO_SNAPSHOT) {
         i = s->passing;
-        snapshot_leave_page(p, i);
+        snapshot_unbind(p, i);
     } else if (i == p->opts.n_snapshots) {
         i = snapshot_least(p);
         if (i == KV_NO_SNAPSHOT)
             return i;
         if (p->snapshot[i].page != NO_PAGE)
-            snapshot_leave_page(p, i);
+            snapshot_unbind(p, i);
         if (is_of_peer(p, i))
-            snapshot_leave_page(p->peer, i);
+            snapshot_unbind(p->peer, i);
         p->stats.n_snapshots_evicted++;
     }
     p->snapshot[i].taken = true;
@@ -153,7 +153,7 @@ void kv_snapshot_release(struct kv_pager *p, uint32_t snapshot) {
     p->snapshot[snapshot].n_held--;
 }
 
-void kv_snapshot_give(struct kv_pager *p, uint32_t snapshot) {
+void kv_snapshot_free(struct kv_pager *p, uint32_t snapshot) {
     assert(snapshot < p->opts.n_snapshots && p->snapshot[snapshot].taken);
     snapshot_set_free(p, &p->snapshot[snapshot]);
 }
@@ -207,15 +207,15 @@ static void bind_at(struct kv_seq *s, uint32_t snapshot, uint32_t i) {
     snapshot_bind(s->pager, snapshot, s->page[i], (i + 1) * s->pager->opts.page_tokens);
 }
 
-void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes) {
+void kv_seq_attach_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes) {
     struct kv_pager *p = s->pager;
 
     assert(s->n_published > 0 && s->n_committed == s->n_published * p->opts.page_tokens);
     const struct page *page = &p->pool.page[s->page[s->n_published - 1]];
-    kv_snapshot_give(p, snapshot);
+    kv_snapshot_free(p, snapshot);
     if (s->passing != KV_NO_SNAPSHOT && s->passing != page->snapshot)
-        snapshot_leave_page(p, s->passing);
-    snapshot_leave(s);
+        snapshot_unbind(p, s->passing);
+    snapshot_stop_passing(s);
     if (page->snapshot == KV_NO_SNAPSHOT) {
         bind_at(s, snapshot, s->n_published - 1);
         p->stats.n_snapshots_made++;
@@ -248,7 +248,7 @@ int kv_pager_forget_snapshot(struct kv_pager *p, uint32_t snapshot) {
     if (snapshot_is_taken(p, snapshot))
         return -EBUSY;
     if (p->snapshot[snapshot].page != NO_PAGE)
-        snapshot_leave_page(p, snapshot);
+        snapshot_unbind(p, snapshot);
     return 0;
 }
 
@@ -268,8 +268,8 @@ uint32_t kv_seq_snapshot_at(const struct kv_seq *s, uint32_t i) {
     return s->pager->pool.page[s->page[i]].snapshot;
 }
 
-void kv_seq_put_snapshot_at(struct kv_seq *s, uint32_t snapshot, uint32_t i) {
-    kv_snapshot_give(s->pager, snapshot);
+void kv_seq_attach_snapshot_at(struct kv_seq *s, uint32_t snapshot, uint32_t i) {
+    kv_snapshot_free(s->pager, snapshot);
     if (kv_seq_snapshot_at(s, i) == KV_NO_SNAPSHOT)
         bind_at(s, snapshot, i);
     note_use(s->pager, kv_seq_snapshot_at(s, i));
@@ -285,7 +285,7 @@ uint32_t kv_seq_snapshot(struct kv_seq *s) {
     if (snapshot == KV_NO_SNAPSHOT)
         return snapshot;
     if (p->snapshot[snapshot].passing)
-        snapshot_leave(p->snapshot[snapshot].passing);
+        snapshot_stop_passing(p->snapshot[snapshot].passing);
     note_use(p, snapshot);
     p->stats.n_snapshots_used++;
     return snapshot;

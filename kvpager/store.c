@@ -338,8 +338,8 @@ int store_read(struct store_io **out, const struct store *s, uint32_t i, const s
 }
 
 /* Puts a page's tokens into @h, with pictures numbered from the first picture of the page on. */
-static void store_put_tokens(struct slot_head *h, const int32_t *tokens,
-                             const struct kv_medium *media) {
+static void store_copy_tokens(struct slot_head *h, const int32_t *tokens,
+                              const struct kv_medium *media) {
     int32_t first = 0;
 
     for (uint32_t i = 0; i < h->n_tokens; i++) {
@@ -368,7 +368,7 @@ int store_write(struct store_io **out, const struct store *s, uint32_t i,
     io->head.magic = MAGIC; /* the other members are zero; there is no padding */
     io->head.head = *head;
     io->head.n_tokens = store_slot_tokens(s, i);
-    store_put_tokens(&io->head, tokens, media);
+    store_copy_tokens(&io->head, tokens, media);
     *out = io;
     return 0;
 }

@@ -165,7 +165,7 @@ void kv_tier_cancel(struct kv_tier *t, kv_ticket ticket) {
     tier_drop_ticket(x);
 }
 
-void kv_tier_leave(struct kv_tier *t, const struct kv_keys *k, uint32_t n_device) {
+void kv_tier_note_left(struct kv_tier *t, const struct kv_keys *k, uint32_t n_device) {
     uint32_t on_disk = tier_on_disk(t, k), host = kv_tier_in_host(t, k);
 
     t->n_left_tokens += on_disk - MIN(on_disk, MAX(host, n_device));
@@ -244,7 +244,7 @@ void kv_tier_work(struct kv_tier *t, uint64_t step, bool idle) {
     offload_work(&t->offload, t->opts.device, idle, step);
 }
 
-const struct kv_copy *kv_tier_take_pages(struct kv_tier *t, uint32_t *n) {
+const struct kv_copy *kv_tier_consume_pages(struct kv_tier *t, uint32_t *n) {
     *n = t->offload.n_copies;
     offload_taken(&t->offload);
     return t->offload.copy;
@@ -267,7 +267,7 @@ void kv_tier_save_state(struct kv_tier *t, uint32_t slot, uint32_t snapshot) {
     t->state[t->n_states++] = (struct kv_copy){slot, snapshot, KV_STATE_SAVE};
 }
 
-const struct kv_copy *kv_tier_take_states(struct kv_tier *t, uint32_t *n) {
+const struct kv_copy *kv_tier_consume_states(struct kv_tier *t, uint32_t *n) {
     *n = t->n_states;
     t->n_states = 0;
     return t->state;

@@ -75,7 +75,7 @@ void kv_tier_save(struct kv_tier *t, const struct kv_keys *k, bool returns);
 void kv_tier_cancel(struct kv_tier *t, kv_ticket ticket);
 
 /* Counts what the file has of @k, and neither device nor host memory, as left there. */
-void kv_tier_leave(struct kv_tier *t, const struct kv_keys *k, uint32_t n_device);
+void kv_tier_note_left(struct kv_tier *t, const struct kv_keys *k, uint32_t n_device);
 /* Makes all tickets late. */
 void kv_tier_end_reads(struct kv_tier *t);
 /* Takes the results of finished reads and writes and begins further ones. Steps up to @launched
@@ -118,7 +118,7 @@ bool kv_tier_has_copies(const struct kv_tier *t);
 void kv_tier_work(struct kv_tier *t, uint64_t step, bool idle);
 /* Takes the decided copies of pages, which are to be made before the rows of the next step, and
  * their number. They are valid until the next copy is decided. */
-const struct kv_copy *kv_tier_take_pages(struct kv_tier *t, uint32_t *n);
+const struct kv_copy *kv_tier_consume_pages(struct kv_tier *t, uint32_t *n);
 
 /* ---- recurrent states ---- */
 
@@ -127,7 +127,7 @@ void kv_tier_load_state(struct kv_tier *t, uint32_t snapshot, uint32_t slot);
 /* Saves slot @slot to @snapshot, which is taken. Follows the loads of the step. */
 void kv_tier_save_state(struct kv_tier *t, uint32_t slot, uint32_t snapshot);
 /* Takes the copies of states, which are to be made behind those of pages. */
-const struct kv_copy *kv_tier_take_states(struct kv_tier *t, uint32_t *n);
+const struct kv_copy *kv_tier_consume_states(struct kv_tier *t, uint32_t *n);
 
 /* ---- what there is ---- */
 

@@ -83,7 +83,7 @@ static void windows_set_free(struct kv_pager *p, struct window_page *w) {
     p->windows.n_free++;
 }
 
-static void leave_idle(struct kv_pager *p, struct window_page *w) {
+static void remove_idle(struct kv_pager *p, struct window_page *w) {
     assert(p->windows.n_idle > 0);
     list_remove(&w->link);
     p->windows.n_idle--;
@@ -96,7 +96,7 @@ static bool evict_idle(struct kv_pager *p) {
     if (list_empty(from))
         return false;
     struct window_page *w = LIST_ENTRY(from->next, struct window_page, link);
-    leave_idle(p, w);
+    remove_idle(p, w);
     windows_set_free(p, w);
     x->n_evicted++;
     return true;
@@ -134,7 +134,7 @@ void windows_hold(struct kv_seq *s, uint32_t i) {
     struct window_page *w = &p->windows.at[p->pool.page[s->page[i]].window];
     assert(w->page == s->page[i]);
     if (w->refs++ == 0)
-        leave_idle(p, w);
+        remove_idle(p, w);
 }
 
 static void windows_let_go(struct kv_seq *s, uint32_t i, struct list *to) {
@@ -196,14 +196,14 @@ void windows_move(struct kv_pager *p, struct page *own, struct page *equal) {
     windows_set_free(p, w);
     w = &p->windows.at[equal->window];
     if (w->refs++ == 0)
-        leave_idle(p, w);
+        remove_idle(p, w);
 }
 
 void windows_drop(struct kv_pager *p, struct page *page) {
     if (page->window == NO_PAGE)
         return;
     struct window_page *w = &p->windows.at[page->window];
-    leave_idle(p, w);
+    remove_idle(p, w);
     windows_set_free(p, w);
 }
 

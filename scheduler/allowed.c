@@ -45,7 +45,7 @@ int allowed_check(const struct submit *m, uint32_t n_vocab, struct err *err) {
     return 0;
 }
 
-static void take_bad_words(struct allowed *a, struct str list) {
+static void read_bad_words(struct allowed *a, struct str list) {
     for (uint32_t i = 0, len; i < ids_n(list); i += len + 1) {
         uint32_t first = (uint32_t)ids_at(list, i + 1);
 
@@ -80,7 +80,7 @@ int allowed_new(struct allowed **out, const struct submit *m, uint32_t n_vocab) 
 
         a->bits[id / 32] |= 1u << id % 32;
     }
-    take_bad_words(a, m->bad_words);
+    read_bad_words(a, m->bad_words);
     *out = a;
     return 0;
 }

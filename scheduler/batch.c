@@ -262,9 +262,9 @@ uint32_t *batch_mask(struct batch *t) {
 }
 
 /* Takes the samples of @it. A draft is right if the row before it has sampled the same token.
- * Samples from the first late mask on are discarded. Returns as batch_take(). */
-static int batch_take_samples(struct batch *t, struct batch_item *it, uint32_t row0,
-                              const struct engine_out *out) {
+ * Samples from the first late mask on are discarded. Returns as batch_handle(). */
+static int batch_handle_samples(struct batch *t, struct batch_item *it, uint32_t row0,
+                                const struct engine_out *out) {
     const int32_t *draft = t->token + row0 + it->n_rows - it->n_draft;
     struct request *r = it->request;
     uint32_t n = 1 + it->n_draft - it->n_late;
@@ -287,8 +287,8 @@ static int batch_take_samples(struct batch *t, struct batch_item *it, uint32_t r
 }
 
 /* Takes the hidden states of item @i, whose request wants vectors instead of tokens. Returns as
- * batch_take(). */
-static int take_hidden(const struct batch *t, uint32_t i, const struct engine_out *out) {
+ * batch_handle(). */
+static int handle_hidden(const struct batch *t, uint32_t i, const struct engine_out *out) {
     const struct batch_item *it = &t->item[i];
     struct request *r = it->request;
 
@@ -299,7 +299,7 @@ static int take_hidden(const struct batch *t, uint32_t i, const struct engine_ou
     return it->samples ? FINISH_STOP : FINISH_NONE;
 }
 
-int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
+int batch_handle(struct batch *t, uint32_t i, const struct engine_result *res) {
     struct batch_item *it = &t->item[i];
     const struct engine_out *out = res->out + it->want0;
     struct request *r = it->request;
@@ -310,7 +310,7 @@ int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
 
     assert(res->n_outs == t->b.n_wants);
     if (request_pools(r)) {
-        why = take_hidden(t, i, out);
+        why = handle_hidden(t, i, out);
         if (r->seq)
             kv_seq_commit(r->seq, request_keys(r), it->pos0 + it->n_rows);
         return why;
@@ -320,7 +320,7 @@ int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
     if (it->samples) {
         assert(r->n_pending > 0);
         r->n_pending--;
-        why = batch_take_samples(t, it, t->seq[i].row0, &out[n_lp]);
+        why = batch_handle_samples(t, it, t->seq[i].row0, &out[n_lp]);
         if (why < 0)
             return why;
         /* Positions after the last right draft are not valid. */

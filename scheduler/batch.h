@@ -99,4 +99,4 @@ uint32_t *batch_mask(struct batch *t);
 /* Gives the results of item @i to its request, which must not have ended: appends the samples and
  * the right drafts, removes wrong drafts, and commits the computed positions unless a preemption
  * took the pages. Returns as request_add(); FINISH_NONE without a sample. */
-int batch_take(struct batch *t, uint32_t i, const struct engine_result *res);
+int batch_handle(struct batch *t, uint32_t i, const struct engine_result *res);

@@ -21,7 +21,7 @@ bool constrain_must_wait(const struct batch *t) {
     return false;
 }
 
-static int64_t constrain_take_out(uint32_t *bits, int64_t n, const int32_t *id, size_t n_ids) {
+static int64_t constrain_clear(uint32_t *bits, int64_t n, const int32_t *id, size_t n_ids) {
     for (size_t i = 0; i < n_ids; i++) {
         uint32_t *word = &bits[id[i] / 32], bit = 1u << (id[i] % 32);
 
@@ -54,9 +54,9 @@ static int64_t ban(const struct request *r, uint32_t n_tokens, bool early, uint3
     size_t n_ends = 0;
     const int32_t *end =
         r->ignore_eos && r->tokenizer ? tokenizer_end_ids(r->tokenizer, &n_ends) : NULL;
-    int64_t left = constrain_take_out(bits, n, r->bans, early ? r->n_bans : 0);
+    int64_t left = constrain_clear(bits, n, r->bans, early ? r->n_bans : 0);
 
-    left = constrain_take_out(bits, left, end, n_ends);
+    left = constrain_clear(bits, left, end, n_ends);
     return left > 0 ? left : allowed(r, n_tokens, bits);
 }
 
@@ -130,7 +130,7 @@ static int mask_draft(const struct request *r, const int32_t *draft, uint32_t n,
 
     while (fits < n && constraint_accept(r->matcher, draft[fits]) == 0)
         fits++;
-    constraint_set_quick(r->matcher, r->constraints->put);
+    constraint_set_quick(r->matcher, r->constraints->submit);
     if (fits == n && is_masked(r, r->n_tokens + n))
         left = constrain_fill(r, r->n_tokens + n, bits);
     constraint_set_quick(r->matcher, false);
@@ -174,7 +174,7 @@ int constrain_item(struct batch *t, uint32_t i, struct engine *engine, enum cons
     uint32_t want = it->want0 + it->n_wants - 1 - it->n_draft, row0 = t->seq[i].row0, n = 0;
     const int32_t *draft = t->token + row0 + it->n_rows - it->n_draft;
     struct request *r = it->request;
-    bool quick = r->matcher && late != LATE_NEVER && r->constraints->put;
+    bool quick = r->matcher && late != LATE_NEVER && r->constraints->submit;
     int e = 0;
 
     assert(!r->matcher || constraint_n_words(r->constraint) <= t->n_words);

@@ -35,5 +35,5 @@ struct sched_constraints {
     /* Runs @j on a thread, then j->job.done() on the scheduler's thread. Returns 0 or -ENOMEM. All
      * jobs are done before ctx ends, including the jobs of a scheduler that was freed. NULL: there
      * are no threads, and steps wait for their masks. */
-    int (*put)(void *ctx, struct constrain_job *j);
+    int (*submit)(void *ctx, struct constrain_job *j);
 };

@@ -153,7 +153,7 @@ static void cost_forget(struct cost *c, const double g[COST_FEATURES]) {
 
 /* Raises coefficient @i to 0, since more work is never cheaper, and corrects the others by their
  * covariance with it. */
-static void keep_positive(struct cost *c, int i) {
+static void raise_to_zero(struct cost *c, int i) {
     double lack = -c->a[i] / c->p[i][i];
 
     for (int j = 0; j < COST_FEATURES && lack > 0; j++)
@@ -199,7 +199,7 @@ static void update(struct cost *c, const double g[COST_FEATURES], double error, 
             c->p[i][j] = c->p[j][i] = (c->p[i][j] + c->p[j][i]) / 2;
     }
     for (int i = 0; i < COST_FEATURES; i++)
-        keep_positive(c, i);
+        raise_to_zero(c, i);
     for (int i = 0; i < COST_FEATURES; i++)
         c->a[i] = fmax(c->a[i], 0);
     /* A row beyond the knee costs no more than one of a step up to it. */

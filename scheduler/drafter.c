@@ -461,7 +461,7 @@ static uint32_t catch_up_rows(const struct drafter *d) {
 
 /* Takes pages for the drafts of the block if many more are available, so that no other request
  * lacks one and few cached prefixes are evicted. Returns whether it did. */
-static bool take_pages(const struct drafter *d, struct request *r, uint32_t n_positions) {
+static bool acquire_pages(const struct drafter *d, struct request *r, uint32_t n_positions) {
     uint32_t t = d->info->page_tokens, n_pages;
 
     if (d->info->borrows)
@@ -483,7 +483,7 @@ static uint32_t drafter_add_own(struct drafter *d, struct request *r, uint32_t m
     assert(r->n_computed == r->n_tokens - 1 && r->n_in_flight == 0);
     q->drafted.n = 0;
     q->drafted.at = r->n_tokens;
-    if (most < n_rows || !take_pages(d, r, end)) {
+    if (most < n_rows || !acquire_pages(d, r, end)) {
         q->n_asked = 0;
         return 0;
     }
@@ -554,7 +554,7 @@ static int drafter_next(struct drafter *d, const struct list *running, uint32_t 
 }
 
 /* Frees the pages that were taken for the run. */
-static void drafter_give_back(const struct drafter *d, const struct list *running) {
+static void drafter_release_pages(const struct drafter *d, const struct list *running) {
     if (!d->opts.block || d->info->borrows)
         return;
     LIST_FOREACH_ENTRY(r, running, struct request, queued.link) {
@@ -569,7 +569,7 @@ int64_t drafter_run(struct drafter *d, const struct list *running) {
 
     for (uint32_t n = 1; e == 0 && n < DRAFT_MAX && !d->info->n_block && !BUGGIFY(draft_cut); n++)
         e = drafter_next(d, running, n);
-    drafter_give_back(d, running);
+    drafter_release_pages(d, running);
     TRY(e);
     return clock_now(d->opts.clock) - begin;
 }

@@ -158,7 +158,7 @@ uint16_t fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weight_milli
     return index;
 }
 
-void fair_leave(struct fair_share *f, uint16_t tenant, int64_t now) {
+void fair_exit(struct fair_share *f, uint16_t tenant, int64_t now) {
     struct fair_tenant *t = &f->tenant[tenant];
 
     assert(t->n_live > 0);
@@ -265,7 +265,7 @@ static bool is_next(const struct fair_tenant *a, const struct fair_tenant *b,
 
 /* Takes the first item of @t's list and returns it. The item overtakes items of earlier arrival;
  * the earliest of these that must not be overtaken again becomes first in the list. */
-static uint32_t fair_take_first(struct fair_tenant *t, struct fair_item *item) {
+static uint32_t fair_pop_first(struct fair_tenant *t, struct fair_item *item) {
     uint32_t taken = t->head, *due = NULL;
 
     assert(taken != NONE);
@@ -304,7 +304,7 @@ uint32_t fair_pick(struct fair_share *f, struct fair_item *item, uint32_t n, uin
         }
         if (!best)
             break;
-        out[n_out] = fair_take_first(best, item);
+        out[n_out] = fair_pop_first(best, item);
         double ns = item[out[n_out++]].cost_ns;
         best->next_ns += (ns + counted(best, ns)) / best->weight;
     }
@@ -338,7 +338,7 @@ void fair_note_slots(struct fair_share *f, uint32_t total, int64_t now) {
     }
 }
 
-uint32_t fair_leaves(const struct fair_share *f, uint32_t t, uint32_t total, int64_t now) {
+uint32_t fair_yields(const struct fair_share *f, uint32_t t, uint32_t total, int64_t now) {
     const struct fair_tenant *me = &f->tenant[t];
     double need = 0, parts = 0, have = 0;
     bool others = false;
@@ -430,9 +430,9 @@ void fair_enter_request(struct fair_share *f, struct request *r, uint32_t tenant
     r->entered = true;
 }
 
-void fair_leave_request(struct fair_share *f, struct request *r) {
+void fair_exit_request(struct fair_share *f, struct request *r) {
     if (r->entered)
-        fair_leave(f, r->tenant, clock_now(f->view->clock));
+        fair_exit(f, r->tenant, clock_now(f->view->clock));
     r->entered = false;
 }
 
@@ -505,7 +505,7 @@ static uint32_t richest(const struct fair_share *f, uint32_t but) {
 
 /* Returns whether @r would have to leave the slot or its pages to third tenants; nothing is
  * preempted for it then. */
-static bool leaves_it(struct fair_share *f, const struct request *r, int64_t now) {
+static bool fair_would_lose_it(struct fair_share *f, const struct request *r, int64_t now) {
     const struct plan *p = f->view->plan;
     const struct fair_tenant *t = &f->tenant[r->tenant];
     uint32_t n_pages = plan_pages(p, request_target(r, f->view->estimate));
@@ -529,7 +529,7 @@ bool fair_preempts(struct fair_share *f, int64_t now) {
         asked[t] = true; /* the first waiting request of a tenant decides */
         uint32_t victim = richest(f, t);
         if (victim < FAIR_TENANTS && f->tenant[t].served_ns < f->tenant[victim].served_ns &&
-            fair_slots(f, victim, 0) > fair_slots(f, t, 1) && !leaves_it(f, r, now)) {
+            fair_slots(f, victim, 0) > fair_slots(f, t, 1) && !fair_would_lose_it(f, r, now)) {
             f->victim = victim;
             f->view->plan->fair_preempt_begun = f->tenant[t].n_running == 0;
             return true;
@@ -596,7 +596,7 @@ uint32_t fair_waiting(struct fair_share *f, struct request **out, struct fair_li
         who->n_pages += r->n_tokens / t + 1;
         out[i] = r;
         r->plan_index = f->view->plan->n_running + i;
-        who->leaves = MAX(who->leaves, fair_leaves(f, r->tenant, f->view->max_seqs, now));
+        who->leaves = MAX(who->leaves, fair_yields(f, r->tenant, f->view->max_seqs, now));
         limits[i].leave_seqs = who->leaves;
         limits[i].over =
             f->view->plan->reserve_pages > 0 &&

@@ -122,7 +122,7 @@ void fair_deinit(struct fair_share *f);
 uint16_t fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weight_milli, uint8_t class,
                     int64_t now);
 /* Notes that a request of the tenant with index @tenant has ended. */
-void fair_leave(struct fair_share *f, uint16_t tenant, int64_t now);
+void fair_exit(struct fair_share *f, uint16_t tenant, int64_t now);
 /* Charges @ns of device time to the tenant with index @tenant. */
 void fair_charge(struct fair_share *f, uint16_t tenant, double ns, int64_t now);
 /* Notes that tenant number @tenant used @ns of the device at another worker. Ignored if it has no
@@ -147,7 +147,7 @@ void fair_note_slots(struct fair_share *f, uint32_t total, int64_t now);
 /* Returns how many of @total sequences tenant @t, if it is above its share, must leave free for
  * tenants with fewer sequences for their weight and less virtual time: their mean need plus
  * FAIR_SURGE standard deviations, minus the sequences that they have. */
-uint32_t fair_leaves(const struct fair_share *f, uint32_t t, uint32_t total, int64_t now);
+uint32_t fair_yields(const struct fair_share *f, uint32_t t, uint32_t total, int64_t now);
 /* Returns true if more than one tenant was seen within FAIR_LATELY_NS. */
 bool fair_is_shared(const struct fair_share *f, int64_t now);
 /* Fills order, group, weight and part with the live tenants. Returns their number. */
@@ -167,7 +167,7 @@ struct fair_limits {
 /* Note the arrival of @r and its tenant, and the end of @r. */
 void fair_enter_request(struct fair_share *f, struct request *r, uint32_t tenant,
                         uint32_t weight_milli, uint8_t class);
-void fair_leave_request(struct fair_share *f, struct request *r);
+void fair_exit_request(struct fair_share *f, struct request *r);
 
 /* Fills the plan's groups, their weights and reserves, before a plan. */
 void fair_begin_step(struct fair_share *f, int64_t now);

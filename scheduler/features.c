@@ -19,7 +19,7 @@ struct feature {
 
 /* ---- deadlines ---- */
 
-static void feature_keep_deadline(struct sched *s, struct request *r, const struct submit *m) {
+static void feature_note_deadline(struct sched *s, struct request *r, const struct submit *m) {
     (void)m;
     if (r->deadline_ns > 0)
         s->next_deadline_ns = MIN(s->next_deadline_ns, r->deadline_ns);
@@ -67,10 +67,9 @@ static void feature_enter_tenant(struct sched *s, struct request *r, const struc
     fair_enter_request(&s->fair, r, m->tenant, m->weight_milli, m->class);
 }
 
-static void feature_leave_tenant(struct sched *s, struct request *r,
-                                 const struct feature_end *end) {
+static void feature_exit_tenant(struct sched *s, struct request *r, const struct feature_end *end) {
     (void)end;
-    fair_leave_request(&s->fair, r);
+    fair_exit_request(&s->fair, r);
 }
 
 static void feature_note_turn(struct sched *s, struct request *r, const struct submit *m) {
@@ -127,11 +126,11 @@ static void feature_learn_output(struct sched *s, struct request *r,
 /* Rows are told in this order. The pages are saved once their session is known to return, and
  * freed once they are pinned or saved; pictures that no page holds are released after them. */
 static const struct feature features[] = {
-    {feature_keep_deadline, feature_expire, NULL},
+    {feature_note_deadline, feature_expire, NULL},
     {NULL, tier_step, NULL},
     {feature_end_prewarms, NULL, NULL},
     {feature_record_arrival, NULL, feature_record_end},
-    {feature_enter_tenant, NULL, feature_leave_tenant},
+    {feature_enter_tenant, NULL, feature_exit_tenant},
     {feature_note_turn, NULL, feature_pin_turn},
     {NULL, NULL, feature_save_pages},
     {NULL, NULL, feature_free_pages},

@@ -91,12 +91,12 @@ static struct late *late_new(struct request *r, uint32_t left) {
 }
 
 int late_begin(struct request *r, uint32_t left) {
-    assert(r->matcher && r->constraints->put);
+    assert(r->matcher && r->constraints->submit);
     if (r->late && r->late->away && r->late->n_tokens == r->n_tokens)
         return 0;
     assert(!late_waits(r));
     CLEANUP(late_freep) struct late *l = late_new(r, left);
-    int e = l ? r->constraints->put(r->constraints->ctx, &l->job) : -ENOMEM;
+    int e = l ? r->constraints->submit(r->constraints->ctx, &l->job) : -ENOMEM;
 
     if (e < 0)
         return e;

@@ -289,7 +289,7 @@ void pictures_asked(struct pictures *p, const struct msg_need_picture *m) {
     }
 }
 
-struct sched_picture *pictures_take(struct pictures *p, const struct msg_picture *m) {
+struct sched_picture *pictures_receive(struct pictures *p, const struct msg_picture *m) {
     struct sched_picture *x = NULL;
 
     LIST_FOREACH_ENTRY(y, &p->coming, struct sched_picture, link) {

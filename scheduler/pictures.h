@@ -79,7 +79,7 @@ bool pictures_need(struct pictures *p, struct msg_need_picture *out);
 void pictures_asked(struct pictures *p, const struct msg_need_picture *m);
 /* Takes a part of the pixels; parts that no request waits for are dropped. Returns the picture that
  * failed, for sched_fail_picture(), or NULL. */
-struct sched_picture *pictures_take(struct pictures *p, const struct msg_picture *m);
+struct sched_picture *pictures_receive(struct pictures *p, const struct msg_picture *m);
 
 /* Returns whether a piece of a picture can be computed. */
 bool pictures_has_work(const struct pictures *p);

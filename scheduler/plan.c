@@ -40,8 +40,8 @@
 #include "scheduler/policy.h"
 
 void plan_set_rows(struct plan_work *w, struct plan_req *r, uint32_t n_rows) {
-    uint32_t before = plan_pages_to_take(w->p, r, r->n_rows),
-             now = plan_pages_to_take(w->p, r, n_rows);
+    uint32_t before = plan_pages_to_add(w->p, r, r->n_rows),
+             now = plan_pages_to_add(w->p, r, n_rows);
 
     if (r->n_rows > 0) {
         cost_remove(&w->shape, r->n_computed, r->n_rows);
@@ -71,7 +71,7 @@ void plan_preempt(struct plan_work *w, struct plan_req *r) {
 
 bool plan_make_room(struct plan_work *w, uint32_t i, uint32_t n_rows) {
     struct plan *p = w->p;
-    uint32_t need = plan_pages_to_take(p, &p->req[i], n_rows);
+    uint32_t need = plan_pages_to_add(p, &p->req[i], n_rows);
 
     /* Requests admitted in this plan may share the pages that a preemption would free. */
     if (p->n_admitted > 0)

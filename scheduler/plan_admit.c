@@ -32,14 +32,14 @@ static void plan_admit(struct plan_work *w, uint32_t i) {
     else if (r->alone)
         r->verdict = PLAN_WAIT_ALONE;
     else if (plan_lag(r) == 1 && w->rows < w->max_rows &&
-             plan_pages_to_take(w->p, r, 1) <= w->available)
+             plan_pages_to_add(w->p, r, 1) <= w->available)
         plan_set_rows(w, r, 1);
 }
 
 /* Returns whether @r must leave the free slots to other tenants, or, if it is over its share, the
  * free pages. */
-static bool leaves_rest(const struct plan *p, const struct plan_req *r, uint32_t need,
-                        int64_t room) {
+static bool plan_must_yield(const struct plan *p, const struct plan_req *r, uint32_t need,
+                            int64_t room) {
     uint32_t in = p->n_running + p->n_admitted;
 
     if (in == 0)
@@ -69,7 +69,7 @@ void plan_admissions(struct plan_work *w) {
         }
         r->verdict = PLAN_WAIT_PAGES;
         uint32_t need = full_need(p, r);
-        if (leaves_rest(p, r, need, room)) {
+        if (plan_must_yield(p, r, need, room)) {
             r->verdict = PLAN_WAIT_SHARE; /* later requests do not wait for it */
             continue;
         }

@@ -160,7 +160,7 @@ static uint32_t fit_draft(const struct plan_work *w, const struct plan_req *r, u
 
     n = MIN(n, room->n_rows);
     while (n > 0) {
-        uint32_t more = plan_pages_to_take(p, r, 1 + n) - plan_pages_to_take(p, r, 1);
+        uint32_t more = plan_pages_to_add(p, r, 1 + n) - plan_pages_to_add(p, r, 1);
         struct cost_shape s = w->shape;
 
         cost_remove(&s, r->n_computed, 1);

@@ -32,8 +32,8 @@ static inline uint32_t plan_lag(const struct plan_req *r) {
 }
 
 /* Returns the pages that @r must take for @n_rows rows. */
-static inline uint32_t plan_pages_to_take(const struct plan *p, const struct plan_req *r,
-                                          uint32_t n_rows) {
+static inline uint32_t plan_pages_to_add(const struct plan *p, const struct plan_req *r,
+                                         uint32_t n_rows) {
     uint32_t n = plan_pages(p, r->n_computed + n_rows);
 
     return n > r->n_pages ? n - r->n_pages : 0;

@@ -182,11 +182,11 @@ void plan_min_chunk(struct plan_work *w, uint32_t i) {
         n = plan_lag(r);
     else
         n = fit_time(w, r, 1, n, w->limit_ns);
-    if (plan_pages_to_take(p, r, n) > w->available && !whole)
+    if (plan_pages_to_add(p, r, n) > w->available && !whole)
         n = MIN(n, page_left);
     if (i < p->n_running && !plan_make_room(w, i, n))
         w->short_of_pages = true;
-    if (plan_pages_to_take(p, r, n) <= w->available)
+    if (plan_pages_to_add(p, r, n) <= w->available)
         plan_set_rows(w, r, n);
     else
         r->verdict = PLAN_WAIT_PAGES;

@@ -70,12 +70,12 @@ void prewarm_found(struct prewarm *p, const struct request *r) {
 
 /* ---- submission and end ---- */
 
-static void leave_queue(struct prewarm *p, struct request *r) {
+static void prewarm_dequeue(struct prewarm *p, struct request *r) {
     assert(request_is_prewarm(r));
     if (p->now == r) {
         p->now = NULL;
         p->view->plan->prewarm = false;
-        fair_leave_request(p->view->fair, r);
+        fair_exit_request(p->view->fair, r);
     } else if (!list_empty(&r->queued.link)) {
         assert(p->n_waiting > 0);
         p->n_waiting--;
@@ -85,7 +85,7 @@ static void leave_queue(struct prewarm *p, struct request *r) {
 
 void prewarm_finish(struct prewarm *p, struct request *r, enum finish_reason why) {
     note_done(p, r);
-    leave_queue(p, r);
+    prewarm_dequeue(p, r);
     if (r->seq && (why == FINISH_STOP || why == FINISH_LENGTH)) {
         uint32_t n_tokens = request_n_stored(r);
 
@@ -145,10 +145,10 @@ void prewarm_count(struct prewarm *p, uint32_t before, uint32_t n_asked, uint32_
     p->n_hit_tokens += n - before;
 }
 
-static void take_back(struct prewarm *p, struct request *r) {
+static void prewarm_requeue(struct prewarm *p, struct request *r) {
     assert(p->now == r && r->n_in_flight == 0);
     note_done(p, r);
-    leave_queue(p, r);
+    prewarm_dequeue(p, r);
     if (r->state == REQUEST_RUNNING) {
         request_free_pages(r);
         r->n_computed = r->n_host = 0;
@@ -198,7 +198,7 @@ void prewarm_turn(struct prewarm *p) {
         bool others = !is_only(p->view->waiting, r) || !is_only(p->view->running, r);
 
         if ((others || !list_empty(p->view->compiling)) && r->n_in_flight == 0)
-            take_back(p, r);
+            prewarm_requeue(p, r);
         else if (r->n_in_flight == 0 && pictures_why(r) != WHY_N)
             prewarm_finish(p, r, FINISH_CANCELLED); /* its pictures are gone */
         return;

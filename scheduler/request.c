@@ -305,7 +305,7 @@ static void copy_top(struct event_top *to, uint32_t n, const struct engine_out *
                              : (struct event_top){-1, 0};
 }
 
-static void keep_output(struct request *r, const struct engine_out *o) {
+static void store_output(struct request *r, const struct engine_out *o) {
     uint32_t i = request_n_out(r) - r->out_base;
 
     if (r->flags & SUBMIT_LOGPROBS)
@@ -403,7 +403,7 @@ int request_add(struct request *r, const struct engine_out *o) {
     if (request_reserve(r, 1) < 0 || reserve_outputs(r) < 0)
         return -ENOMEM;
     assert(r->state != REQUEST_DONE && r->n_tokens < r->cap);
-    keep_output(r, o);
+    store_output(r, o);
     if (r->keys)
         r->keys[r->n_tokens] = o->token;
     r->tokens[r->n_tokens++] = o->token;
@@ -513,7 +513,7 @@ static void request_replay(struct request *r) {
 
 /* Copies the pictures of @m and puts the numbers of their content into r->keys. Returns 0 or
  * -ENOMEM. */
-static int take_pictures(struct request *r, const struct submit *m, const struct sched_view *v) {
+static int copy_pictures(struct request *r, const struct submit *m, const struct sched_view *v) {
     uint32_t n = m->n_pictures;
 
     if (n == 0)
@@ -565,7 +565,7 @@ static int request_fill(struct request *r, const struct submit *m, const struct 
     TRY(allowed_new(&r->allowed, m, v->info->n_vocab));
     request_set_param(r, m);
     TRY(set_samplers(r, m, v->info->n_vocab));
-    TRY(take_pictures(r, m, v));
+    TRY(copy_pictures(r, m, v));
     if (!v->no_sharing)
         TRY(hash_pages(r, v->page_tokens));
     if ((r->flags & SUBMIT_PROMPT_LOGPROBS) && m->n_tokens == m->n_prompt) {

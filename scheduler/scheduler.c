@@ -449,7 +449,7 @@ void sched_asked(struct sched *s, const struct msg_need_picture *m) {
 }
 
 void sched_picture(struct sched *s, const struct msg_picture *m) {
-    const struct sched_picture *x = pictures_take(&s->pictures, m);
+    const struct sched_picture *x = pictures_receive(&s->pictures, m);
     struct err why = {0};
 
     if (!x)
@@ -620,8 +620,8 @@ static void name_pictures(const struct sched *s, struct changes *x, struct msg_b
 }
 
 /* Collects changes of @p in @m, whose arrays are in @x. Returns false if there are none. */
-static bool take_changes(const struct sched *s, struct kv_pager *p, bool ends, struct changes *x,
-                         struct msg_blocks *m) {
+static bool collect_changes(const struct sched *s, struct kv_pager *p, bool ends, struct changes *x,
+                            struct msg_blocks *m) {
     struct kv_change c;
 
     while (p && m->n_gone + m->n_came < MOST && kv_pager_next_change(p, ends, &c)) {
@@ -654,11 +654,11 @@ int sched_blocks(struct sched *s, struct buf *out) {
     for (m.tier = 0; m.tier < BLOCK_TIERS; m.tier++) {
         m.kind = s->info->latent ? BLOCKS_LATENT : BLOCKS_FULL;
         m.window = 0;
-        if (take_changes(s, tier[m.tier], false, &x, &m))
+        if (collect_changes(s, tier[m.tier], false, &x, &m))
             return msg_blocks_pack(out, &m);
         m.kind = s->info->n_windows ? BLOCKS_WINDOW : BLOCKS_STATE;
         m.window = s->info->n_windows ? s->info->window : 0;
-        if (take_changes(s, tier[m.tier], true, &x, &m))
+        if (collect_changes(s, tier[m.tier], true, &x, &m))
             return msg_blocks_pack(out, &m);
     }
     return 1;

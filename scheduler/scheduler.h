@@ -141,12 +141,12 @@ int sched_settle(struct sched *s);
 /* Writes to the disk tier the ended turns that it lacks, until @until_ns at most. Called when the
  * worker ends and nothing runs. */
 void sched_flush(struct sched *s, int64_t until_ns);
-/* Opens the disk tier: the file belongs to this process until sched_leave_disk(). */
+/* Opens the disk tier: the file belongs to this process until sched_release_disk(). */
 void sched_use_disk(struct sched *s);
 /* Leaves the file to another process: the following steps write the turns that it lacks, including
  * those of running requests, until @until_ns at most; after that the file is not touched
  * (sched_uses_disk()). */
-void sched_leave_disk(struct sched *s, int64_t until_ns);
+void sched_release_disk(struct sched *s, int64_t until_ns);
 bool sched_uses_disk(const struct sched *s);
 /* Returns a descriptor that is readable when sched_step() has something to take from the disk; -1:
  * no disk tier. */

@@ -147,7 +147,7 @@ void states_build(struct states *s, const struct plan *p, struct request *const 
     for (uint32_t i = 0; s->on && i < p->n_running; i++) {
         if (p->req[i].n_draft == 0)
             continue;
-        uint32_t snapshot = kv_snapshot_take(s->view->pager, NULL);
+        uint32_t snapshot = kv_snapshot_acquire(s->view->pager, NULL);
 
         kv_tier_save_state(s->view->tier, kv_seq_state(planned[i]->seq), snapshot);
         s->backup[n++] = snapshot;
@@ -161,12 +161,12 @@ void states_back_up(struct states *s, struct batch *t) {
         t->item[t->b.n_seqs - 1].backup = s->backup[s->n_backups++];
 }
 
-void states_keep_back_up(struct states *s, struct batch_item *it) {
+void states_retain_backup(struct states *s, struct batch_item *it) {
     struct request *r = it->request;
 
     if (it->backup == KV_NO_SNAPSHOT || !r->seq || !states_is_due(s, r, it->pos0))
         return;
-    kv_seq_put_snapshot(r->seq, it->backup, true);
+    kv_seq_attach_snapshot(r->seq, it->backup, true);
     r->cuts.saved = it->pos0;
     /* the copied snapshot stays until another one is saved, if the page had one */
     it->passes = true;
@@ -190,7 +190,7 @@ void states_save(struct states *s, struct batch *t, struct request *r, int64_t e
 
     if (!s->keeps || request_pools(r) || drafts || (!cut && !passes(s, t, r, expect_ns)))
         return;
-    uint32_t snapshot = kv_snapshot_take(s->view->pager, cut ? NULL : r->seq);
+    uint32_t snapshot = kv_snapshot_acquire(s->view->pager, cut ? NULL : r->seq);
     r->cuts.saved = r->n_computed;
     if (snapshot == KV_NO_SNAPSHOT)
         return;
@@ -202,7 +202,7 @@ void states_save(struct states *s, struct batch *t, struct request *r, int64_t e
     t->shape.copies += s->pages;
 }
 
-void states_take(struct states *s, struct batch_item *it) {
+void states_finish(struct states *s, struct batch_item *it) {
     const struct request *r = it->request;
 
     if (it->backup != KV_NO_SNAPSHOT) {
@@ -210,15 +210,15 @@ void states_take(struct states *s, struct batch_item *it) {
         if (r->seq && r->n_replay > 0)
             kv_tier_load_state(s->view->tier, it->backup, kv_seq_state(r->seq));
         if (!it->passes)
-            kv_snapshot_give(s->view->pager, it->backup);
+            kv_snapshot_free(s->view->pager, it->backup);
         it->backup = KV_NO_SNAPSHOT;
     }
     if (it->snapshot == KV_NO_SNAPSHOT)
         return;
     assert(!r->seq || request_n_stored(r) == it->pos0 + it->n_rows);
     if (r->seq)
-        kv_seq_put_snapshot(r->seq, it->snapshot, it->passes);
+        kv_seq_attach_snapshot(r->seq, it->snapshot, it->passes);
     else
-        kv_snapshot_give(s->view->pager, it->snapshot);
+        kv_snapshot_free(s->view->pager, it->snapshot);
     it->snapshot = KV_NO_SNAPSHOT;
 }

@@ -73,8 +73,8 @@ void states_back_up(struct states *s, struct batch *t);
 void states_save(struct states *s, struct batch *t, struct request *r, int64_t expect_ns);
 /* Keeps the state before the draft of @it as a passing snapshot if it is at the end of a page and
  * far enough in an answer. The step has ended, and its results are not taken yet. */
-void states_keep_back_up(struct states *s, struct batch_item *it);
+void states_retain_backup(struct states *s, struct batch_item *it);
 /* Restores, with the next step, the state before a wrong draft of @it. Gives the snapshot of @it,
  * if one was made, to its page, or frees it if the request has lost its pages. The step has ended
- * and, unless its request has ended too, batch_take() was called. */
-void states_take(struct states *s, struct batch_item *it);
+ * and, unless its request has ended too, batch_handle() was called. */
+void states_finish(struct states *s, struct batch_item *it);

@@ -101,7 +101,7 @@ void step_apply_rows(struct sched *s) {
 /* Returns whether the keys of the model's own block are left out for all rows. Keys of prompts are
  * always computed: they are most of the keys to which the block attends, also in later turns, and
  * cost little compared with the prompt. */
-static bool leaves_holes(const struct sched *s, const struct batch *t) {
+static bool step_skips_draft_keys(const struct sched *s, const struct batch *t) {
     for (uint32_t i = 0; i < t->b.n_seqs; i++)
         if (t->seq[i].pos0 < t->seq[i].n_prompt)
             return false;
@@ -128,7 +128,7 @@ int step_build(struct sched *s, struct batch *t) {
         if (q->n_rows > 0 && q->n_draft_max > 0 && q->n_draft == 0)
             spec_refused(r);
     }
-    t->b.holes = leaves_holes(s, t);
+    t->b.holes = step_skips_draft_keys(s, t);
     t->expect_ns = p->expect_ns;
     t->alone = p->alone != PLAN_NONE;
     return 0;

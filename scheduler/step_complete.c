@@ -49,8 +49,8 @@ static void note_times(struct request *r, const struct batch_item *it, int64_t b
 }
 
 /* Takes the results of step @t, which ended at @now. */
-static int step_take_results(struct sched *s, struct batch *t, const struct engine_result *res,
-                             int64_t now) {
+static int step_handle_results(struct sched *s, struct batch *t, const struct engine_result *res,
+                               int64_t now) {
     for (uint32_t i = 0; i < t->b.n_seqs; i++) {
         struct request *r = t->item[i].request;
         uint32_t before = r->n_tokens;
@@ -60,14 +60,14 @@ static int step_take_results(struct sched *s, struct batch *t, const struct engi
         if (!request_is_prewarm(r))
             s->stats.n_prompt_tokens += prompt_rows(&t->item[i]);
         if (r->state == REQUEST_DONE) {
-            states_take(&s->states, &t->item[i]);
+            states_finish(&s->states, &t->item[i]);
             pictures_release(&s->pictures, r);
             sched_maybe_free(s, r);
             continue;
         }
-        states_keep_back_up(&s->states, &t->item[i]);
-        int why = batch_take(t, i, res);
-        states_take(&s->states, &t->item[i]);
+        states_retain_backup(&s->states, &t->item[i]);
+        int why = batch_handle(t, i, res);
+        states_finish(&s->states, &t->item[i]);
         if (why < 0)
             return why;
         pictures_release(&s->pictures, r);
@@ -118,11 +118,11 @@ static void step_learn(struct sched *s, const struct batch *t, uint32_t n_tokens
 }
 
 /* Takes the results of @t. A batch behind it that was launched without its rows gets them now. */
-static int take_and_seal(struct sched *s, struct batch *t, const struct engine_result *res,
-                         int64_t now) {
+static int handle_and_seal(struct sched *s, struct batch *t, const struct engine_result *res,
+                           int64_t now) {
     struct batch *next = &s->batch[(s->n_waited + 1) % SCHED_DEPTH_MAX];
 
-    TRY(step_take_results(s, t, res, now));
+    TRY(step_handle_results(s, t, res, now));
     if (sched_n_in_flight(s) == 0 || !next->unsealed)
         return 0;
     return step_seal(s, next);
@@ -140,7 +140,7 @@ int step_wait(struct sched *s) {
     step_write_crash_page(s, now, false);
     fair_charge_step(&s->fair, t, now - MAX(t->launched_ns, s->last_end_ns), now);
     uint64_t before = s->stats.n_output_tokens;
-    int e = take_and_seal(s, t, &res, now);
+    int e = handle_and_seal(s, t, &res, now);
     step_learn(s, t, (uint32_t)(s->stats.n_output_tokens - before), now);
     return e;
 }

@@ -18,7 +18,7 @@
 
 /* ---- requests that wait for the disk ---- */
 
-static void put_into_queue(struct sched *s, struct request *r) {
+static void enqueue_loaded(struct sched *s, struct request *r) {
     assert(r->loading && r->state == REQUEST_WAITING);
     r->loading = r->compiling = false;
     list_remove(&r->queued.link);
@@ -58,8 +58,8 @@ static void tier_end_loads(struct sched *s) {
         struct kv_keys k = request_prefix(r, request_shareable(r));
 
         if (late)
-            kv_tier_leave(s->tier, &k, tier_on_device(s, r));
-        put_into_queue(s, r);
+            kv_tier_note_left(s->tier, &k, tier_on_device(s, r));
+        enqueue_loaded(s, r);
     }
 }
 
@@ -117,7 +117,7 @@ static int tier_add_copy(const struct sched *s, struct batch *t, const struct kv
 
 static int tier_build_pages(struct sched *s, struct batch *t) {
     uint32_t n;
-    const struct kv_copy *page = kv_tier_take_pages(s->tier, &n);
+    const struct kv_copy *page = kv_tier_consume_pages(s->tier, &n);
 
     for (uint32_t i = 0; i < n; i++)
         TRY(tier_add_copy(s, t, &page[i]));
@@ -127,7 +127,7 @@ static int tier_build_pages(struct sched *s, struct batch *t) {
 
 static int tier_build_states(struct sched *s, struct batch *t) {
     uint32_t n;
-    const struct kv_copy *state = kv_tier_take_states(s->tier, &n);
+    const struct kv_copy *state = kv_tier_consume_states(s->tier, &n);
 
     for (uint32_t i = 0; i < n; i++)
         TRY(tier_add_copy(s, t, &state[i]));
@@ -240,13 +240,13 @@ void tier_open(struct sched *s) {
         k->note(k->ctx, "the file cannot be used", e);
 }
 
-static void tier_take(struct sched *s) {
+static void tier_advance(struct sched *s) {
     kv_tier_step(s->tier, s->n_launched, s->n_waited);
     tier_end_loads(s);
 }
 
 /* Leaves the disk tier if that was requested and everything is written. */
-static void tier_leave(struct sched *s) {
+static void tier_end_disk(struct sched *s) {
     const struct sched_disk *k = &s->opts.disk;
 
     if (s->leave_disk_ns == INT64_MAX)
@@ -263,8 +263,8 @@ static void tier_leave(struct sched *s) {
 }
 
 void tier_step(struct sched *s) {
-    tier_take(s);
-    tier_leave(s);
+    tier_advance(s);
+    tier_end_disk(s);
 }
 
 int64_t tier_wake_ns(const struct sched *s) {
@@ -281,7 +281,7 @@ void sched_flush(struct sched *s, int64_t until_ns) {
 
         if (copies < 0 || (copies == 0 && sched_settle(s) < 0))
             return;
-        tier_take(s);
+        tier_advance(s);
         if (!kv_tier_is_saving(s->tier))
             return;
         if (copies == 1)
@@ -295,7 +295,7 @@ void sched_use_disk(struct sched *s) {
         tier_open(s);
 }
 
-void sched_leave_disk(struct sched *s, int64_t until_ns) {
+void sched_release_disk(struct sched *s, int64_t until_ns) {
     s->leave_disk_ns = until_ns;
     if (!sched_uses_disk(s))
         return;

@@ -422,7 +422,7 @@ static int anthropic_read_body(struct prompt_job *job, yyjson_doc *body, struct 
     bool count = job->endpoint == &anthropic_count;
     int result = anthropic_translate(job->env, body, count, &chat, &prefill, offered, err);
 
-    if (result < 0 || !search_keep(job, offered, body))
+    if (result < 0 || !search_begin_state(job, offered, body))
         yyjson_doc_free(body);
     TRY(result);
     TRY(openai_read_chat(job, chat, err));

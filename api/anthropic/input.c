@@ -115,7 +115,7 @@ FIELD(take_output_config) {
 
 /* Sets the switches of reasoning: templates read one of two names, or an effort. Values that the
  * client sets itself stay. */
-static void anthropic_put_switches(struct anthropic_input *in, bool on, yyjson_val *given) {
+static void anthropic_set_switches(struct anthropic_input *in, bool on, yyjson_val *given) {
     static const char *const names[] = {"enable_thinking", "thinking"};
     yyjson_mut_val *kwargs;
 
@@ -133,7 +133,7 @@ static void anthropic_put_switches(struct anthropic_input *in, bool on, yyjson_v
 }
 
 /* Turns thinking off for clients that do not ask for it, where the model allows that. */
-static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson_val *given) {
+static int set_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson_val *given) {
     yyjson_val *type = yyjson_obj_get(thinking, "type");
     yyjson_val *budget = json_given(thinking, "budget_tokens");
     bool on = json_is(type, "enabled adaptive");
@@ -156,7 +156,7 @@ static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson
     anthropic_place(in, "chat_template_kwargs");
     if (given && !yyjson_is_obj(given))
         return anthropic_refuse(in, "", "must be an object");
-    anthropic_put_switches(in, on, given);
+    anthropic_set_switches(in, on, given);
     return 0;
 }
 
@@ -230,7 +230,7 @@ bool anthropic_is_served(const struct gen_env *env, const char *name) {
     return strcasestr(name, "claude") || models_is_served(env, name, strlen(name));
 }
 
-static int anthropic_take_model(struct anthropic_input *in, const struct gen_env *env,
+static int anthropic_read_model(struct anthropic_input *in, const struct gen_env *env,
                                 yyjson_val *body) {
     yyjson_val *v;
 
@@ -245,7 +245,7 @@ static int anthropic_take_model(struct anthropic_input *in, const struct gen_env
 
 /* Takes max_tokens. With 0 (anthropic_warms()) the worker still makes one token, which it needs to
  * end a request. */
-static int take_max_tokens(struct anthropic_input *in, yyjson_val *body) {
+static int read_max_tokens(struct anthropic_input *in, yyjson_val *body) {
     yyjson_val *v;
     int64_t n = 0;
 
@@ -262,7 +262,7 @@ bool anthropic_warms(yyjson_val *body) {
     return json_whole(yyjson_obj_get(body, "max_tokens"), &n) && n == 0;
 }
 
-static int anthropic_take_messages(struct anthropic_input *in, yyjson_val *body,
+static int anthropic_read_messages(struct anthropic_input *in, yyjson_val *body,
                                    struct buf *prefill) {
     yyjson_val *v;
 
@@ -279,15 +279,15 @@ static int anthropic_take_messages(struct anthropic_input *in, yyjson_val *body,
                : anthropic_refuse(in, "", "must contain a message with the role user");
 }
 
-static int take_all(struct anthropic_input *in, const struct gen_env *env, yyjson_val *body,
-                    bool count, struct buf *prefill, yyjson_doc **out) {
+static int anthropic_read_all(struct anthropic_input *in, const struct gen_env *env,
+                              yyjson_val *body, bool count, struct buf *prefill, yyjson_doc **out) {
     in->root = yyjson_mut_obj(in->doc);
     TRY(refuse_twice(in, body));
-    TRY(anthropic_take_model(in, env, body));
+    TRY(anthropic_read_model(in, env, body));
     if (!count)
-        TRY(take_max_tokens(in, body));
+        TRY(read_max_tokens(in, body));
     TRY(anthropic_tools(in, json_given(body, "tools")));
-    TRY(anthropic_take_messages(in, body, prefill));
+    TRY(anthropic_read_messages(in, body, prefill));
     for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
         yyjson_val *v = json_given(body, fields[i].name);
 
@@ -295,7 +295,7 @@ static int take_all(struct anthropic_input *in, const struct gen_env *env, yyjso
         if (v)
             TRY(fields[i].take(in, fields[i].name, v));
     }
-    TRY(put_thinking(in, json_given(body, "thinking"), json_given(body, "chat_template_kwargs")));
+    TRY(set_thinking(in, json_given(body, "thinking"), json_given(body, "chat_template_kwargs")));
     return json_doc_seal(in->doc, in->root, out);
 }
 
@@ -307,7 +307,7 @@ int anthropic_translate(const struct gen_env *env, yyjson_doc *body, bool count,
                                  .result = {.text = {.max = UINT32_MAX}}};
 
     in.doc = json_doc_new(&in.failed);
-    int r = take_all(&in, env, yyjson_doc_get_root(body), count, prefill, out);
+    int r = anthropic_read_all(&in, env, yyjson_doc_get_root(body), count, prefill, out);
     if (offered)
         memcpy(offered, in.offered, sizeof(in.offered));
     buf_deinit(&in.reasoning);

@@ -33,7 +33,8 @@ void search_close(struct prompt_job *job) {
     free(s);
 }
 
-bool search_keep(struct prompt_job *job, const bool offered[TOOL_SEARCH_KINDS], yyjson_doc *body) {
+bool search_begin_state(struct prompt_job *job, const bool offered[TOOL_SEARCH_KINDS],
+                        yyjson_doc *body) {
     struct search *s = job->state;
 
     if (s)

@@ -39,7 +39,8 @@ struct search {
 int search_open(struct prompt_job *job, struct exchange *x, struct writer *w);
 void search_close(struct prompt_job *job);
 /* If a search is offered, takes @body over for further rounds and returns true. */
-bool search_keep(struct prompt_job *job, const bool offered[TOOL_SEARCH_KINDS], yyjson_doc *body);
+bool search_begin_state(struct prompt_job *job, const bool offered[TOOL_SEARCH_KINDS],
+                        yyjson_doc *body);
 
 /* Returns the longest cache_control of the request. */
 static inline enum cache_wish search_cache_wish(const struct writer *w) {

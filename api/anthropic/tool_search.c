@@ -248,7 +248,8 @@ static double tool_search_score(const struct counted *c, const struct term *term
 }
 
 /* Takes the best of @tools one after another; the earlier of two that are equal. */
-static int take_best(struct counted *tools, size_t n, yyjson_val *found[TOOL_SEARCH_MOST]) {
+static int tool_search_pick_best(struct counted *tools, size_t n,
+                                 yyjson_val *found[TOOL_SEARCH_MOST]) {
     int n_found = 0;
 
     while (n_found < (int)TOOL_SEARCH_MOST) {
@@ -288,7 +289,7 @@ static int search_words(const char *query, yyjson_val *tools, struct buf *text,
     for (size_t i = 0; i < n_all; i++)
         all[i].score =
             tool_search_score(&all[i], terms, n_terms, (double)n_all, length / (double)n_all);
-    return n_terms ? take_best(all, n_all, found) : -EINVAL;
+    return n_terms ? tool_search_pick_best(all, n_all, found) : -EINVAL;
 }
 
 int tool_search(enum tool_search_kind kind, const char *query, yyjson_val *tools,

@@ -39,7 +39,8 @@ static void end_message(struct anthropic_input *in) {
         yyjson_mut_obj_add_val(in->doc, in->message, "reasoning_content",
                                json_text_of(in->doc, &in->reasoning));
     if (strcmp(in->role, "tool") == 0)
-        yyjson_mut_obj_add_val(in->doc, in->message, "content", content_take(&in->result, in->doc));
+        yyjson_mut_obj_add_val(in->doc, in->message, "content",
+                               content_finish(&in->result, in->doc));
     buf_clear(&in->reasoning);
     in->message = in->parts = in->calls = NULL;
     in->role = "";
@@ -563,7 +564,7 @@ static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_us
 }
 
 /* Reads the last, incomplete message of the assistant: the answer begins with its text. */
-static int take_prefill(struct anthropic_input *in, struct buf *prefill) {
+static int read_prefill(struct anthropic_input *in, struct buf *prefill) {
     size_t i, n;
     yyjson_mut_val *part;
 
@@ -602,7 +603,7 @@ int anthropic_turns(struct anthropic_input *in, yyjson_val *messages, struct buf
     TRY(end_calls(in));
     snprintf(in->place, sizeof(in->place), "messages.%zu", in->n_turns);
     if (strcmp(in->role, "assistant") == 0)
-        TRY(take_prefill(in, prefill));
+        TRY(read_prefill(in, prefill));
     end_message(in);
     return 0;
 }

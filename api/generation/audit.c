@@ -17,7 +17,7 @@ int audit_client(const struct exchange *x, const char *action, const char *targe
 
     if (r != 0)
         why = *err->message ? err->message : strerror(-r);
-    if (!log_limit_take(&env->log_limit, x->tenant ? &t->log : NULL, x, clock_now(env->clock)))
+    if (!log_limit_allows(&env->log_limit, x->tenant ? &t->log : NULL, x, clock_now(env->clock)))
         return r;
     log_event(WLOG_NOTICE, "audit",
               "action=%s target=%s by=client tenant=%s key=%s client=%s id=%s result=%s reason=%s",

@@ -39,7 +39,7 @@ void content_add_picture(struct content *c, yyjson_mut_doc *doc, yyjson_val *dat
                      place);
 }
 
-yyjson_mut_val *content_take(struct content *c, yyjson_mut_doc *doc) {
+yyjson_mut_val *content_finish(struct content *c, yyjson_mut_doc *doc) {
     yyjson_mut_val *v = c->parts;
 
     if (v)

@@ -24,4 +24,4 @@ void content_add_picture(struct content *c, yyjson_mut_doc *doc, yyjson_val *dat
 /* Adds a file, which no model reads: messages.h decides whether it is refused. */
 void content_add_file(struct content *c, yyjson_mut_doc *doc, const char *place);
 /* Returns a string, or an array where there are pictures, and empties @c. NULL: no memory. */
-yyjson_mut_val *content_take(struct content *c, yyjson_mut_doc *doc);
+yyjson_mut_val *content_finish(struct content *c, yyjson_mut_doc *doc);

@@ -26,7 +26,7 @@ static int encode_expected(const struct prompt_job *job, struct tokens *out) {
     return tokenizer_encode(t, all.data, all.len, 0, NULL, 0, out);
 }
 
-int expected_take(struct prompt_job *job) {
+int expected_encode(struct prompt_job *job) {
     CLEANUP(tokens_deinit) struct tokens t = {.max = job->model->info->max_context};
     int r = encode_expected(job, &t);
 

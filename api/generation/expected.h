@@ -6,4 +6,4 @@
 
 /* Tokenises job->request.expected into job->request.prediction. A prediction longer than any output
  * is ignored. Returns 0 or a negative errno. */
-int expected_take(struct prompt_job *job);
+int expected_encode(struct prompt_job *job);

@@ -89,7 +89,7 @@ static const char *name_of_thoughts(const struct buf *source) {
 
 /* Returns true if the template reads the reasoning of a past message from parts of its content, as
  * Mistral's do, rather than printing the list of parts. */
-static bool takes_thought_parts(const struct template *t) {
+static bool reads_thought_parts(const struct template *t) {
     static const char vars[] =
         "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "
         "\"add_generation_prompt\": false, \"messages\": [{\"role\": \"user\", \"content\": "
@@ -115,7 +115,7 @@ static bool fails_on_null_tools(const struct template *t) {
     return ok && !null_ok;
 }
 
-static bool takes_text_args(const struct template *t) {
+static bool reads_text_args(const struct template *t) {
     bool ok, printed = renders(t, PROBE("{\"needle\": 1}"), "'needle'", &ok);
 
     if (ok && !printed)
@@ -132,7 +132,7 @@ static bool drops_calls(const struct family *f, const struct template *t) {
            !renders(t, PROBE("\"{\\\"needle\\\": 1}\""), "needle", &text_ok) && ok && text_ok;
 }
 
-bool family_takes_text(const struct template *t) {
+bool family_reads_text(const struct template *t) {
     return template_uses(t, "functions") && !template_uses(t, "tools");
 }
 
@@ -223,14 +223,14 @@ void family_init(struct family *f, const struct api_model *m) {
     f->mark = mark_of(f->reasoning, m->tokenizer);
     if (m->tokenizer)
         f->n_ends = family_find_ends(m->template, m->tokenizer, f->format, f->reasoning, f->ends);
-    f->takes_tools = template_uses(m->template, "tools") || family_takes_text(m->template);
-    f->text_args = f->takes_tools && takes_text_args(m->template);
+    f->takes_tools = template_uses(m->template, "tools") || family_reads_text(m->template);
+    f->text_args = f->takes_tools && reads_text_args(m->template);
     f->drops_calls = drops_calls(f, m->template);
     f->thoughts = name_of_thoughts(&source);
     f->drops_system = drops_system(m->template);
     f->thought_parts = f->reasoning && !f->thoughts && source.len &&
                        !family_has_word(&source, "reasoning_content") &&
-                       takes_thought_parts(m->template);
+                       reads_thought_parts(m->template);
     f->reasons = reasons(f->reasoning, f->format);
     f->result_members = reads_result_members(m->template);
     family_find_default(f, m->template);
@@ -270,7 +270,7 @@ int family_format_of(struct family *f, const struct api_model *m, yyjson_val *kw
     if (m->template_source)
         source = family_source(m->template_source, m->template_len);
     *out = family_find_format(m->template, &source, kwargs);
-    family_formats_put(&f->formats, known, *out);
+    family_formats_insert(&f->formats, known, *out);
     return 0;
 }
 

@@ -51,7 +51,7 @@ struct family {
 };
 
 /* Returns true for a template that takes tools as a text, in its variable `functions`. */
-bool family_takes_text(const struct template *t);
+bool family_reads_text(const struct template *t);
 /* Fills @f from the template of @m; without a template there is nothing but its lock. */
 void family_init(struct family *f, const struct api_model *m);
 void family_deinit(struct family *f);

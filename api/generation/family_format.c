@@ -336,8 +336,8 @@ bool family_formats_get(struct family_formats *f, const char *kwargs,
     return found;
 }
 
-void family_formats_put(struct family_formats *f, const char *kwargs,
-                        const struct toolcall_format *format) {
+void family_formats_insert(struct family_formats *f, const char *kwargs,
+                           const struct toolcall_format *format) {
     char *copy = strlen(kwargs) <= FAMILY_KWARGS_MAX ? strdup(kwargs) : NULL;
 
     if (!copy)

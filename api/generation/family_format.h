@@ -55,5 +55,5 @@ void family_formats_deinit(struct family_formats *f);
 bool family_formats_get(struct family_formats *f, const char *kwargs,
                         const struct toolcall_format **out);
 /* Keeps the format for @kwargs, in the place of the oldest one if there are too many. */
-void family_formats_put(struct family_formats *f, const char *kwargs,
-                        const struct toolcall_format *format);
+void family_formats_insert(struct family_formats *f, const char *kwargs,
+                           const struct toolcall_format *format);

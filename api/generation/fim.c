@@ -40,7 +40,7 @@ static int32_t fim_find(const struct tokenizer *t, const char *name) {
 
 /* Takes the tokens that the file names, in place of those with known names. A family whose tokens
  * they are keeps its order. */
-static void fim_take_named(struct fim *f, const struct tokenizer *t) {
+static void fim_use_named(struct fim *f, const struct tokenizer *t) {
     int32_t prefix = tokenizer_fim(t, TOKENIZER_FIM_PREFIX);
     int32_t suffix = tokenizer_fim(t, TOKENIZER_FIM_SUFFIX);
     int32_t middle = tokenizer_fim(t, TOKENIZER_FIM_MIDDLE);
@@ -68,7 +68,7 @@ void fim_init(struct fim *f, const struct tokenizer *t) {
         f->middle = id[2];
         f->suffix_first = families[i].suffix_first;
     }
-    fim_take_named(f, t);
+    fim_use_named(f, t);
     for (size_t i = 0; i < ARRAY_SIZE(ends); i++) {
         int32_t id = fim_find(t, ends[i]);
 

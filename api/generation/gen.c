@@ -237,7 +237,7 @@ static bool ended_turn(const struct gen *g) {
 }
 
 /* Forgets that a part of @g's submit was sent, and lets the worker drop it. */
-static void gen_take_back(struct gen *g) {
+static void gen_cancel_parts(struct gen *g) {
     if (g->sent == 0)
         return;
     assert(g->model->half == g);
@@ -247,13 +247,13 @@ static void gen_take_back(struct gen *g) {
         g->model->port->cancel(g->model->port, g->m.id);
 }
 
-static void gen_leave(struct gen *g) {
+static void gen_release(struct gen *g) {
     struct tenant *t = tenants_get(&g->env->tenants, g->m.tenant);
     enum gen_state was = g->state;
 
     if (is_at_worker(g) && g->model->worker_up && !ended_turn(g))
         g->model->port->cancel(g->model->port, g->m.id);
-    gen_take_back(g);
+    gen_cancel_parts(g);
     if (g->need_picture) /* otherwise another request may still use the pixels */
         picture_sender_forget(&g->env->sender, g->model, g->m.id);
     if (was != GEN_DONE)
@@ -277,7 +277,7 @@ static void gen_leave(struct gen *g) {
 struct gen *gen_free(struct gen *g) {
     if (!g)
         return NULL;
-    gen_leave(g);
+    gen_release(g);
     assert(g->state == GEN_DONE && !g->charge.tenant); /* the charge has been given back */
     list_remove(&g->link);
     list_remove(&g->bucket);
@@ -303,7 +303,7 @@ struct gen *gen_free(struct gen *g) {
 /* Tells the worker how the turn ended: it has kept the pages for the session's next turn, and
  * cannot know itself when to expect that. If the end was found here (a stop string, repetition),
  * this also ends its request. */
-static void tell_turn_end(const struct gen *g) {
+static void notify_turn_end(const struct gen *g) {
     bool calls = g->output && g->finish == FINISH_STOP && output_parser_has_call(g->output);
     struct turn_end m = {.id = g->m.id, .session = g->m.session, .calls = calls};
 
@@ -323,12 +323,12 @@ static void gen_end(struct gen *g, enum finish_reason why) {
     bool cut = why != FINISH_STOP || g->stopped;
 
     if (g->output && why != FINISH_ERROR &&
-        (gen_take_apart(g) < 0 || output_parser_finish(g->output, cut) < 0)) {
+        (gen_feed_output(g) < 0 || output_parser_finish(g->output, cut) < 0)) {
         err_set_code(&g->err, 503, "out_of_memory", NULL, "Out of memory.");
         g->finish = FINISH_ERROR;
     }
-    gen_leave(g);
-    tell_turn_end(g);
+    gen_release(g);
+    notify_turn_end(g);
     g->changed(g);
 }
 
@@ -346,7 +346,7 @@ static void count_prompt(struct gen *g, uint32_t n, uint32_t n_cached) {
     g->model->n_cached_tokens += n_cached;
 }
 
-static void take_times(struct gen *g, uint32_t n_new) {
+static void note_token_times(struct gen *g, uint32_t n_new) {
     int64_t now = clock_now(g->env->clock);
 
     if (!n_new)
@@ -365,7 +365,7 @@ static void take_times(struct gen *g, uint32_t n_new) {
     g->model->n_tokens_max = MAX(g->model->n_tokens_max, g->n_prompt + g->n_out);
 }
 
-static void take_counts(struct gen *g, const struct event *e) {
+static void note_counts(struct gen *g, const struct event *e) {
     const struct gen_drafts *b = &g->drafts_before;
 
     g->drafts = (struct gen_drafts){b->n + e->n_drafted, b->accepted + e->n_accepted,
@@ -401,7 +401,7 @@ static void gen_refuse(struct gen *g, const struct event *e) {
 }
 
 /* Takes the values of the prompt, which arrive once. */
-static int take_prompt(struct gen *g, const struct event *e) {
+static int copy_prompt_values(struct gen *g, const struct event *e) {
     size_t n = e->n_prompt_lp, n_top = g->m.n_prompt_top;
 
     if (n == 0 || g->prompt_lp)
@@ -420,7 +420,7 @@ static int take_prompt(struct gen *g, const struct event *e) {
 }
 
 /* A result has a vector if and only if the request asked for one. */
-static int take_vector(struct gen *g, const struct event *e) {
+static int copy_vector(struct gen *g, const struct event *e) {
     bool wanted = g->m.flags & SUBMIT_POOLS && e->kind == EVENT_FINISH && e->finish == FINISH_STOP;
 
     if (wanted != (e->n_vector > 0) || (wanted && g->n_out > 0))
@@ -480,10 +480,10 @@ static void force_end_reasoning(struct gen *g, bool ended) {
 }
 
 /* Takes the output of @e: values of the prompt, tokens, a vector. */
-static int take_output(struct gen *g, const struct event *e) {
-    TRY(take_prompt(g, e));
-    TRY(gen_take_tokens(g, e));
-    return take_vector(g, e);
+static int handle_output(struct gen *g, const struct event *e) {
+    TRY(copy_prompt_values(g, e));
+    TRY(gen_add_tokens(g, e));
+    return copy_vector(g, e);
 }
 
 void gen_on_event(struct model *m, const struct event *e) {
@@ -492,9 +492,9 @@ void gen_on_event(struct model *m, const struct event *e) {
     if (!g || g->model != m || !is_at_worker(g))
         return; /* the generation has ended here already */
     uint32_t was = g->n_out;
-    take_counts(g, e);
-    int r = take_output(g, e);
-    take_times(g, g->n_out - was);
+    note_counts(g, e);
+    int r = handle_output(g, e);
+    note_token_times(g, g->n_out - was);
     if (r < 0) {
         gen_fail(g, r == -ENOMEM ? 503 : 500, r == -ENOMEM ? "out_of_memory" : "engine_error",
                  r == -ENOMEM
@@ -745,7 +745,7 @@ void gen_worker_down(struct model *m) {
         if (g->model == m && is_at_worker(g))
             set_state(g, GEN_PENDING);
         else if (g->model == m)
-            gen_take_back(g);
+            gen_cancel_parts(g);
     }
     picture_sender_forget(&m->env->sender, m, 0);
     admit_tick_later(&m->env->admit);

@@ -41,7 +41,7 @@ static bool begins_special(const struct gen *g, uint32_t i) {
 
 /* Feeds the output parser the text that has become ready, one token at a time, so that each token
  * is counted where it belongs: as reasoning or not. */
-int gen_take_apart(struct gen *g) {
+int gen_feed_output(struct gen *g) {
     int r = 0;
 
     /* Each iteration feeds the text up to the end of a token, or to g->ready. */
@@ -158,7 +158,7 @@ int gen_add_output(struct gen *g, const int32_t *tokens, uint32_t n) {
         r = gen_add_token(g, &e, i);
     gen_settle(g);
     TRY(r);
-    return gen_take_apart(g);
+    return gen_feed_output(g);
 }
 
 /* ---- reasoning and its budget ---- */
@@ -226,7 +226,7 @@ static bool repeats(const struct gen *g) {
 
 /* ---- tokens from the worker ---- */
 
-int gen_take_tokens(struct gen *g, const struct event *e) {
+int gen_add_tokens(struct gen *g, const struct event *e) {
     uint32_t n = e->n_tokens, most = g->m.max_new;
 
     if (g->score_only)
@@ -243,10 +243,10 @@ int gen_take_tokens(struct gen *g, const struct event *e) {
         if (!g->thinking.limited)
             continue;
         gen_settle(g);
-        TRY(gen_take_apart(g));
+        TRY(gen_feed_output(g));
         if (gen_closes_reasoning(g))
             break;
     }
     gen_settle(g);
-    return gen_take_apart(g);
+    return gen_feed_output(g);
 }

@@ -6,9 +6,9 @@
 
 /* Takes the new tokens of @e. Returns 0, -ENOMEM, or -EPROTO for a gap or a foreign token. After an
  * error the output has the tokens before it. */
-int gen_take_tokens(struct gen *g, const struct event *e);
+int gen_add_tokens(struct gen *g, const struct event *e);
 /* Feeds the text up to `ready` to `output`, if there is one. Returns 0 or -ENOMEM. */
-int gen_take_apart(struct gen *g);
+int gen_feed_output(struct gen *g);
 /* Returns true if its reasoning exceeds its budget or repeats, and there is room to end it. */
 bool gen_closes_reasoning(const struct gen *g);
 /* Adds the tokens that end its reasoning, once. Returns as gen_add_output(). */

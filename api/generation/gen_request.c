@@ -38,7 +38,7 @@ yyjson_val *gen_request_switch(const struct gen_request *r) {
     return NULL;
 }
 
-bool gen_request_takes_kwargs(yyjson_val *kwargs) {
+bool gen_request_allows_kwargs(yyjson_val *kwargs) {
     static const char reserved[] = "messages tools add_generation_prompt bos_token eos_token "
                                    "pad_token unk_token documents";
 

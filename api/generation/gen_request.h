@@ -225,7 +225,7 @@ struct gen_request {
  * either of its names; NULL: there is none. */
 yyjson_val *gen_request_switch(const struct gen_request *r);
 /* Returns true if @kwargs is an object of plain values that may be variables of a template. */
-bool gen_request_takes_kwargs(yyjson_val *kwargs);
+bool gen_request_allows_kwargs(yyjson_val *kwargs);
 /* Adds to the request's own variables those of @defaults that it does not set, by a variable or a
  * field. Returns 0 or -ENOMEM. */
 int gen_request_default_kwargs(struct gen_request *r, yyjson_val *defaults);

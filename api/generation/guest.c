@@ -28,7 +28,7 @@ struct api_guest {
     bool prompt_told;
     /* what gen->m points into */
     struct buf payload;
-    void (*tell)(void *ctx, struct api_guest *g, const struct event *e);
+    void (*notify)(void *ctx, struct api_guest *g, const struct event *e);
     void (*need)(void *ctx, struct api_guest *g, uint32_t index);
     void *ctx;
 };
@@ -111,7 +111,7 @@ static void guest_on_changed(struct gen *n) {
         guest_add_end(&e, n);
     g->n_told = n->n_out;
     g->prompt_told |= e.n_prompt_lp > 0;
-    g->tell(g->ctx, g, &e);
+    g->notify(g->ctx, g, &e);
     if (over)
         api_guest_free(g);
 }
@@ -176,7 +176,7 @@ static struct tenant *guest_assign(struct gen *n) {
 DEFINE_FREEP(struct api_guest, api_guest)
 
 int api_guest_new(struct api_guest **out, struct model *m, struct buf *payload,
-                  void (*tell)(void *ctx, struct api_guest *g, const struct event *e),
+                  void (*notify)(void *ctx, struct api_guest *g, const struct event *e),
                   void (*need)(void *ctx, struct api_guest *g, uint32_t index), void *ctx) {
     CLEANUP(api_guest_freep) struct api_guest *g = calloc(1, sizeof(*g));
     struct submit s;
@@ -185,7 +185,7 @@ int api_guest_new(struct api_guest **out, struct model *m, struct buf *payload,
         return -ENOMEM;
     g->payload = *payload;
     buf_init(payload, payload->max);
-    g->tell = tell;
+    g->notify = notify;
     g->need = need;
     g->ctx = ctx;
     list_init(&g->waiter.link);

@@ -58,7 +58,7 @@ static void lookup_on_prepared(struct prompt_job *job) {
 }
 
 /* Detaches the lookup; while it still runs, lookup_on_prepared() frees it later. */
-static void lookup_leave(struct exchange *x, void *state) {
+static void lookup_detach(struct exchange *x, void *state) {
     struct lookup *l = state;
 
     l->exchange = NULL;
@@ -67,7 +67,7 @@ static void lookup_leave(struct exchange *x, void *state) {
 }
 
 void lookup_serve(struct exchange *x, struct http *h) {
-    static const struct exchange_ops ops = {.leave = lookup_leave};
+    static const struct exchange_ops ops = {.abandon = lookup_detach};
     const struct endpoint *endpoint = x->route->endpoint;
 
     assert(endpoint->translate && endpoint->write && !endpoint->open == !endpoint->close);

@@ -83,7 +83,7 @@ struct spot {
 };
 
 /* Copies the next step of @place, without escapes. Returns what follows it. */
-static const char *take_step(const char *place, char *out, size_t size) {
+static const char *copy_step(const char *place, char *out, size_t size) {
     size_t n = 0;
 
     assert(*place == '/');
@@ -123,7 +123,7 @@ static void find_spot(struct loosener *l, const char *place, struct spot *s) {
     *s = (struct spot){0};
     loosen_enter(s, at, 0);
     for (int depth = 0; *p && depth < DEPTH_MAX; depth++) {
-        p = take_step(p, step, sizeof(step));
+        p = copy_step(p, step, sizeof(step));
         at = child(at, step);
         snprintf(s->keyword, sizeof(s->keyword), "%s", step);
         s->n_keyword = (size_t)(p - place);
@@ -143,7 +143,7 @@ static void find_spot(struct loosener *l, const char *place, struct spot *s) {
         }
         if (!*p)
             return;
-        p = take_step(p, s->name, sizeof(s->name));
+        p = copy_step(p, s->name, sizeof(s->name));
         at = child(at, s->name);
         if (!at)
             return;
@@ -160,7 +160,7 @@ static void allow_others(struct loosener *l, yyjson_mut_val *schema) {
                            yyjson_mut_true(l->doc));
 }
 
-static bool take_keyword(struct loosener *l, yyjson_mut_val *schema, const char *keyword) {
+static bool remove_keyword(struct loosener *l, yyjson_mut_val *schema, const char *keyword) {
     static const char *const conditions[] = {"if", "then", "else"};
     bool found = yyjson_mut_obj_remove_key(schema, keyword);
 
@@ -203,7 +203,7 @@ static bool reduce(yyjson_mut_val *schema, bool values) {
 }
 
 /* Takes a schema out of what holds it; a property is then no longer required. */
-static bool take_schema(struct loosener *l, const struct spot *s) {
+static bool remove_schema(struct loosener *l, const struct spot *s) {
     yyjson_mut_val *required = s->is_property ? yyjson_mut_obj_get(s->owner, "required") : NULL;
     size_t i, n;
     yyjson_mut_val *item;
@@ -237,21 +237,21 @@ static void open_choice(struct loosener *l, yyjson_mut_val *schema) {
     yyjson_mut_obj_add_val(l->doc, schema, "anyOf", list);
 }
 
-static bool take_at(struct loosener *l, const char *place) {
+static bool remove_at_place(struct loosener *l, const char *place) {
     char text[PLACE_MAX];
     struct spot s;
     size_t n;
 
     find_spot(l, place, &s);
     n = s.keyword[0] ? s.n_keyword : s.n_schema;
-    bool taken = s.keyword[0] && take_keyword(l, s.schema, s.keyword);
+    bool taken = s.keyword[0] && remove_keyword(l, s.schema, s.keyword);
 
     if (!taken)
         n = s.n_schema;
     if (!taken && s.schema != l->schema && !s.is_pattern)
         taken = reduce(s.schema, false);
     if (!taken && s.holder)
-        taken = take_schema(l, &s);
+        taken = remove_schema(l, &s);
     if (!taken)
         return false;
     if (s.one_of)
@@ -282,11 +282,11 @@ static size_t loosen_push(char *place, const char *step) {
     return old;
 }
 
-static bool take_rules(struct loosener *l, yyjson_mut_val *schema, char *place, unsigned depth);
+static bool remove_rules(struct loosener *l, yyjson_mut_val *schema, char *place, unsigned depth);
 
 /* Takes the rules out of the schemas in @v, the value of @keyword. */
-static bool take_inner(struct loosener *l, yyjson_mut_val *v, const char *keyword, char *place,
-                       unsigned depth) {
+static bool remove_inner_rules(struct loosener *l, yyjson_mut_val *v, const char *keyword,
+                               char *place, unsigned depth) {
     size_t old = loosen_push(place, keyword), i, n;
     yyjson_mut_val *key, *item;
     bool taken = false;
@@ -296,24 +296,24 @@ static bool take_inner(struct loosener *l, yyjson_mut_val *v, const char *keywor
         snprintf(number, sizeof(number), "%zu", i);
         size_t up = loosen_push(place, number);
 
-        taken = take_rules(l, item, place, depth) || taken;
+        taken = remove_rules(l, item, place, depth) || taken;
         place[up] = 0;
     }
     yyjson_mut_obj_foreach(is_in(maps, keyword) ? v : NULL, i, n, key, item) {
         size_t up = loosen_push(place, json_mut_cstr(key));
 
-        taken = take_rules(l, item, place, depth) || taken;
+        taken = remove_rules(l, item, place, depth) || taken;
         place[up] = 0;
     }
     if (yyjson_mut_is_obj(v) && !is_in(maps, keyword))
-        taken = take_rules(l, v, place, depth);
+        taken = remove_rules(l, v, place, depth);
     place[old] = 0;
     return taken;
 }
 
 /* Takes all rules out of @schema, and of what it holds, that are about more than names, types and
  * listed values. */
-static bool take_rules(struct loosener *l, yyjson_mut_val *schema, char *place, unsigned depth) {
+static bool remove_rules(struct loosener *l, yyjson_mut_val *schema, char *place, unsigned depth) {
     static const char *const rules[] = {"pattern",
                                         "format",
                                         "minLength",
@@ -341,7 +341,7 @@ static bool take_rules(struct loosener *l, yyjson_mut_val *schema, char *place, 
     if (depth == 0 || !yyjson_mut_is_obj(schema))
         return false;
     for (size_t i = 0; i < ARRAY_SIZE(rules); i++) {
-        if (!take_keyword(l, schema, rules[i]))
+        if (!remove_keyword(l, schema, rules[i]))
             continue;
         size_t old = loosen_push(place, rules[i]);
 
@@ -353,17 +353,18 @@ static bool take_rules(struct loosener *l, yyjson_mut_val *schema, char *place, 
         open_choice(l, schema);
     for (size_t i = 0; maps[i]; i++)
         taken =
-            take_inner(l, yyjson_mut_obj_get(schema, maps[i]), maps[i], place, depth - 1) || taken;
-    for (size_t i = 0; schemas[i]; i++)
-        taken =
-            take_inner(l, yyjson_mut_obj_get(schema, schemas[i]), schemas[i], place, depth - 1) ||
+            remove_inner_rules(l, yyjson_mut_obj_get(schema, maps[i]), maps[i], place, depth - 1) ||
             taken;
+    for (size_t i = 0; schemas[i]; i++)
+        taken = remove_inner_rules(l, yyjson_mut_obj_get(schema, schemas[i]), schemas[i], place,
+                                   depth - 1) ||
+                taken;
     return taken;
 }
 
 /* Leaves of the arguments their names, whether they are required, their types, and with @values
  * short lists of values. */
-static bool take_deep(struct loosener *l, bool values) {
+static bool remove_deep_rules(struct loosener *l, bool values) {
     static const char *const own[] = {"type", "properties", "required", "description", NULL};
     static const char *const no_rules[] = {"$defs", "definitions", "$schema",  "$id",
                                            "title", "$comment",    "examples", NULL};
@@ -414,21 +415,21 @@ bool loosen_schema(struct loosener *l, const char *place) {
 
     if (!yyjson_mut_is_obj(l->schema))
         return false;
-    if (*place && take_at(l, place))
+    if (*place && remove_at_place(l, place))
         return loosen_has_shape(l->schema);
     if (l->step < LOOSEN_RULES) {
         l->step = LOOSEN_RULES;
-        if (take_rules(l, l->schema, path, DEPTH_MAX))
+        if (remove_rules(l, l->schema, path, DEPTH_MAX))
             return true;
     }
     if (l->step < LOOSEN_DEEP) {
         l->step = LOOSEN_DEEP;
-        if (take_deep(l, true))
+        if (remove_deep_rules(l, true))
             return true;
     }
     if (l->step < LOOSEN_VALUES) {
         l->step = LOOSEN_VALUES;
-        if (take_deep(l, false))
+        if (remove_deep_rules(l, false))
             return true;
     }
     l->step = LOOSEN_ALL;

@@ -47,7 +47,7 @@ void loosened_text(const struct loosened_list *list, char *out, size_t size) {
         snprintf(out + n, size - n, i ? " and %u more" : "%u places", list->n - i);
 }
 
-static void tell_in_head(struct exchange *x, const char *text) {
+static void notify_in_head(struct exchange *x, const char *text) {
     char line[HEADER_MAX];
     int n = snprintf(line, sizeof(line), "X-Weft-Loosened: %s\r\n", text);
 
@@ -56,7 +56,7 @@ static void tell_in_head(struct exchange *x, const char *text) {
 }
 
 /* Tells it in the first event: there is no head, or it was sent while the model was loaded. */
-static void tell_in_event(struct exchange *x, const char *text) {
+static void notify_in_event(struct exchange *x, const char *text) {
     CLEANUP(buf_deinit) struct buf b = {.max = HEADER_MAX};
     struct json j = {.out = &b};
 
@@ -70,10 +70,10 @@ void loosened_report(struct exchange *x, const struct loosened_list *list, const
     struct tenant *t = tenants_get(&env->tenants, x->tenant);
 
     if (x->framed || x->stream)
-        tell_in_event(x, text);
+        notify_in_event(x, text);
     else
-        tell_in_head(x, text);
-    if (!log_limit_take(&env->log_limit, x->tenant ? &t->log : NULL, x, clock_now(env->clock)))
+        notify_in_head(x, text);
+    if (!log_limit_allows(&env->log_limit, x->tenant ? &t->log : NULL, x, clock_now(env->clock)))
         return;
     log_event(WLOG_WARN, "schema_loosened", "id=%s tenant=%s model=%s n=%u places=%s", x->id,
               quoted(t->conf.name).s, quoted(x->model).s, list->n, quoted(text).s);

@@ -580,7 +580,7 @@ static int messages_put_list(struct build *b, const struct gen_request *r, yyjso
 }
 
 /* Sets the variable `functions`, which Firefunction's template puts into the text. */
-static int put_functions_text(struct build *b, const struct gen_request *r, yyjson_mut_val *root) {
+static int set_functions_text(struct build *b, const struct gen_request *r, yyjson_mut_val *root) {
     yyjson_val *shown = shown_functions(r);
     CLEANUP(freep) char *text = NULL;
 
@@ -599,8 +599,8 @@ static int messages_put_tools(struct build *b, const struct gen_request *r,
                               const struct api_model *model, yyjson_mut_val *root) {
     yyjson_val *functions = b->form->plain ? NULL : shown_functions(r);
 
-    if (!b->form->plain && family_takes_text(model->template))
-        TRY(put_functions_text(b, r, root));
+    if (!b->form->plain && family_reads_text(model->template))
+        TRY(set_functions_text(b, r, root));
     if (!functions && b->form->family->no_null_tools)
         return 0;
     yyjson_mut_val *tools;

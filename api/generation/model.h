@@ -94,7 +94,7 @@ void model_open(struct model *m);
 bool model_has_name(const struct model *m, const char *name, size_t len);
 /* Returns true if chats with the model may have tools. One that has not been opened will have a
  * template, if only the usual one. */
-static inline bool model_takes_tools(const struct model *m) {
+static inline bool model_allows_tools(const struct model *m) {
     return !m->info->encoder && (m->info->template || !m->opened);
 }
 

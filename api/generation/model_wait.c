@@ -225,7 +225,7 @@ static struct prompt_job *model_wait_late(struct model *m, int64_t now, int64_t 
 }
 
 /* Tells each waiting stream how far the loading is. */
-static void model_wait_tell(struct model *m) {
+static void model_wait_notify(struct model *m) {
     LIST_FOREACH_ENTRY(job, &m->waiting, struct prompt_job, waiting) {
         if (job->streams && job->on_wait)
             job->on_wait(job);
@@ -242,7 +242,7 @@ static void model_wait_on_tick(uv_timer_t *t) {
         /* At most max_queued iterations: a job that begins to wait meanwhile is not late. */
         while ((job = model_wait_late(m, clock_now(env->clock), limit_ns)))
             end_wait(job, still_loading(job, limit_ns));
-        model_wait_tell(m);
+        model_wait_notify(m);
     }
     if (env->wait.n == 0)
         uv_timer_stop(t);

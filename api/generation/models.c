@@ -57,7 +57,7 @@ int models_hidden(const char *name, struct err *err) {
 }
 
 /* Returns true if any name is accepted: there is one model, and any-model-name is on. */
-static bool takes_any_name(const struct gen_env *env) {
+static bool allows_any_name(const struct gen_env *env) {
     return env->opts.any_model_name && env->models.list.next == env->models.list.prev;
 }
 
@@ -74,7 +74,7 @@ bool models_is_served(const struct gen_env *env, const char *name, size_t len) {
 
 bool models_is_answered(const struct gen_env *env, const char *name, size_t len) {
     pthread_rwlock_rdlock(lock_of(env));
-    bool is = takes_any_name(env) || models_find(env, name, len);
+    bool is = allows_any_name(env) || models_find(env, name, len);
     pthread_rwlock_unlock(lock_of(env));
     return is;
 }

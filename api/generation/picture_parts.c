@@ -115,7 +115,7 @@ static bool forgive(struct prompt_job *job, bool repeated) {
     return true;
 }
 
-static int picture_take_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
+static int picture_read_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
     yyjson_val *v = yyjson_obj_get(part, "image_url"), *inner = yyjson_obj_get(v, "url");
     yyjson_val *detail = json_given(yyjson_is_obj(v) ? v : part, "detail");
     struct gen_request *r = &f->job->request;
@@ -138,7 +138,7 @@ static int picture_take_part(struct finding *f, yyjson_val *part, yyjson_mut_val
 
 /* Copies a part with a picture. One that is no picture becomes a part that no model reads. */
 static int find_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
-    int r = picture_take_part(f, part, to);
+    int r = picture_read_part(f, part, to);
 
     if (r == 0 || !forgive(f->job, f->message != f->asks))
         return r;
@@ -334,7 +334,7 @@ static int picture_parts_read(struct prompt_job *job) {
     return picture_parts_look(job);
 }
 
-int picture_parts_take(struct prompt_job *job) {
+int picture_parts_resolve(struct prompt_job *job) {
     int r = picture_parts_read(job);
 
     if (r < 0 && r != -EAGAIN && r != -EINPROGRESS && *job->err.code)

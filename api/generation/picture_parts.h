@@ -18,7 +18,8 @@ struct prompt_job;
 
 /* Returns true if a part of a content is a picture, in the form of any dialect. */
 bool picture_part_is(yyjson_val *part);
-/* Returns the picture of a part that picture_parts_take() has written: below request.n_pictures. */
+/* Returns the picture of a part that picture_parts_resolve() has written: below
+ * request.n_pictures. */
 uint32_t picture_part_index(yyjson_val *part);
 
 /* Returns true for the result of a call. */
@@ -35,8 +36,9 @@ int picture_parts_add(struct gen_request *r, yyjson_val *data, bool low, const c
  * a model that takes pictures, and reads their headers. Returns 0, -ENOMEM, -ECANCELED, with
  * job->quick -EAGAIN, -EINPROGRESS where picture_parts_fetch() is to be called before, or an error
  * that names the part. */
-int picture_parts_take(struct prompt_job *job);
-/* Fetches the pictures that have addresses; blocks its thread. Returns as picture_parts_take(). */
+int picture_parts_resolve(struct prompt_job *job);
+/* Fetches the pictures that have addresses; blocks its thread. Returns as
+ * picture_parts_resolve(). */
 int picture_parts_fetch(struct prompt_job *job);
 /* Notes that the prompt shows the pictures with the numbers @order, @n of them. Returns 0 or
  * -ENOMEM. */

@@ -127,7 +127,7 @@ static struct need *sender_find(const struct picture_sender *s, const struct mod
 static void sender_begin(struct need *n, const struct picture_ask *ask) {
     n->gathers = !n->seen;
     if (n->seen)
-        n->pixels = picture_take_pixels(n->seen);
+        n->pixels = picture_acquire_pixels(n->seen);
     else
         n->pixels = malloc(n->n_bytes);
     if (n->gathers && !n->pixels) {
@@ -136,7 +136,7 @@ static void sender_begin(struct need *n, const struct picture_ask *ask) {
     } else if (!n->pixels) {
         n->job = (struct job){.run = make_pixels, .done = sender_on_made};
         n->result = -ECANCELED; /* an abandoned job may end without having run */
-        n->works = job_pool_put(n->sender->pool, &n->job, ask->tenant) == 0;
+        n->works = job_pool_submit(n->sender->pool, &n->job, ask->tenant) == 0;
         if (!n->works) /* until then the result is the pool's */
             n->result = -ENOMEM;
     }

@@ -80,7 +80,7 @@ static void use(struct picture_seen *s) {
 
 /* Gives @s the file, unless it has one. Returns 0, or -ENOSPC if the files of all requests would be
  * larger than PICTURE_TABLE_FILES_MAX. */
-static int give_file(struct picture_seen *s, uint8_t **file, size_t n) {
+static int assign_file(struct picture_seen *s, uint8_t **file, size_t n) {
     struct picture_table *p = s->of;
 
     if (s->file)
@@ -95,7 +95,7 @@ static int give_file(struct picture_seen *s, uint8_t **file, size_t n) {
 }
 
 /* Gives @s the pixels and drops the oldest pixels beyond PICTURE_TABLE_PIXELS_MAX. */
-static void give_pixels(struct picture_seen *s, uint8_t **pixels) {
+static void assign_pixels(struct picture_seen *s, uint8_t **pixels) {
     struct picture_table *p = s->of;
 
     if (s->pixels || !*pixels)
@@ -213,8 +213,8 @@ static int picture_learn(struct picture_table *p, const struct picture_way *w, u
         s->n_refs = 1;
         list_push_back(picture_bucket(p, key), &s->bucket);
     }
-    int r = give_file(s, file, n);
-    give_pixels(s, &pixels);
+    int r = assign_file(s, file, n);
+    assign_pixels(s, &pixels);
     if (r < 0)
         picture_release_use(s);
     pthread_mutex_unlock(&p->mutex);
@@ -233,7 +233,7 @@ static int recognise(struct picture_table *p, const uint8_t key[32], uint8_t **f
     struct picture_seen *s = picture_find(p, key);
     if (s) {
         use(s);
-        r = give_file(s, file, n);
+        r = assign_file(s, file, n);
         if (r < 0)
             picture_release_use(s);
     }
@@ -246,7 +246,7 @@ static int recognise(struct picture_table *p, const uint8_t key[32], uint8_t **f
 }
 
 /* Puts an error of the decoder into a client's words. */
-static int picture_tell(int r, const char *place, struct err *err) {
+static int picture_explain(int r, const char *place, struct err *err) {
     struct err e = *err;
 
     if (r == -ENOSPC)
@@ -277,7 +277,7 @@ int picture_table_look(struct picture_table *p, const struct picture_way *way, u
         r = picture_learn(p, way, free_bytes, key, file, n, out, err);
     free(*file);
     *file = NULL;
-    return r < 0 ? picture_tell(r, place, err) : 0;
+    return r < 0 ? picture_explain(r, place, err) : 0;
 }
 
 struct picture_seen *picture_use(struct picture_seen *s) {
@@ -298,7 +298,7 @@ struct picture_seen *picture_release(struct picture_seen *s) {
     return NULL;
 }
 
-uint8_t *picture_take_pixels(struct picture_seen *s) {
+uint8_t *picture_acquire_pixels(struct picture_seen *s) {
     uint8_t *pixels;
 
     pthread_mutex_lock(&s->of->mutex);
@@ -319,7 +319,7 @@ int picture_make_pixels(struct picture_seen *s, uint8_t **out, struct err *err) 
     assert(s->n_refs > 0 && s->file);
     int r = picture_make(s->of, &s->way, NULL, s->file, s->n_file, &layout, out, err);
     if (r < 0)
-        return picture_tell(r, "image", err);
+        return picture_explain(r, "image", err);
     digest_of(&s->way, &layout, *out, digest);
     if (memcmp(digest, s->shown.digest, sizeof(digest)) == 0)
         return 0;

@@ -88,7 +88,7 @@ int picture_table_look(struct picture_table *p, const struct picture_way *way, u
 struct picture_seen *picture_use(struct picture_seen *s);     /* another reference */
 struct picture_seen *picture_release(struct picture_seen *s); /* accepts NULL, returns it */
 /* Takes the pixels, which the caller then owns; NULL: there are none. */
-uint8_t *picture_take_pixels(struct picture_seen *s);
+uint8_t *picture_acquire_pixels(struct picture_seen *s);
 /* Makes the pixels again, as picture_table_look() does. Returns 0 with *out, which the caller owns,
  * or -errno with @err. */
 int picture_make_pixels(struct picture_seen *s, uint8_t **out, struct err *err);

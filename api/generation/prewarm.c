@@ -67,7 +67,7 @@ struct prewarm_job {
 
 /* ---- taking ---- */
 
-bool prewarm_keeps(const struct prompt_job *job, const struct gen *g) {
+bool prewarm_is_useful(const struct prompt_job *job, const struct gen *g) {
     const struct gen_env *env = job->env;
 
     return env->opts.prewarm && job->endpoint->repeats != REPEATS_NOTHING &&
@@ -109,7 +109,7 @@ static bool all_complete(const struct output_parser *s) {
     return true;
 }
 
-struct prewarm_job *prewarm_take(struct prompt_job *from, struct gen *g) {
+struct prewarm_job *prewarm_detach(struct prompt_job *from, struct gen *g) {
     struct prewarm_job *t;
 
     assert(!from->running && g->state == GEN_DONE);
@@ -331,7 +331,7 @@ void prewarm_start(struct prewarm_job *t) {
     struct gen_env *env = t->job.env;
 
     t->task = (struct job){.run = prewarm_on_thread, .done = prewarm_on_ended, .background = true};
-    if (job_pool_put(&env->pool, &t->task, t->job.tenant) < 0)
+    if (job_pool_submit(&env->pool, &t->task, t->job.tenant) < 0)
         prewarm_free(t);
     else
         env->prewarm.n++;

@@ -138,7 +138,7 @@ static int prompt_prepare(struct prompt_job *job) {
     if (!job->request.made.conversation)
         job->request.made.conversation =
             session_conversation(job->env->secret, job->request.input.messages);
-    TRY(picture_parts_take(job));
+    TRY(picture_parts_resolve(job));
     TRY(prompt_find(job));
     if (job->chat)
         TRY(prompt_render(job));
@@ -152,7 +152,7 @@ static int prompt_prepare(struct prompt_job *job) {
     TRY(picture_parts_expand(job));
     if (job->request.submit.sampling.dry_multiplier > 0)
         TRY(fields_find_breakers(&job->request, job->model));
-    return job->request.input.expected ? expected_take(job) : 0;
+    return job->request.input.expected ? expected_encode(job) : 0;
 }
 
 static bool prompt_fits(const struct prompt_job *job) {
@@ -303,7 +303,8 @@ static void to_pool(struct prompt_job *job, void (*run)(struct job *j)) {
     job->quick = false;
     job->pooled = true;
     job->job = (struct job){.run = run, .done = prompt_on_ended};
-    int r = job_pool_put(run == on_fetcher ? &env->fetchers : &env->pool, &job->job, job->tenant);
+    int r =
+        job_pool_submit(run == on_fetcher ? &env->fetchers : &env->pool, &job->job, job->tenant);
 
     if (r == 0)
         return; /* from here on it is the thread's */
@@ -367,7 +368,7 @@ void prompt_job_start(struct prompt_job *job, struct exchange *x, const struct e
     job->go_on = prompt_go_on;
     job->computes = x->route->generates;
     job->running = true;
-    conn_take_body(x->conn, &job->body, &job->charge);
+    conn_steal_body(x->conn, &job->body, &job->charge);
     job->body_len = job->body.len;
     prompt_go_on(job);
 }

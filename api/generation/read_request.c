@@ -395,7 +395,7 @@ PARSER(parse_modalities) {
 
 /* Reads variables of the template: only scalars, and none that the service itself sets. */
 PARSER(parse_kwargs) {
-    if (!gen_request_takes_kwargs(v))
+    if (!gen_request_allows_kwargs(v))
         return field_refuse(f, err);
     r->input.kwargs = v;
     return 0;

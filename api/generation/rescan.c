@@ -11,7 +11,7 @@ struct parked {
     void (*serve)(struct exchange *x, struct http *h);
 };
 
-static void rescan_leave(struct exchange *x, void *state) {
+static void rescan_detach(struct exchange *x, void *state) {
     struct parked *p = state;
 
     list_remove(&p->wait.link);
@@ -23,7 +23,7 @@ static void rescan_on_over(struct api_rescan *wait) {
     void (*serve)(struct exchange * x, struct http * h) = p->serve;
     struct exchange *x = p->x;
 
-    exchange_leave(x);
+    exchange_abandon(x);
     serve(x, NULL);
 }
 
@@ -32,7 +32,7 @@ bool rescan_begin(struct gen_env *env, struct api_rescan *wait) {
 }
 
 bool rescan_first(struct exchange *x, void (*serve)(struct exchange *x, struct http *h)) {
-    static const struct exchange_ops ops = {.leave = rescan_leave};
+    static const struct exchange_ops ops = {.abandon = rescan_detach};
     struct parked *p = env_of(x)->opts.rescan ? calloc(1, sizeof(*p)) : NULL;
 
     if (!p)

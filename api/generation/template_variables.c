@@ -17,13 +17,13 @@ struct variables {
 };
 
 /* Sets a variable unless the client has set it itself. */
-static void variable_put(struct variables *v, const char *key, yyjson_mut_val *value) {
+static void variable_set(struct variables *v, const char *key, yyjson_mut_val *value) {
     if (value && !yyjson_obj_get(v->r->input.kwargs, key))
         yyjson_mut_obj_add_val(v->doc, v->root, key, value);
 }
 
-static void variable_put_bool(struct variables *v, const char *key, bool on) {
-    variable_put(v, key, yyjson_mut_bool(v->doc, on));
+static void variable_set_bool(struct variables *v, const char *key, bool on) {
+    variable_set(v, key, yyjson_mut_bool(v->doc, on));
 }
 
 /* ---- thinking ---- */
@@ -62,7 +62,7 @@ static const char *nearest_effort(const struct api_model *model, const char *eff
  * as a variable means both. Without a word from request or operator, models that can think do, as
  * in llama-server and Ollama: with `enable_thinking`, and with `thinking` where the template closes
  * the thoughts without it (DeepSeek V3.1). */
-static void template_put_switches(struct variables *v) {
+static void template_set_switches(struct variables *v) {
     const struct gen_request *r = v->r;
     yyjson_val *own = gen_request_switch(r);
     bool on;
@@ -75,23 +75,23 @@ static void template_put_switches(struct variables *v) {
         on = !yyjson_equals_str(r->input.reasoning_effort, "none");
     else if (r->input.thinking == THINK_AUTO) {
         if (v->family->thinks)
-            variable_put_bool(v, "enable_thinking", true);
+            variable_set_bool(v, "enable_thinking", true);
         if (v->family->closes_thoughts)
-            variable_put_bool(v, "thinking", true);
+            variable_set_bool(v, "thinking", true);
         return;
     } else
         return;
-    variable_put_bool(v, "enable_thinking", on);
-    variable_put_bool(v, "thinking", on);
+    variable_set_bool(v, "enable_thinking", on);
+    variable_set_bool(v, "thinking", on);
 }
 
 /* Sets the strength of thinking, for which templates have two names. */
-static void put_effort(struct variables *v) {
+static void set_effort(struct variables *v) {
     static const char *const names[] = {"reasoning_effort", "reasoning_strength"};
     const char *effort = json_cstr(v->r->input.reasoning_effort);
 
     for (size_t i = 0; i < ARRAY_SIZE(names) && effort; i++)
-        variable_put(v, names[i], yyjson_mut_strcpy(v->doc, nearest_effort(v->model, effort)));
+        variable_set(v, names[i], yyjson_mut_strcpy(v->doc, nearest_effort(v->model, effort)));
 }
 
 /* Returns true if the conversation has tools or past calls: an agent's. */
@@ -103,7 +103,7 @@ static bool is_agents(const struct gen_request *r) {
  * agents: makers ask for it there (GLM, Qwen, DeepSeek), and the prompt then begins with the
  * previous one, so the prefix cache has it. A chat keeps its maker's default. llama-server's name
  * for all of them is `preserve_reasoning`. */
-static void put_kept_thoughts(struct variables *v) {
+static void set_kept_thoughts(struct variables *v) {
     static const struct {
         const char *name;
         bool keeps;
@@ -116,14 +116,14 @@ static void put_kept_thoughts(struct variables *v) {
     if (!yyjson_is_bool(own) && !is_agents(v->r))
         return;
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
-        variable_put_bool(v, rows[i].name, yyjson_is_false(own) != rows[i].keeps);
+        variable_set_bool(v, rows[i].name, yyjson_is_false(own) != rows[i].keeps);
 }
 
 /* ---- the others ---- */
 
 /* Sets the day, in UTC, under the names and in the forms of llama-server. It is the day alone: a
  * time would change the prompt with each request. */
-static void put_dates(struct variables *v) {
+static void set_dates(struct variables *v) {
     static const char *const rows[][2] = {{"date_string", "%d %b %Y"}, {"datetime", "%b %d %Y"}};
     time_t now = time(NULL);
     struct tm tm;
@@ -131,23 +131,23 @@ static void put_dates(struct variables *v) {
 
     for (size_t i = 0; i < ARRAY_SIZE(rows) && gmtime_r(&now, &tm); i++)
         if (strftime(day, sizeof(day), rows[i][1], &tm))
-            variable_put(v, rows[i][0], yyjson_mut_strcpy(v->doc, day));
+            variable_set(v, rows[i][0], yyjson_mut_strcpy(v->doc, day));
 }
 
 void template_variables_put(yyjson_mut_doc *doc, yyjson_mut_val *root, const struct gen_request *r,
                             const struct api_model *model, const struct family *family) {
     struct variables v = {doc, root, r, model, family};
 
-    put_effort(&v);
-    template_put_switches(&v);
-    put_kept_thoughts(&v);
-    put_dates(&v);
+    set_effort(&v);
+    template_set_switches(&v);
+    set_kept_thoughts(&v);
+    set_dates(&v);
     if (r->input.has_budget)
-        variable_put(&v, "thinking_budget", yyjson_mut_uint(doc, r->input.thinking_budget));
+        variable_set(&v, "thinking_budget", yyjson_mut_uint(doc, r->input.thinking_budget));
     /* Some templates show the model the format that its answer must have. */
-    variable_put(&v, "response_format", yyjson_val_mut_copy(doc, r->input.response_format));
+    variable_set(&v, "response_format", yyjson_val_mut_copy(doc, r->input.response_format));
     if (r->input.choice.mode == TOOLS_REQUIRED)
-        variable_put(&v, "tool_choice", yyjson_mut_str(doc, "required"));
+        variable_set(&v, "tool_choice", yyjson_mut_str(doc, "required"));
     JSON_MEMBERS(key, value, r->input.kwargs) {
         yyjson_mut_obj_add(root, yyjson_mut_strncpy(doc, json_text(key), json_len(key)),
                            yyjson_val_mut_copy(doc, value));

@@ -99,7 +99,7 @@ struct writer_usage writer_usage(const struct writer *w) {
 /* Computes two rates in tokens a second, of all choices together: that of the computed prompt
  * tokens, and that of the output without its first token, which the last step of the prompt
  * makes. */
-static void take_rates(const struct writer *w, const struct writer_usage *u, struct exchange *x) {
+static void set_rates(const struct writer *w, const struct writer_usage *u, struct exchange *x) {
     int64_t prompt_ns = 0, first = INT64_MAX, last = 0;
     uint32_t n_first = 0;
 
@@ -132,7 +132,7 @@ static struct exchange *detach(struct writer *w) {
     x->n_output = u.output;
     x->n_drafted = u.drafted;
     x->n_accepted = u.accepted;
-    take_rates(w, &u, x);
+    set_rates(w, &u, x);
     for (uint32_t i = 0; i < w->n_choices; i++)
         n_longest = MAX(n_longest, w->choices[i].gen->n_out);
     for (uint32_t i = 0; i < w->n_choices; i++) {
@@ -282,13 +282,13 @@ static bool writer_is_full(const struct writer *w) {
 }
 
 /* Returns true if the rest of what is ready waits for another turn. */
-static bool has_told_enough(const struct writer *w) {
+static bool has_sent_enough(const struct writer *w) {
     return w->n_told >= INLINE_TOKENS / 2;
 }
 
 /* Returns true if the client has to read first, or others have their turns. */
 static bool holds_back(const struct writer *w) {
-    return writer_is_full(w) || (w->exchange->conn && has_told_enough(w));
+    return writer_is_full(w) || (w->exchange->conn && has_sent_enough(w));
 }
 
 /* Sends new text that the parser has split: one part for each delta. Tokens go with the first part;
@@ -359,8 +359,8 @@ static void writer_send_head(struct writer *w) {
         w->endpoint->begin(w);
 }
 
-static struct prewarm_job *take_prewarm(struct writer *w) {
-    return w->n_choices == 1 ? prewarm_take(&w->job, w->choices[0].gen) : NULL;
+static struct prewarm_job *writer_detach_prewarm(struct writer *w) {
+    return w->n_choices == 1 ? prewarm_detach(&w->job, w->choices[0].gen) : NULL;
 }
 
 static void on_round(struct prompt_job *job);
@@ -384,7 +384,7 @@ static void writer_end_stream(struct writer *w) {
     if (w->endpoint->end)
         w->endpoint->end(w);
     struct exchange *x = detach(w);
-    struct prewarm_job *t = take_prewarm(w);
+    struct prewarm_job *t = writer_detach_prewarm(w);
     free_answer(w);
     respond_stream_end(x);
     prewarm_start(t);
@@ -415,7 +415,7 @@ static void stream(struct writer *w) {
         return;
     if (conn_unsent(conn) > 0) /* the keep-alive timer runs on if nothing was written */
         conn_start_keepalive(conn);
-    if (has_told_enough(w))
+    if (has_sent_enough(w))
         conn_want_room(conn);
     conn_flush(conn);
 }
@@ -423,7 +423,7 @@ static void stream(struct writer *w) {
 /* ---- whole answers ---- */
 
 /* Counts the tokens that the answer lists, each with its most likely alternatives, and its text. */
-static size_t told_tokens(const struct writer *w) {
+static size_t sent_tokens(const struct writer *w) {
     const struct gen_request *r = &w->job.request;
     size_t n = 0;
 
@@ -474,7 +474,7 @@ static void answer_whole(struct writer *w) {
     CLEANUP(buf_deinit) struct buf b = w->whole;
     CLEANUP(splices_deinit) struct splices refs = w->refs;
     struct exchange *x = detach(w);
-    struct prewarm_job *t = take_prewarm(w);
+    struct prewarm_job *t = writer_detach_prewarm(w);
     int error = w->whole_error;
 
     buf_init(&w->whole, ANSWER_MAX);
@@ -508,14 +508,14 @@ static void send_whole(struct writer *w) {
     buf_init(&w->whole, ANSWER_MAX);
     if (gen_request_made(&w->job.request) > w->job.request.input.n)
         writer_sort(w);
-    if (told_tokens(w) <= INLINE_TOKENS) {
+    if (sent_tokens(w) <= INLINE_TOKENS) {
         write_whole(w);
         answer_whole(w);
         return;
     }
     w->task = (struct job){.run = writer_on_thread, .done = writer_on_written};
     w->writing = true;
-    int r = job_pool_put(&w->job.env->pool, &w->task, w->job.tenant);
+    int r = job_pool_submit(&w->job.env->pool, &w->task, w->job.tenant);
     if (r < 0) {
         w->writing = false;
         w->whole_error = r;
@@ -613,7 +613,7 @@ static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct 
 }
 
 /* Returns true if the client says how long the output may be. */
-static bool gives_limit(const struct gen_request *r) {
+static bool has_limit(const struct gen_request *r) {
     return r->input.max_new && r->input.max_new != GEN_REQUEST_NO_LIMIT;
 }
 
@@ -629,7 +629,7 @@ static int writer_charge(struct writer *w, struct err *err) {
     w->waiter.tenant = t;
     for (uint32_t i = 0; i < w->n_choices; i++) {
         const struct gen *g = w->choices[i].gen;
-        uint32_t n_out = gives_limit(r) ? g->m.max_new : tenant_expects(t, g->m.max_new);
+        uint32_t n_out = has_limit(r) ? g->m.max_new : tenant_expects(t, g->m.max_new);
 
         n_tokens += (g->m.choice == 0 ? g->n_prompt : 0) + n_out;
         w->waiter.n_context += g->n_prompt + n_out;
@@ -638,7 +638,7 @@ static int writer_charge(struct writer *w, struct err *err) {
     for (uint32_t i = 0; i < w->n_choices; i++) {
         struct gen *g = w->choices[i].gen;
 
-        gen_charge(g, t, gives_limit(r) ? g->m.max_new : tenant_expects(t, g->m.max_new));
+        gen_charge(g, t, has_limit(r) ? g->m.max_new : tenant_expects(t, g->m.max_new));
     }
     return 0;
 }
@@ -760,7 +760,7 @@ static void writer_on_drained(struct exchange *x) {
         proceed(w);
 }
 
-static void writer_leave(struct exchange *x, void *state) {
+static void writer_detach(struct exchange *x, void *state) {
     detach(state);
     writer_release(state);
 }
@@ -795,7 +795,7 @@ static bool on_alive(struct exchange *x) {
     return true;
 }
 
-static const struct exchange_ops ops = {writer_leave, writer_on_drained, on_fail, on_alive};
+static const struct exchange_ops ops = {writer_detach, writer_on_drained, on_fail, on_alive};
 
 /* ---- beginning ---- */
 
@@ -852,7 +852,7 @@ static int writer_enter(struct writer *w, struct err *err) {
 
     TRY(writer_create_gens(w, err));
     bool one = w->n_choices == 1 && !job->goes_on;
-    prompt_job_trim(job, one && prewarm_keeps(job, w->choices[0].gen));
+    prompt_job_trim(job, one && prewarm_is_useful(job, w->choices[0].gen));
     report_loosened(w);
     w->waiter.n = w->n_choices;
     TRY(writer_charge(w, err));

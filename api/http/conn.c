@@ -133,7 +133,7 @@ static void reset_http(struct conn *c) {
     quota_charge_set(&c->body, 0);
 }
 
-void conn_take_body(struct conn *c, struct buf *out, struct quota_charge *charge) {
+void conn_steal_body(struct conn *c, struct buf *out, struct quota_charge *charge) {
     assert(c->exchange && c->body.n == c->http.body.len);
 
     *out = c->http.body;
@@ -352,7 +352,7 @@ static int refuse_body(struct err *err) {
 }
 
 /* Refuses the request of @charge, whose body is not complete. */
-static void take_body(struct quota_charge *charge) {
+static void reclaim_body(struct quota_charge *charge) {
     struct conn *c = CONTAINER_OF(charge, struct conn, body);
     struct err err = {0};
 
@@ -370,7 +370,7 @@ static int charge_body(struct conn *c, struct err *err) {
 
     if (n == 0)
         return 0;
-    if (!quota_make_room(&c->server->payers.quota[PAYER_BODIES], &c->body, n, take_body))
+    if (!quota_make_room(&c->server->payers.quota[PAYER_BODIES], &c->body, n, reclaim_body))
         return refuse_body(err);
     quota_charge_set(&c->body, c->http.body.len);
     if (first)
@@ -451,7 +451,7 @@ static void parse_ahead(struct conn *c) {
 
 /* Keeps what came early for after the answer, or for the next turn in a body; more than a header's
  * worth is not waited with. */
-static void conn_keep(struct conn *c, const char *data, size_t len) {
+static void conn_retain_ahead(struct conn *c, const char *data, size_t len) {
     buf_consume(&c->ahead, c->ahead_at);
     c->ahead_at = 0;
     if ((!c->close_after || c->state == CONN_BODY) && buf_add(&c->ahead, data, len) == 0)
@@ -494,7 +494,7 @@ static void receive(struct conn *c, const char *data, size_t n) {
     else if (c->ahead.len == 0 && busy)
         used = parse_busy(c, data, n);
     if (used < n && c->state < CONN_LINGER)
-        conn_keep(c, data + used, n - used);
+        conn_retain_ahead(c, data + used, n - used);
 }
 
 /* Refuses a client that takes the port for one of plain HTTP. */

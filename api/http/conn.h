@@ -86,7 +86,7 @@ enum conn_state {
  * Invariants between two events of the loop (conn.c: conn_check()): an exchange exists only in BODY
  * and EXCHANGE, and always in BODY; a state of HANDSHAKE implies tls; ahead_at < ahead.len, or both
  * are 0; broken implies close_after and discard, so that nothing more is read or parsed; a body is
- * charged for only in BODY, and in EXCHANGE until conn_take_body(); CLOSED: no place, no body, no
+ * charged for only in BODY, and in EXCHANGE until conn_steal_body(); CLOSED: no place, no body, no
  * turn and no exchange; the memory is freed with the last handle.
  */
 struct conn {
@@ -184,7 +184,7 @@ void conn_want_room(struct conn *c);
 void conn_exchange_done(struct conn *c);
 /* Moves the request's body to @out, and its charge to @charge, which is the caller's to set to 0
  * when @out is freed. */
-void conn_take_body(struct conn *c, struct buf *out, struct quota_charge *charge);
+void conn_steal_body(struct conn *c, struct buf *out, struct quota_charge *charge);
 /* Asks the kernel whether the client has shut its side down, so that a turn of @c will end its
  * exchange. Behind a message of a WebSocket others may have to be answered before that turn: then
  * the answer is false. */

@@ -70,7 +70,7 @@ static struct conn *choose_victim(const struct quota_account *a) {
 
 /* Takes a place, if need be that of another connection. Returns false if there is none to be
  * had. */
-static bool conn_take_place(struct conn *c) {
+static bool conn_acquire_place(struct conn *c) {
     struct quota *q = &c->server->payers.quota[c->local ? PAYER_UNIX : PAYER_TCP];
 
     if (q->root.used >= q->limit) {
@@ -93,7 +93,7 @@ static void conn_start(struct conn *c) {
 
     if (!identify_peer(c)) {
         conn_close(c);
-    } else if (conn_take_place(c)) {
+    } else if (conn_acquire_place(c)) {
         conn_arm(c, o->header_timeout_ms);
         conn_read_first(c);
     } else {

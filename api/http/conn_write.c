@@ -91,7 +91,7 @@ void conn_flush(struct conn *c) {
 }
 
 /* Cuts off the client of @charge, which reads slowly. */
-static void write_take_back(struct quota_charge *charge) {
+static void conn_reclaim_unsent(struct quota_charge *charge) {
     struct conn *c = CONTAINER_OF(charge, struct conn, unsent);
 
     c->server->n_lost_outputs++;
@@ -106,7 +106,7 @@ void conn_hold_init(struct conn *c, struct quota_charge *charge) {
 
 bool conn_hold(struct conn *c, struct quota_charge *charge, uint64_t n) {
     if (n > charge->n && !quota_make_room(&c->server->payers.quota[PAYER_OUTPUT], charge,
-                                          n - charge->n, write_take_back))
+                                          n - charge->n, conn_reclaim_unsent))
         return false;
     quota_charge_set(charge, n);
     return true;
@@ -117,7 +117,7 @@ static int write_admit(struct conn *c, size_t n) {
     if (c->state == CONN_CLOSED || c->broken)
         return -EPIPE;
     struct quota *quota = &c->server->payers.quota[PAYER_OUTPUT];
-    return quota_make_room(quota, &c->unsent, n, write_take_back) ? 0 : -ENOBUFS;
+    return quota_make_room(quota, &c->unsent, n, conn_reclaim_unsent) ? 0 : -ENOBUFS;
 }
 
 int conn_send(struct conn *c, const void *data, size_t len) {

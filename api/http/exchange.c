@@ -58,7 +58,7 @@ struct exchange *exchange_new(struct conn *conn) {
     return x;
 }
 
-struct exchange *exchange_give_conn(struct exchange *x) {
+struct exchange *exchange_separate_conn(struct exchange *x) {
     struct exchange *own = malloc(sizeof(*own));
 
     assert(x->conn && x->conn->exchange == x && !x->arg && !x->blank);
@@ -100,7 +100,7 @@ void exchange_gone(struct exchange *x) {
     assert(!x->ending && x->conn && x->conn->exchange != x);
     x->conn = NULL;
     x->status = 499;
-    exchange_leave(x);
+    exchange_abandon(x);
     exchange_end(x);
 }
 
@@ -118,10 +118,10 @@ void *exchange_detach(struct exchange *x) {
     return state;
 }
 
-void exchange_leave(struct exchange *x) {
+void exchange_abandon(struct exchange *x) {
     const struct exchange_ops *ops = x->ops;
     void *state = exchange_detach(x);
 
     if (ops)
-        ops->leave(x, state);
+        ops->abandon(x, state);
 }

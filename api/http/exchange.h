@@ -29,7 +29,7 @@ struct route;
 struct exchange_ops {
     /* Called once, when the client has left or the exchange fails: gives up @state, which @x has no
      * more. Work that still runs may free it later, without @x. */
-    void (*leave)(struct exchange *x, void *state);
+    void (*abandon)(struct exchange *x, void *state);
     /* the connection has room again */
     void (*drained)(struct exchange *x);
     /* Called when the exchange fails, for example because the service stops: answers with @err.
@@ -132,7 +132,7 @@ struct exchange {
 struct exchange *exchange_new(struct conn *conn);
 /* Moves the connection of @x to a new exchange of the same request, without state, and returns it.
  * @x continues as an exchange without a client. NULL: out of memory. */
-struct exchange *exchange_give_conn(struct exchange *x);
+struct exchange *exchange_separate_conn(struct exchange *x);
 /* Ends the exchange when the answer is complete or the client has left: notifies the server's
  * owner, returns the connection and frees @x. */
 void exchange_end(struct exchange *x);
@@ -141,6 +141,6 @@ void exchange_gone(struct exchange *x);
 /* Gives @x the state of its route, which answers later. */
 void exchange_attach(struct exchange *x, const struct exchange_ops *ops, void *state);
 /* Takes the state from @x, which may have none: its callbacks are not called any more.
- * exchange_leave() then gives the state up by exchange_ops.leave. */
+ * exchange_abandon() then gives the state up by exchange_ops.abandon. */
 void *exchange_detach(struct exchange *x);
-void exchange_leave(struct exchange *x);
+void exchange_abandon(struct exchange *x);

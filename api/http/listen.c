@@ -84,7 +84,7 @@ static void on_connection(uv_stream_t *stream, int status);
 
 /* Logs a failure to accept. Clients can cause failures as often as they like, so there is at most
  * one line in ACCEPT_TELL_NS, which has their number. */
-static void listen_tell_failure(struct http_server *s, int status) {
+static void listen_log_failure(struct http_server *s, int status) {
     int64_t now = clock_now(s->opts.clock);
 
     s->n_accept_failures++;
@@ -205,7 +205,7 @@ void http_server_emptied(struct http_server *s) {
 static void accept_one(struct listener *l) {
     if (conn_accept(l->server, &l->h.stream, l->local, l->tls))
         return;
-    listen_tell_failure(l->server, UV_ENOMEM);
+    listen_log_failure(l->server, UV_ENOMEM);
     l->lacks = true;
     uv_timer_start(&l->server->again, listen_on_again, ACCEPT_AGAIN_MS, 0);
 }
@@ -247,7 +247,7 @@ static void on_connection(uv_stream_t *stream, int status) {
     struct listener *l = stream->data;
 
     if (status < 0) {
-        listen_tell_failure(l->server, status);
+        listen_log_failure(l->server, status);
     } else if (l->server->closing) {
         return;
     } else if (may_accept(l->server)) {

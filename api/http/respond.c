@@ -525,7 +525,7 @@ void respond_failure(struct exchange *x, const struct err *err) {
         return;
     }
     struct err copy = *err; /* @err may be a part of the state */
-    exchange_leave(x);
+    exchange_abandon(x);
     if (x->stream)
         respond_stream_error(x, &copy);
     else

@@ -73,8 +73,8 @@ void respond_stream_error(struct exchange *x, const struct err *err);
 /* Ends the stream when the route has written the error event itself. */
 void respond_stream_failed(struct exchange *x, const struct err *err);
 
-/* Fails an exchange that has not ended: by exchange_ops.fail; without it calls exchange_ops.leave,
- * then answers with @err or ends the stream with it. */
+/* Fails an exchange that has not ended: by exchange_ops.fail; without it calls
+ * exchange_ops.abandon, then answers with @err or ends the stream with it. */
 void respond_failure(struct exchange *x, const struct err *err);
 
 /* For dialects: return type and code of the error object; the code may be NULL. */

@@ -29,7 +29,7 @@ void turn_want(struct turn *t, struct turn_flow *f) {
 }
 
 /* Removes @link from the list of @f, and each flow whose list becomes empty from its parent's. */
-static void turn_leave(struct list *link, struct turn_flow *f) {
+static void turn_remove(struct list *link, struct turn_flow *f) {
     assert(!list_empty(&f->ready));
     list_remove(link);
     for (; f->parent && list_empty(&f->ready); f = f->parent)
@@ -38,7 +38,7 @@ static void turn_leave(struct list *link, struct turn_flow *f) {
 
 void turn_withdraw(struct turn *t, struct turn_flow *f) {
     if (!list_empty(&t->link))
-        turn_leave(&t->link, f);
+        turn_remove(&t->link, f);
 }
 
 static struct turn_flow *turn_least(struct turn_flow *group) {
@@ -65,7 +65,7 @@ struct turn *turn_next(struct turn_flow *root) {
         f = member;
     }
     struct list *first = f->ready.next;
-    turn_leave(first, f);
+    turn_remove(first, f);
     return LIST_ENTRY(first, struct turn, link);
 }
 

@@ -277,7 +277,7 @@ static void websocket_make_room(const struct websocket *w, size_t n, struct buf 
 
 /* Takes up to @len bytes of the frame's payload, and checks their text, so that no message is
  * checked as a whole. Returns how many, -EPROTO or -ENOMEM. */
-static ssize_t take_payload(struct websocket *w, const char *data, size_t len, struct buf *body) {
+static ssize_t read_payload(struct websocket *w, const char *data, size_t len, struct buf *body) {
     size_t n = (size_t)MIN(w->left, (uint64_t)len);
     char *to = (char *)w->control + w->n_control;
 
@@ -334,8 +334,8 @@ static int end_frame(struct websocket *w) {
 }
 
 /* Takes the part of a header that has arrived. Returns WEBSOCKET_MORE while it is incomplete. */
-static int take_head(struct websocket *w, const char *data, size_t len, const struct buf *body,
-                     size_t *used) {
+static int read_frame_head(struct websocket *w, const char *data, size_t len,
+                           const struct buf *body, size_t *used) {
     while (w->n_head < head_length(w)) {
         if (*used == len)
             return WEBSOCKET_MORE;
@@ -353,7 +353,7 @@ int websocket_feed(struct websocket *w, const char *data, size_t len, bool busy,
     assert(!busy || !w->in_message);
     while (r == WEBSOCKET_MORE && w->code == 0) {
         if (w->in_frame) {
-            ssize_t n = take_payload(w, data + *used, len - *used, body);
+            ssize_t n = read_payload(w, data + *used, len - *used, body);
 
             if (n < 0)
                 return (int)n;
@@ -366,7 +366,7 @@ int websocket_feed(struct websocket *w, const char *data, size_t len, bool busy,
         }
         if (*used == len || (busy && w->n_head == 0 && !(data[*used] & 8)))
             return WEBSOCKET_MORE;
-        r = take_head(w, data, len, body, used);
+        r = read_frame_head(w, data, len, body, used);
     }
     return r;
 }

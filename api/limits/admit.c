@@ -349,7 +349,7 @@ static bool admit_expire(struct admit *m) {
     return more;
 }
 
-static void tell_dropped(struct admit *m) {
+static void notify_dropped(struct admit *m) {
     /* At most max_queued iterations: all in the list were in the queue. */
     while (!list_empty(&m->dropped)) {
         struct waiter *w = LIST_ENTRY(list_pop_front(&m->dropped), struct waiter, link);
@@ -369,7 +369,7 @@ static void admit_on_tick(uv_timer_t *t) {
     loop_lag_mark("requests that wait");
     m->ticking = false;
     bool again = m->opts.retry(m->opts.ctx);
-    tell_dropped(m);
+    notify_dropped(m);
     if (admit_expire(m) || again)
         admit_tick_later(m);
 }

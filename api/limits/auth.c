@@ -92,7 +92,7 @@ static bool is_date(const char *s) {
 }
 
 /* Takes a word that follows a key: `expires=DATE` or `operator`, each once. */
-static bool auth_take_word(const char *word, struct auth_key *row) {
+static bool auth_read_word(const char *word, struct auth_key *row) {
     if (strcmp(word, "operator") == 0 && !row->is_operator) {
         row->is_operator = true;
         return true;
@@ -104,7 +104,7 @@ static bool auth_take_word(const char *word, struct auth_key *row) {
 }
 
 /* Takes the words off the end of the key @text. Returns false if one of them is not known. */
-static bool auth_take_words(char *text, struct auth_key *row) {
+static bool auth_read_words(char *text, struct auth_key *row) {
     char *rest = NULL;
 
     text += strcspn(text, " \t");
@@ -112,7 +112,7 @@ static bool auth_take_words(char *text, struct auth_key *row) {
         return true;
     *text++ = 0;
     for (char *word = strtok_r(text, " \t", &rest); word; word = strtok_r(NULL, " \t", &rest))
-        if (!auth_take_word(word, row))
+        if (!auth_read_word(word, row))
             return false;
     return true;
 }
@@ -144,7 +144,7 @@ static int auth_add_line(struct auth *a, char *line, uint32_t number, struct err
         return 0;
     char *colon = strchr(line, ':'), *key = colon ? colon + 1 : line;
     struct auth_key row = {0};
-    bool known = auth_take_words(key, &row) && set_sum(key, row.sum);
+    bool known = auth_read_words(key, &row) && set_sum(key, row.sum);
     size_t len = strlen(key), n_name = colon ? (size_t)(colon - line) : 0;
     if (len == 0 || len > AUTH_KEY_MAX || n_name >= sizeof(name) || !known ||
         a->n_keys == AUTH_KEYS_MAX)
@@ -200,7 +200,7 @@ static int read_keys(struct auth *a, FILE *file, struct err *err) {
 }
 
 /* Takes over the names of @a, whose tenants keep their numbers. Returns 0 or -ENOMEM. */
-static int auth_take_names(struct auth *next, const struct auth *a) {
+static int auth_copy_names(struct auth *next, const struct auth *a) {
     uint32_t number;
 
     for (uint32_t i = 0; i < a->n_tenants; i++)
@@ -210,7 +210,7 @@ static int auth_take_names(struct auth *next, const struct auth *a) {
 
 /* Reads @file into @next, where names that @a has stay what they are. */
 static int read_named_keys(struct auth *next, const struct auth *a, FILE *file, struct err *err) {
-    TRY(auth_take_names(next, a));
+    TRY(auth_copy_names(next, a));
     return read_keys(next, file, err);
 }
 

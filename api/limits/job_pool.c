@@ -58,10 +58,10 @@ void job_pool_close(struct job_pool *p) {
     job_pool_on_ended(&p->ended);
 }
 
-int job_pool_put(struct job_pool *p, struct job *j, const struct tenant *t) {
+int job_pool_submit(struct job_pool *p, struct job *j, const struct tenant *t) {
     j->tenant = t->number;
     j->weight = tenant_weight(t);
-    return jobs_put(p->jobs, j);
+    return jobs_submit(p->jobs, j);
 }
 
 void job_pool_abandon(struct job_pool *p, struct job *j) {

@@ -29,5 +29,5 @@ void job_pool_deinit(struct job_pool *p);
 /* Abandons every job; the handle is closed when the end of the last one has been delivered. */
 void job_pool_close(struct job_pool *p);
 /* Runs @j, whose run and done are set, for @t, which is charged. Returns 0 or -ENOMEM. */
-int job_pool_put(struct job_pool *p, struct job *j, const struct tenant *t);
+int job_pool_submit(struct job_pool *p, struct job *j, const struct tenant *t);
 void job_pool_abandon(struct job_pool *p, struct job *j); /* like jobs_abandon() */

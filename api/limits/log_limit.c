@@ -22,7 +22,7 @@ int log_limit_init(struct log_limit *l, double per_second) {
 }
 
 /* Takes a line from @r's bucket, which fills at @per_second; false if it is empty. */
-static bool log_limit_take_line(struct log_row *r, bool error, double per_second, int64_t now) {
+static bool log_limit_charge_line(struct log_row *r, bool error, double per_second, int64_t now) {
     struct bucket *b = &r->lines[error];
 
     bucket_refill(b, LOG_BURST_S * per_second, per_second, now);
@@ -33,19 +33,19 @@ static bool log_limit_take_line(struct log_row *r, bool error, double per_second
     return true;
 }
 
-bool log_limit_take(struct log_limit *l, struct log_row *tenant, const struct exchange *x,
-                    int64_t now) {
+bool log_limit_allows(struct log_limit *l, struct log_row *tenant, const struct exchange *x,
+                      int64_t now) {
     struct log_row *r = tenant;
     bool error = x->status >= 500, written;
 
     if (l->per_second <= 0)
         return true;
     if (r) {
-        written = log_limit_take_line(r, error, l->per_second, now);
+        written = log_limit_charge_line(r, error, l->per_second, now);
     } else {
         r = &l->address[siphash(l->secret, x->peer, sizeof(x->peer)) % LOG_ROWS];
-        written = log_limit_take_line(r, error, l->per_second, now) &&
-                  log_limit_take_line(&l->all, error, LOG_ADDRESSES * l->per_second, now);
+        written = log_limit_charge_line(r, error, l->per_second, now) &&
+                  log_limit_charge_line(&l->all, error, LOG_ADDRESSES * l->per_second, now);
     }
     if (written)
         return true;

@@ -46,8 +46,8 @@ struct log_limit {
 int log_limit_init(struct log_limit *l, double per_second);
 /* Returns true if the line of @x, which has ended, is written; else counts it. @tenant: the row of
  * its tenant, or NULL: its address is the client. */
-bool log_limit_take(struct log_limit *l, struct log_row *tenant, const struct exchange *x,
-                    int64_t now);
+bool log_limit_allows(struct log_limit *l, struct log_row *tenant, const struct exchange *x,
+                      int64_t now);
 
 struct log_left_out {
     /* client by its address: "address:1.2.3.4", "uid:1000" */

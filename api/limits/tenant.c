@@ -223,7 +223,7 @@ static struct tenant *of_peer(const struct tenants *ts, const struct exchange *x
     return NULL;
 }
 
-static bool gives_key(const struct http *h) {
+static bool tenant_sends_key(const struct http *h) {
     uint32_t n_bearer, n_plain;
 
     http_header(h, "authorization", &n_bearer);
@@ -238,7 +238,7 @@ int tenant_identify(struct tenants *ts, const struct auth *a, struct exchange *x
     const struct auth_key *key;
 
     x->tenant = 0;
-    if (!a->file || !gives_key(h))
+    if (!a->file || !tenant_sends_key(h))
         t = of_peer(ts, x);
     if (!t && a->file) {
         TRY(auth_check(a, h, &key, err));
@@ -343,7 +343,7 @@ static void tenant_stop(struct charge *c) {
 }
 
 /* Gives the whole charge back, less @n_used tokens. */
-static void tenant_give_back(struct charge *c, uint64_t n_used, int64_t now) {
+static void tenant_refund(struct charge *c, uint64_t n_used, int64_t now) {
     struct tenant *t = c->tenant;
 
     if (!t)
@@ -368,11 +368,11 @@ void charge_settle(struct charge *c, uint32_t n_prompt, uint32_t n_cached, uint3
     t->stats.n_output_tokens += n_output;
     if (n_output > 0)
         t->mean_output = t->mean_output * MEAN_MEMORY + n_output * (1 - MEAN_MEMORY);
-    tenant_give_back(c, (uint64_t)n_prompt + n_output, now);
+    tenant_refund(c, (uint64_t)n_prompt + n_output, now);
 }
 
 void charge_deinit(struct charge *c, int64_t now) {
-    tenant_give_back(c, 0, now);
+    tenant_refund(c, 0, now);
 }
 
 /* ---- headers ---- */

@@ -50,7 +50,7 @@ static void end_import(struct usage *u) {
 }
 
 /* Takes over what the database has; after the error @r, keeps the rows that were not written. */
-static void usage_take(struct usage *u, int r) {
+static void usage_merge(struct usage *u, int r) {
     if (r == 0) {
         u->unread = false;
         usage_table_deinit(&u->all);
@@ -74,7 +74,7 @@ static void usage_on_written(struct state_job *j, int r) {
 
     loop_lag_mark("usage that was written");
     u->is_writing = false;
-    usage_take(u, r);
+    usage_merge(u, r);
     if (u->unsaved.n > 0 || u->unread)
         usage_start_tick(u);
 }
@@ -89,7 +89,7 @@ int usage_init(struct usage *u, const struct usage_opts *opts) {
     if (r == -ENOMEM)
         return r;
     u->unread = r < 0;
-    usage_take(u, r);
+    usage_merge(u, r);
     return 0;
 }
 
@@ -108,7 +108,7 @@ static void usage_on_tick(uv_timer_t *t) {
     u->writing = u->unsaved;
     u->unsaved = (struct usage_table){0};
     u->is_writing = true;
-    state_put(u->opts.state, &u->job);
+    state_submit(u->opts.state, &u->job);
 }
 
 static void usage_start_tick(struct usage *u) {
@@ -145,7 +145,7 @@ int usage_save(struct usage *u, uint64_t *n_lost) {
     u->writing = u->unsaved;
     u->unsaved = (struct usage_table){0};
     int r = state_run(u->opts.state, &u->job);
-    usage_take(u, r);
+    usage_merge(u, r);
     for (uint32_t i = 0; i < u->unsaved.n; i++)
         *n_lost += u->unsaved.rows[i].sum.requests;
     return r;

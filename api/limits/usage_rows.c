@@ -70,7 +70,7 @@ static void usage_put_key(const struct usage_row *row, struct db_value v[4]) {
     v[3] = (struct db_value){.text = row->model, .len = strlen(row->model)};
 }
 
-static int usage_put_row(struct db *db, const struct usage_row *row) {
+static int usage_write_row(struct db *db, const struct usage_row *row) {
     const struct usage_sum *s = &row->sum;
     struct db_value v[8];
 
@@ -105,7 +105,7 @@ static int write_difference(struct db *db, const struct usage_table *was,
         }
         bool same = order == 0 &&
                     memcmp(&was->rows[i].sum, &is->rows[k].sum, sizeof(was->rows[i].sum)) == 0;
-        TRY(same ? 0 : usage_put_row(db, &is->rows[k]));
+        TRY(same ? 0 : usage_write_row(db, &is->rows[k]));
         i += order == 0;
         k++;
     }

@@ -248,7 +248,7 @@ static int llamacpp_add_bias(struct input *in, yyjson_val *key, yyjson_val *valu
 
 /* Takes logit_bias: [[TOKEN or TEXT, BIAS or false], ...] or {TOKEN or TEXT: BIAS}. All tokens of a
  * text get its bias. */
-static int take_bias(struct input *in) {
+static int read_bias(struct input *in) {
     yyjson_val *v = yyjson_obj_get(in->body, "logit_bias");
     yyjson_mut_val *to = yyjson_mut_obj(in->doc);
 
@@ -263,7 +263,7 @@ static int take_bias(struct input *in) {
     return llamacpp_replace(in, "logit_bias", to);
 }
 
-static int take_bool(struct input *in, const char *field, bool *out) {
+static int read_flag(struct input *in, const char *field, bool *out) {
     yyjson_val *v = json_given(in->body, field);
 
     if (v && !yyjson_is_bool(v))
@@ -273,7 +273,7 @@ static int take_bool(struct input *in, const char *field, bool *out) {
 }
 
 /* Reads the fields that choose the form of the answer. */
-static int take_form(struct input *in) {
+static int read_form(struct input *in) {
     struct llamacpp_completion *c = in->job->state;
     yyjson_val *n = yyjson_obj_get(in->body, "n_probs");
     yyjson_val *fields = json_given(in->body, "response_fields");
@@ -281,8 +281,8 @@ static int take_form(struct input *in) {
     bool after = false;
 
     assert(c);
-    TRY(take_bool(in, "return_tokens", &c->return_tokens));
-    TRY(take_bool(in, "post_sampling_probs", &after));
+    TRY(read_flag(in, "return_tokens", &c->return_tokens));
+    TRY(read_flag(in, "post_sampling_probs", &after));
     if (after)
         return err_set_code(in->err, 400, "unsupported_parameter", "post_sampling_probs",
                             "post_sampling_probs is not supported: n_probs gives the "
@@ -305,8 +305,8 @@ static int llamacpp_translate_body(struct input *in, yyjson_doc **out) {
         TRY(fill_in(in));
     else
         TRY(mix_prompts(in));
-    TRY(take_bias(in));
-    TRY(take_form(in));
+    TRY(read_bias(in));
+    TRY(read_form(in));
     return json_doc_seal(in->doc, in->root, out);
 }
 

@@ -49,7 +49,7 @@ static void lmstudio_put_model(struct json *j, const struct model *m) {
     if (m->worker_up)
         put_length(j, "loaded_context_length", m);
     json_print(j, "capabilities:[");
-    if (model_takes_tools(m))
+    if (model_allows_tools(m))
         json_cstring(j, "tool_use");
     json_print(j, "]}");
 }
@@ -92,7 +92,7 @@ static void put_model_v1(struct json *j, const struct model *m) {
     json_print(j, "format:'gguf'");
     if (!m->info->encoder)
         json_print(j, "capabilities:{vision:%i, trained_for_tool_use:%i}", model_sees(m),
-                   model_takes_tools(m));
+                   model_allows_tools(m));
     json_print(j, "description:null}");
 }
 

@@ -19,7 +19,7 @@
 #include "base/json_read.h"
 #include "base/try.h"
 
-static int ollama_embed_take(struct vectors *v, uint32_t input, struct gen *g) {
+static int ollama_embed_finish(struct vectors *v, uint32_t input, struct gen *g) {
     struct json j = {.out = &v->text[input]};
     TRY(vectors_finish(v, g));
     json_open(&j, '[');
@@ -119,7 +119,7 @@ static int ollama_embed_translate(struct prompt_job *job, yyjson_doc *body, stru
     return 0;
 }
 
-static const struct vectors_form form = {ollama_embed_take, ollama_embed_answer},
-                                 form_one = {ollama_embed_take, answer_one};
+static const struct vectors_form form = {ollama_embed_finish, ollama_embed_answer},
+                                 form_one = {ollama_embed_finish, answer_one};
 const struct endpoint ollama_embed = {.translate = ollama_embed_translate, .form = &form};
 const struct endpoint ollama_embeddings = {.translate = ollama_embed_translate, .form = &form_one};

@@ -43,7 +43,7 @@ static yyjson_mut_val *ollama_copy(struct input *in, yyjson_val *v) {
     return yyjson_val_mut_copy(in->doc, v);
 }
 
-static int ollama_take_model(struct input *in, yyjson_val *body) {
+static int ollama_read_model(struct input *in, yyjson_val *body) {
     yyjson_val *model = json_given(body, "model");
     const char *name = json_cstr(model);
 
@@ -60,7 +60,7 @@ static int ollama_take_model(struct input *in, yyjson_val *body) {
 
 /* ---- options ---- */
 
-static int ollama_take_options(struct input *in, yyjson_val *options) {
+static int ollama_read_options(struct input *in, yyjson_val *options) {
     static const struct {
         const char *theirs, *ours;
     } rows[] = {
@@ -95,7 +95,7 @@ static int ollama_take_options(struct input *in, yyjson_val *options) {
 }
 
 /* Takes the format: "json", or a schema. */
-static int ollama_take_format(struct input *in, yyjson_val *v) {
+static int ollama_read_format(struct input *in, yyjson_val *v) {
     bool json = yyjson_equals_str(v, "json");
     yyjson_mut_val *format;
 
@@ -113,7 +113,7 @@ static int ollama_take_format(struct input *in, yyjson_val *v) {
 }
 
 /* Takes `think`: true, false, or an effort. */
-static int take_think(struct input *in, yyjson_val *v) {
+static int read_think(struct input *in, yyjson_val *v) {
     if (!v)
         return 0;
     if (!yyjson_is_bool(v) && !json_is(v, EFFORTS))
@@ -124,7 +124,7 @@ static int take_think(struct input *in, yyjson_val *v) {
 
 /* Takes the fields of log probabilities. A completion (@text) has the number of the best tokens
  * alone. */
-static int take_logprobs(struct input *in, yyjson_val *body, bool text) {
+static int read_logprob_fields(struct input *in, yyjson_val *body, bool text) {
     yyjson_val *logprobs = json_given(body, "logprobs"), *n = json_given(body, "top_logprobs");
     int64_t most = 0;
 
@@ -143,25 +143,25 @@ static int take_logprobs(struct input *in, yyjson_val *body, bool text) {
     return 0;
 }
 
-static int take_common(struct input *in, yyjson_val *body) {
+static int read_common(struct input *in, yyjson_val *body) {
     yyjson_val *stream = json_given(body, "stream");
 
-    TRY(ollama_take_model(in, body));
+    TRY(ollama_read_model(in, body));
     if (stream && !yyjson_is_bool(stream))
         return ollama_refuse(in, "stream", "a boolean");
     ollama_put(in, "stream", yyjson_mut_bool(in->doc, !stream || yyjson_get_bool(stream)));
     ollama_put(in, "complete_output", ollama_copy(in, json_given(body, "complete_output")));
     ollama_put(in, "loop_breaker", ollama_copy(in, json_given(body, "loop_breaker")));
-    TRY(ollama_take_options(in, json_given(body, "options")));
-    return ollama_take_format(in, json_given(body, "format"));
+    TRY(ollama_read_options(in, json_given(body, "options")));
+    return ollama_read_format(in, json_given(body, "format"));
 }
 
 /* ---- messages ---- */
 
 /* Adds the content @text with the pictures of @o, which are base64 without a data URI's head. @at
  * is the number of the message; -1: it is the body. */
-static int take_content(struct input *in, yyjson_val *o, yyjson_val *text, int at,
-                        yyjson_mut_val *to) {
+static int read_content_of(struct input *in, yyjson_val *o, yyjson_val *text, int at,
+                           yyjson_mut_val *to) {
     CLEANUP(content_deinit) struct content c = {.text = {.max = UINT32_MAX}};
     yyjson_val *images = json_given(o, "images");
     char place[64];
@@ -185,7 +185,7 @@ static int take_content(struct input *in, yyjson_val *o, yyjson_val *text, int a
         content_add_picture(&c, in->doc, image, NULL, place);
     }
     TRY(json_add_text(&c.text, text));
-    yyjson_mut_obj_add_val(in->doc, to, "content", content_take(&c, in->doc));
+    yyjson_mut_obj_add_val(in->doc, to, "content", content_finish(&c, in->doc));
     return 0;
 }
 
@@ -200,7 +200,7 @@ static int ollama_add_message(struct input *in, yyjson_val *m, int at, yyjson_mu
         return ollama_refuse(in, "messages", "an array of objects");
     for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
         json_put_copy(in->doc, to, keys[i][1], json_given(m, keys[i][0]));
-    return take_content(in, m, json_given(m, "content"), at, to);
+    return read_content_of(in, m, json_given(m, "content"), at, to);
 }
 
 /* Returns true if @m, the last message, is the beginning of the answer, as Ollama's templates take
@@ -220,7 +220,7 @@ static int chat(struct input *in, yyjson_val *body, bool *load) {
         return ollama_refuse(in, "messages", "an array");
     if (tools && !yyjson_is_arr(tools))
         return ollama_refuse(in, "tools", "an array");
-    TRY(take_think(in, json_given(body, "think")));
+    TRY(read_think(in, json_given(body, "think")));
     *load = yyjson_arr_size(messages) == 0;
     JSON_EACH_AT(i, m, messages) {
         TRY(ollama_add_message(in, m, (int)MIN(i, (size_t)INT_MAX), list));
@@ -244,7 +244,7 @@ static int prompt_messages(struct input *in, yyjson_val *body, yyjson_val *promp
             continue;
         m = yyjson_mut_arr_add_obj(in->doc, list);
         yyjson_mut_obj_add_str(in->doc, m, "role", i ? "user" : "system");
-        TRY(take_content(in, i ? body : NULL, text, -1, m));
+        TRY(read_content_of(in, i ? body : NULL, text, -1, m));
     }
     ollama_put(in, "messages", list);
     return 0;
@@ -269,7 +269,7 @@ static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) 
             !in->m->info->template;
     if (!*text) {
         TRY(prompt_messages(in, body, v[0], json_len(v[2]) ? v[2] : NULL));
-        return take_think(in, json_given(body, "think"));
+        return read_think(in, json_given(body, "think"));
     }
     if (!*load && yyjson_arr_size(yyjson_obj_get(body, "images")))
         return err_set_code(in->err, 400, "unsupported_parameter", "images",
@@ -288,12 +288,12 @@ int ollama_translate(const struct model *m, yyjson_doc *body, bool is_generate, 
 
     in.root = yyjson_mut_obj(doc);
     *text = *load = false;
-    TRY(take_common(&in, root));
+    TRY(read_common(&in, root));
     if (is_generate)
         TRY(generate(&in, root, text, load));
     else
         TRY(chat(&in, root, load));
-    TRY(take_logprobs(&in, root, *text));
+    TRY(read_logprob_fields(&in, root, *text));
     if (*load) { /* the model is loaded, nothing is generated */
         *text = true;
         yyjson_mut_obj_remove_key(in.root, "messages");

@@ -58,7 +58,7 @@ struct create {
 
 /* ---- the exchange ---- */
 
-static void ollama_manage_leave(struct exchange *x, void *state) {
+static void ollama_manage_abandon(struct exchange *x, void *state) {
     const struct api_opts *o = &env_of(x)->opts;
     struct manage *m = state;
 
@@ -158,7 +158,7 @@ int ollama_read_body(struct exchange *x, yyjson_doc **out, struct err *err) {
     CLEANUP(buf_deinit) struct buf body = {0};
     struct quota_charge charge;
 
-    conn_take_body(x->conn, &body, &charge);
+    conn_steal_body(x->conn, &body, &charge);
     quota_charge_set(&charge, 0);
     if (body.len > BODY_MAX)
         return err_set_code(err, 413, "body_too_large", NULL,
@@ -216,7 +216,7 @@ static bool wants_stream(yyjson_val *root) {
 
 /* Handles the result @r of beginning the task: an error is answered at once. */
 static void began(struct exchange *x, struct manage *m, int r, const struct err *err) {
-    static const struct exchange_ops ops = {.leave = ollama_manage_leave};
+    static const struct exchange_ops ops = {.abandon = ollama_manage_abandon};
 
     assert(r < 0 || m->x == x);
     exchange_detach(x); /* while a body was read, it had the state */
@@ -431,8 +431,8 @@ static int read_on_pool(struct exchange *x, struct manage *m) {
     c->job.run = ollama_manage_on_thread;
     c->job.done = ollama_manage_on_read;
     c->result = -ECANCELED; /* unless the job runs */
-    conn_take_body(x->conn, &c->body, &c->charge);
-    r = job_pool_put(&env_of(x)->pool, &c->job, tenants_get(&env_of(x)->tenants, x->tenant));
+    conn_steal_body(x->conn, &c->body, &c->charge);
+    r = job_pool_submit(&env_of(x)->pool, &c->job, tenants_get(&env_of(x)->tenants, x->tenant));
     if (r < 0)
         create_free(c);
     return r;

@@ -165,7 +165,7 @@ static void put_capabilities(struct json *j, const struct model *m) {
         return;
     }
     json_cstring(j, "completion");
-    if (model_takes_tools(m))
+    if (model_allows_tools(m))
         json_cstring(j, "tools");
     if (model_reasons(m))
         json_cstring(j, "thinking");

@@ -267,8 +267,8 @@ static int chat_add_text(yyjson_mut_val *message, const char *between, struct bu
 }
 
 /* Removes the last message from *@body; its text becomes @prefill. */
-static int take_final(yyjson_doc **body, const char *between, struct buf *prefill,
-                      struct err *err) {
+static int remove_final(yyjson_doc **body, const char *between, struct buf *prefill,
+                        struct err *err) {
     bool failed = false;
     CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = json_doc_copy(*body, &failed);
     yyjson_mut_val *root = yyjson_mut_doc_get_root(doc);
@@ -322,7 +322,7 @@ static int chat_rewrite(yyjson_doc **body, enum field_set kind, bool llama, bool
     if (v && !yyjson_is_bool(v))
         return refuse_continue("must be a boolean", err);
     if (continues)
-        return take_final(body, llama ? "\n\n" : "\n", prefill, err);
+        return remove_final(body, llama ? "\n\n" : "\n", prefill, err);
     return 0;
 }
 

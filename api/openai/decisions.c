@@ -255,7 +255,7 @@ static int write_question(struct buf *out, const struct question *q) {
 }
 
 /* Sets the questions' texts, each of which takes the place of MARKER in one prompt. */
-static int put_variants(struct prompt_job *job) {
+static int set_variants(struct prompt_job *job) {
     const struct decisions *d = decisions_of_job(job);
     struct gen_request *r = &job->request;
 
@@ -369,7 +369,7 @@ static int decisions_translate(struct prompt_job *job, yyjson_doc *body, struct 
     TRY(read_questions(d, yyjson_obj_get(root, "questions"), err));
     TRY(decisions_build(d, root, &chat, err));
     TRY(gen_request_read(&job->request, job->model, FIELDS_CHAT, chat, err));
-    int r = put_variants(job);
+    int r = set_variants(job);
     if (r < 0)
         gen_request_deinit(&job->request);
     return r;

@@ -30,7 +30,7 @@ static int write_vector(struct buf *b, uint32_t input, const struct gen *g, bool
 
 /* Takes the numbers unwritten. They are written with the answer, on the pool, because there may be
  * millions of them. */
-static int take_floats(struct vectors *v, uint32_t input, struct gen *g) {
+static int steal_floats(struct vectors *v, uint32_t input, struct gen *g) {
     uint32_t n_embd = v->job.model->info->n_embd;
 
     TRY(vectors_finish(v, g));
@@ -40,17 +40,17 @@ static int take_floats(struct vectors *v, uint32_t input, struct gen *g) {
     return buf_add(&v->text[input], g->vector, g->n_vector * sizeof(*g->vector));
 }
 
-static int embeddings_take(struct vectors *v, uint32_t input, struct gen *g) {
+static int embeddings_finish_input(struct vectors *v, uint32_t input, struct gen *g) {
     const struct gen_request *request = &v->job.request;
 
     if (request->input.pool == SUBMIT_POOL_NONE)
-        return take_floats(v, input, g);
+        return steal_floats(v, input, g);
 
     TRY(vectors_finish(v, g));
     return write_vector(&v->text[input], input, g, request->answer.base64);
 }
 
-/* Writes the vectors of an input that take_floats() has not written: an array for each token, or
+/* Writes the vectors of an input that steal_floats() has not written: an array for each token, or
  * one for all. */
 static int put_arrays(struct vectors *v, uint32_t input, struct buf *b) {
     const struct buf *floats = &v->text[input];
@@ -87,7 +87,7 @@ static int put_inputs(struct vectors *v, struct buf *b, const char *head) {
     return 0;
 }
 
-/* Writes the inputs as embeddings_take() has written them. */
+/* Writes the inputs as embeddings_finish_input() has written them. */
 static int put_written(struct vectors *v, struct buf *b) {
     for (uint32_t i = 0; i < v->n_inputs; i++) {
         if (i)
@@ -132,7 +132,7 @@ static int answer_arrays(struct vectors *v, struct buf *b) {
     return buf_add(b, "]", 1);
 }
 
-static const struct vectors_form form = {embeddings_take, embeddings_answer};
-static const struct vectors_form arrays = {take_floats, answer_arrays};
+static const struct vectors_form form = {embeddings_finish_input, embeddings_answer};
+static const struct vectors_form arrays = {steal_floats, answer_arrays};
 const struct endpoint openai_embeddings = {.translate = embeddings_translate, .form = &form};
 const struct endpoint openai_embedding = {.translate = embeddings_translate, .form = &arrays};

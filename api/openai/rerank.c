@@ -18,7 +18,7 @@
 #include "api/openai/openai.h"
 #include "api/openai/vectors.h"
 
-static int rerank_take(struct vectors *v, uint32_t input, struct gen *g) {
+static int rerank_finish_input(struct vectors *v, uint32_t input, struct gen *g) {
     assert(input < v->n_inputs && g->n_vector > 0);
     const struct prompt *p = &v->job.prompts[input];
     double x = (double)g->vector[0];
@@ -123,7 +123,7 @@ static int rerank_translate(struct prompt_job *job, yyjson_doc *body, struct err
     return r;
 }
 
-static const struct vectors_form rerank_form = {rerank_take, answer_rerank};
-static const struct vectors_form score_form = {rerank_take, answer_score};
+static const struct vectors_form rerank_form = {rerank_finish_input, answer_rerank};
+static const struct vectors_form score_form = {rerank_finish_input, answer_score};
 const struct endpoint openai_rerank = {.translate = rerank_translate, .form = &rerank_form};
 const struct endpoint openai_score = {.translate = rerank_translate, .form = &score_form};

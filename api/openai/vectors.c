@@ -44,7 +44,7 @@ static void free_vectors(struct vectors *e) {
 
 /* Detaches @e from its exchange and frees it; while work still runs, vectors_on_prepared() or
  * vectors_on_written() frees it later. */
-static void vectors_leave(struct exchange *x, void *state) {
+static void vectors_detach(struct exchange *x, void *state) {
     struct vectors *e = state;
 
     e->exchange = NULL;
@@ -76,7 +76,7 @@ static int vectors_hold(struct vectors *e, uint64_t n, struct err *err) {
                         "Too many responses are being prepared. Try again later.");
 }
 
-static const struct exchange_ops ops = {.leave = vectors_leave};
+static const struct exchange_ops ops = {.abandon = vectors_detach};
 
 static void send_answer(struct vectors *e) {
     CLEANUP(buf_deinit) struct buf b = e->answer;
@@ -85,7 +85,7 @@ static void send_answer(struct vectors *e) {
 
     buf_init(&e->answer, VECTORS_ANSWER_MAX);
     x->finish = "stop";
-    exchange_leave(x);
+    exchange_abandon(x);
     respond_buf(x, 200, &b, r);
 }
 
@@ -115,7 +115,7 @@ static int vectors_answer(struct vectors *e) {
         return 0;
     }
     e->task = (struct job){.run = vectors_on_thread, .done = vectors_on_written};
-    int r = job_pool_put(&e->job.env->pool, &e->task, e->tenant);
+    int r = job_pool_submit(&e->job.env->pool, &e->task, e->tenant);
     e->writing = r == 0;
     return r;
 }
@@ -202,7 +202,7 @@ static int unload(struct vectors *e, struct vectors_lane *l, struct err *err) {
         x->queue_ns = g->first_step_ns - x->started_ns;
     x->n_cached += g->n_cached;
     x->n_resumed += g->n_attempts > 1 ? g->n_attempts - 1 : 0;
-    int r = e->form->take(e, l->input, g);
+    int r = e->form->finish_input(e, l->input, g);
     l->gen = gen_free(g);
     e->n_done++;
     assert(e->n_done <= e->n_next);

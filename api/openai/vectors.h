@@ -19,7 +19,7 @@ struct vectors;
 struct vectors_form {
     /* Takes the result of input @input from @g->vector, and stores what the answer needs as text or
      * score of that input. Returns 0, -ENOMEM, or -EDOM: the result is not valid. */
-    int (*take)(struct vectors *v, uint32_t input, struct gen *g);
+    int (*finish_input)(struct vectors *v, uint32_t input, struct gen *g);
     /* Writes the answer when all results are there; runs on the pool if there are many. Returns 0,
      * -errno of buf_add(), or -ECANCELED in an abandoned job. */
     int (*answer)(struct vectors *v, struct buf *b);

@@ -36,7 +36,7 @@ struct reader {
     struct event_place next;
 };
 
-static void background_leave(struct exchange *x, void *state) {
+static void background_unwatch(struct exchange *x, void *state) {
     struct reader *r = state;
 
     event_log_unwatch(r->log, &r->watch);
@@ -70,7 +70,7 @@ static void reader_send(struct reader *r) {
         n += part.len;
     }
     if (r->next.event >= l->n && l->closed) {
-        exchange_leave(x);
+        exchange_abandon(x);
         respond_stream_end(x);
         return;
     }
@@ -88,7 +88,7 @@ static void background_on_drained(struct exchange *x) {
     reader_send(x->state);
 }
 
-static const struct exchange_ops ops = {.leave = background_leave,
+static const struct exchange_ops ops = {.abandon = background_unwatch,
                                         .drained = background_on_drained};
 
 static void refuse_reader(struct exchange *x) {
@@ -162,7 +162,7 @@ int background_begin(struct writer *w, struct err *err) {
     TRY(admit_precheck(&rs->env->admit, tenants_get(&rs->env->tenants, x->tenant), &x->retry_ms,
                        err));
     struct event_log *log = event_log_new();
-    struct exchange *client = log ? exchange_give_conn(x) : NULL;
+    struct exchange *client = log ? exchange_separate_conn(x) : NULL;
     if (!client) {
         event_log_unref(log);
         return -ENOMEM;

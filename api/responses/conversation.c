@@ -128,7 +128,7 @@ int conversation_lock(struct responses *rs, struct err *err) {
 /* ---- putting into place ---- */
 
 /* @metadata is taken over; empty: it stays as it is. */
-static int put_again(struct stored *c, struct stored *parent, struct buf *metadata) {
+static int conversation_replace(struct stored *c, struct stored *parent, struct buf *metadata) {
     struct stored_parts parts;
 
     stored_parts_init(&parts);
@@ -148,7 +148,7 @@ void conversation_add(struct stored *c, const char *id) {
     struct stored *r = store_get(c->store, c->tenant, id, strlen(id));
 
     if (r) /* NULL: too large to be kept */
-        put_again(c, r, &(struct buf){0});
+        conversation_replace(c, r, &(struct buf){0});
     stored_unref(r);
 }
 
@@ -198,7 +198,7 @@ static int conversation_create(struct change *c, struct stored *items, struct st
 
 /* Puts the change into place. *@items is set to the new items, *@out to the conversation; both are
  * the caller's. */
-static int conversation_put(struct change *c, struct stored **items, struct stored **out) {
+static int conversation_apply(struct change *c, struct stored **items, struct stored **out) {
     struct stored *old = c->conversation, *parent = old ? old->parent : NULL;
     int r = 0;
 
@@ -211,7 +211,7 @@ static int conversation_put(struct change *c, struct stored **items, struct stor
         return r;
     if (!old)
         return conversation_create(c, *items, out);
-    r = put_again(old, *items ? *items : parent, &c->metadata);
+    r = conversation_replace(old, *items ? *items : parent, &c->metadata);
     if (r == 0 && !(*out = store_get(old->store, old->tenant, old->id, strlen(old->id))))
         r = -ENOENT;
     return r == -ENOENT ? refuse_locked(&c->err) : r;
@@ -267,23 +267,23 @@ static struct change *conversation_change_free(struct change *c) {
     return NULL;
 }
 
-static void conversation_leave(struct exchange *x, void *state) {
+static void conversation_detach(struct exchange *x, void *state) {
     struct change *c = state;
 
     job_pool_abandon(&env_of(x)->pool, &c->job);
     c->exchange = NULL;
 }
 
-static const struct exchange_ops ops = {.leave = conversation_leave};
+static const struct exchange_ops ops = {.abandon = conversation_detach};
 
 /* Writes the conversation itself; a stored_write. */
 static int put_itself(const struct stored *s, const struct items_query *q, struct buf *out) {
     return buf_printf(out, "%s%s}", blob_data(s->parts.head.text), blob_data(s->parts.echo));
 }
 
-static int conversation_take(struct change *c, struct stored **items, struct stored **out) {
+static int conversation_apply_result(struct change *c, struct stored **items, struct stored **out) {
     TRY(c->result);
-    return conversation_put(c, items, out);
+    return conversation_apply(c, items, out);
 }
 
 static void conversation_finish(struct change *c) {
@@ -293,7 +293,7 @@ static void conversation_finish(struct change *c) {
         conversation_change_free(c);
         return;
     }
-    int r = conversation_take(c, &items, &out);
+    int r = conversation_apply_result(c, &items, &out);
     if (r == -ENOENT)
         err_set_code(&c->err, 404, "not_found", NULL, "Item with id '%.99s' not found.", c->item);
     struct exchange *x = STEAL(c->exchange);
@@ -336,8 +336,8 @@ static void conversation_begin(struct exchange *x, enum kind kind, struct stored
     c->job = (struct job){.run = conversation_on_thread, .done = conversation_on_done};
     c->result = -ECANCELED; /* unless the job runs */
     exchange_attach(x, &ops, c);
-    conn_take_body(x->conn, &c->body, &c->charge);
-    int r = job_pool_put(&env_of(x)->pool, &c->job, tenants_get(&env_of(x)->tenants, x->tenant));
+    conn_steal_body(x->conn, &c->body, &c->charge);
+    int r = job_pool_submit(&env_of(x)->pool, &c->job, tenants_get(&env_of(x)->tenants, x->tenant));
     if (r == 0)
         return;
     c->result = r;

@@ -48,7 +48,7 @@ struct event_log *event_log_unref(struct event_log *l) {
     return NULL;
 }
 
-static void log_tell(struct event_log *l) {
+static void log_notify(struct event_log *l) {
     LIST_FOREACH_ENTRY(w, &l->watches, struct event_watch, link) {
         w->news(w);
     }
@@ -94,13 +94,13 @@ void event_log_add(struct event_log *l, const char *name, const struct buf *json
     }
     l->events[l->n++] = e;
     l->n_bytes += log_event_bytes(&e);
-    log_tell(l);
+    log_notify(l);
 }
 
 void event_log_lose(struct event_log *l) {
     log_clear(l);
     l->lost = true;
-    log_tell(l);
+    log_notify(l);
 }
 
 /* Writes @e as a text with the part of @echo that is inserted in it; all else that it refers to is
@@ -186,7 +186,7 @@ struct event_log *event_log_load(yyjson_val *events, struct blob *echo) {
 void event_log_close(struct event_log *l) {
     assert(!l->closed);
     l->closed = true;
-    log_tell(l);
+    log_notify(l);
 }
 
 size_t event_log_bytes(const struct event_log *l) {

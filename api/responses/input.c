@@ -267,7 +267,7 @@ static int read_management(const struct responses_build *b, yyjson_val *list) {
 
 /* ---- reasoning, text ---- */
 
-static int responses_take_reasoning(struct responses_build *b, yyjson_val *v,
+static int responses_read_reasoning(struct responses_build *b, yyjson_val *v,
                                     yyjson_mut_val *root) {
     yyjson_val *effort = json_given(v, "effort"), *summary = json_given(v, "summary");
 
@@ -426,7 +426,7 @@ static int build_chat(struct responses_build *b, const struct fields *f, yyjson_
     if (f->v[TOOL_CHOICE])
         TRY(responses_tool_choice(b, f->v[TOOL_CHOICE], root));
     if (f->v[REASONING])
-        TRY(responses_take_reasoning(b, f->v[REASONING], root));
+        TRY(responses_read_reasoning(b, f->v[REASONING], root));
     if (f->v[TEXT])
         TRY(put_format(b, f->v[TEXT], root));
     json_put_copy(b->doc, root, "max_completion_tokens", f->v[MAX_OUTPUT]);

@@ -273,7 +273,7 @@ static int items_read_message(struct responses_build *b, yyjson_val *item) {
         return all.text.len ? responses_instructions(b, all.text.data, all.text.len) : 0;
     if (!system && !user)
         return items_refuse(b, ".role", "must be user, assistant, system or developer");
-    return add_said(b, system ? "system" : "user", content_take(&all, b->doc));
+    return add_said(b, system ? "system" : "user", content_finish(&all, b->doc));
 }
 
 /* ---- reasoning ---- */
@@ -423,7 +423,7 @@ static int read_output(struct responses_build *b, yyjson_val *item) {
 
     TRY(need_name(b, item, old ? "id" : "call_id", &id));
     TRY(items_add_output(b, item, &all));
-    return items_put_output(b, id, content_take(&all, b->doc));
+    return items_put_output(b, id, content_finish(&all, b->doc));
 }
 
 /* ---- tools ---- */
@@ -561,7 +561,7 @@ static char *write_listed(yyjson_val *item, bool message, size_t *len) {
 }
 
 /* Writes @item behind the items that are kept of this request, and lists it. */
-static int keep_item(struct responses_build *b, yyjson_val *item) {
+static int store_item(struct responses_build *b, yyjson_val *item) {
     struct stored_parts *p = &b->rs->kept;
 
     assert(p->input.len > 0 && !b->past); /* begins with the bracket */
@@ -649,7 +649,7 @@ static int items_read_one(struct responses_build *b, yyjson_val *item, bool keep
     if (is_reference(item))
         TRY(items_follow(b, item, &doc, &item));
     TRY(items_read(b, item));
-    return keep ? keep_item(b, item) : 0;
+    return keep ? store_item(b, item) : 0;
 }
 
 int responses_items(struct responses_build *b, yyjson_val *items, bool keep) {

@@ -31,14 +31,14 @@ static void reply_free(struct reply *r) {
 
 /* Detaches the reply from its exchange. The job runs on to its next pause, and reply_on_written()
  * frees the reply. */
-static void reply_leave(struct exchange *x, void *state) {
+static void reply_detach(struct exchange *x, void *state) {
     struct reply *r = state;
 
     job_pool_abandon(&env_of(x)->pool, &r->job);
     r->exchange = NULL;
 }
 
-static const struct exchange_ops ops = {.leave = reply_leave};
+static const struct exchange_ops ops = {.abandon = reply_detach};
 
 static void reply_on_thread(struct job *j) {
     struct reply *r = CONTAINER_OF(j, struct reply, job);
@@ -93,7 +93,7 @@ void stored_reply(struct exchange *x, struct stored *s, const struct items_query
         return;
     }
     int error =
-        job_pool_put(&env_of(x)->pool, &r->job, tenants_get(&env_of(x)->tenants, x->tenant));
+        job_pool_submit(&env_of(x)->pool, &r->job, tenants_get(&env_of(x)->tenants, x->tenant));
     if (error < 0) {
         reply_free(r);
         respond_errno(x, error);

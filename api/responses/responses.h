@@ -171,7 +171,7 @@ void responses_stream_alive(struct writer *w);
 /* Keeps the finished response, if the request asked for it, or for the WebSocket over which it is
  * sent: the text of @j, with what was inserted, from @from up to @head of responses_put(), which
  * must not be called again. */
-void responses_keep(const struct writer *w, const struct json *j, size_t from, size_t head);
+void responses_store(const struct writer *w, const struct json *j, size_t from, size_t head);
 /* route.serve */
 void responses_serve(struct exchange *x, struct http *h);
 extern const struct endpoint responses_endpoint, responses_compact;

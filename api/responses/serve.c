@@ -35,7 +35,7 @@ static void responses_remember(const struct writer *w, bool whole) {
     stored_unref(s);
 }
 
-void responses_keep(const struct writer *w, const struct json *j, size_t from, size_t head) {
+void responses_store(const struct writer *w, const struct json *j, size_t from, size_t head) {
     struct responses *rs = responses_of(w);
 
     if (!rs->store && !rs->framed)
@@ -64,7 +64,7 @@ static void responses_put_whole(struct json *j, struct writer *w) {
         j->error = logprobs_update(&responses_of(w)->logprobs, w, w->choices[0].gen, SIZE_MAX);
     responses_put(j, w, RESPONSES_DONE, NULL, &head);
     if (j->error == 0)
-        responses_keep(w, j, 0, head);
+        responses_store(w, j, 0, head);
 }
 
 const struct endpoint responses_compact = {
@@ -128,7 +128,7 @@ const struct endpoint responses_endpoint = {
 
 /* Returns true for a message in which Codex tells that it has read a response; nothing is to be
  * done. */
-static bool only_tells(const struct http *h) {
+static bool responses_is_receipt(const struct http *h) {
     if (h->body.len == 0 || h->body.len > TELLS_MAX)
         return false;
     yyjson_doc *doc = yyjson_read(h->body.data, h->body.len, 0);
@@ -139,7 +139,7 @@ static bool only_tells(const struct http *h) {
 }
 
 void responses_serve(struct exchange *x, struct http *h) {
-    if (x->framed && only_tells(h))
+    if (x->framed && responses_is_receipt(h))
         respond(x, 200, NULL, "", 0);
     else
         writer_serve(x, h);

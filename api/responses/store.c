@@ -555,7 +555,7 @@ int store_replace(struct stored *old, struct stored *parent, struct stored_parts
     return kept ? 0 : -ENOENT;
 }
 
-void store_put_row(struct store *s, struct stored_row *row, uint32_t tenant, int64_t used_ns) {
+void store_insert_row(struct store *s, struct stored_row *row, uint32_t tenant, int64_t used_ns) {
     struct stored *old = find_locked(s, tenant, row->id, strlen(row->id));
     struct stored *parent = save_find_row(s, row->parent);
     struct store_tenant *own = &s->tenants[tenant];

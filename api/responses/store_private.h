@@ -36,7 +36,7 @@ size_t stored_bytes(const struct stored *r); /* memory that it is charged for */
 int store_reserve_tenant(struct store *s, uint32_t tenant);
 /* Adds what was read, used at @used_ns, if what it continues is there. Its parts are taken over or
  * left. */
-void store_put_row(struct store *s, struct stored_row *row, uint32_t tenant, int64_t used_ns);
+void store_insert_row(struct store *s, struct stored_row *row, uint32_t tenant, int64_t used_ns);
 void store_unref_locked(struct stored *r); /* drops a reference */
 void store_free_locked(struct store *s);   /* frees all without references */
 

@@ -155,7 +155,7 @@ static enum row_listed listed_now(const struct stored *r) {
 }
 
 /* Takes the first part of the queue, and notes what is to be written of it. */
-static void take_batch_locked(struct store *s) {
+static void store_save_batch_locked(struct store *s) {
     struct store_save *save = &s->save;
     size_t n_bytes = 0;
 
@@ -270,7 +270,7 @@ static bool is_under_way(const struct store *s, const struct stored_row *row) {
 }
 
 /* Enters what other processes have added. On the loop's thread. */
-static void save_put_found(struct store *s) {
+static void save_insert_found(struct store *s) {
     int64_t now_ns = clock_now(s->clock), now_s = save_use_date(s);
 
     for (struct list *node; (node = list_pop_front(&s->save.found));) {
@@ -283,7 +283,7 @@ static void save_put_found(struct store *s) {
             store_watch(s, tenant);
             pthread_mutex_lock(&s->lock);
             if (tenant < s->n_tenants)
-                store_put_row(s, row, tenant, now_ns - age_s * 1000000000);
+                store_insert_row(s, row, tenant, now_ns - age_s * 1000000000);
             pthread_mutex_unlock(&s->lock);
         }
         stored_row_free(row);
@@ -295,7 +295,7 @@ static void save_end_job(struct store *s, int r) {
     bool look = r == 0 && !s->save.more;
 
     if (r == 0)
-        save_put_found(s);
+        save_insert_found(s);
     if (r == 0 && s->save.look.n_bad > 0)
         log_event(WLOG_WARN, "responses_damaged", "path=%s responses=%u",
                   quoted(s->limits.state->opts.path).s, s->save.look.n_bad);
@@ -315,10 +315,10 @@ static void save_on_timer(uv_timer_t *t) {
 
     assert(!s->save.running);
     pthread_mutex_lock(&s->lock);
-    take_batch_locked(s);
+    store_save_batch_locked(s);
     pthread_mutex_unlock(&s->lock);
     s->save.running = true;
-    state_put(s->limits.state, &s->save.job);
+    state_submit(s->limits.state, &s->save.job);
 }
 
 static void start_timer(struct store *s, uint32_t ms) {
@@ -403,7 +403,7 @@ int store_save_end(struct store *s, uint32_t *n_lost) {
     pthread_mutex_unlock(&s->lock);
     while (r == 0 && !list_empty(&save->dirty)) {
         pthread_mutex_lock(&s->lock);
-        take_batch_locked(s);
+        store_save_batch_locked(s);
         pthread_mutex_unlock(&s->lock);
         r = state_run(s->limits.state, &save->job);
         save_end_job(s, r);

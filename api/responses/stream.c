@@ -109,7 +109,7 @@ static void send_response(struct writer *w, const char *type, enum responses_sta
     if (ended && responses_of(w)->log)
         background_close(responses_of(w));
     if (ended && e.j.error == 0)
-        responses_keep(w, &e.j, from, head);
+        responses_store(w, &e.j, from, head);
     stream_event_deinit(&e);
 }
 

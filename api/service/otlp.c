@@ -236,7 +236,7 @@ static void sleep_for(struct otlp *o, int64_t ms) {
 }
 
 /* Takes the next batch. Returns its length; 0: the thread is to stop, and nothing is left. */
-static uint32_t take_batch(struct otlp *o) {
+static uint32_t otlp_next_batch(struct otlp *o) {
     uint32_t n;
 
     pthread_mutex_lock(&o->lock);
@@ -297,7 +297,7 @@ static void *otlp_run(void *arg) {
     struct otlp *o = arg;
     uint32_t n;
 
-    while ((n = take_batch(o))) {
+    while ((n = otlp_next_batch(o))) {
         CLEANUP(buf_deinit) struct buf body = {.max = BODY_MAX};
 
         bool ok = trace_write(&body, &o->origin, o->batch, n) == 0 && otlp_deliver(o, &body);

@@ -37,7 +37,7 @@ static void log_left_out(const char *kind, const char *name, const struct log_le
 
 /* Logs how many lines were left out of the log, for @most clients after the last one that was told.
  * Returns false when all have been. */
-static bool tell_left_out(struct service *s, uint32_t most) {
+static bool log_left_out_lines(struct service *s, uint32_t most) {
     uint32_t n_tenants = s->env->tenants.n, at;
     struct log_left_out o;
 
@@ -62,7 +62,7 @@ static bool tell_left_out(struct service *s, uint32_t most) {
 }
 
 static void on_log_tick(uv_timer_t *t) {
-    if (tell_left_out(t->data, LEFT_OUT_TURN))
+    if (log_left_out_lines(t->data, LEFT_OUT_TURN))
         uv_timer_start(t, on_log_tick, 1, 0);
 }
 
@@ -131,7 +131,7 @@ void service_on_ended(const struct exchange *x) {
     if (!log_enabled(level))
         return;
     struct log_row *tenant = x->tenant ? &tenants_get(&s->env->tenants, x->tenant)->log : NULL;
-    if (!log_limit_take(&s->env->log_limit, tenant, x, now)) {
+    if (!log_limit_allows(&s->env->log_limit, tenant, x, now)) {
         if (!uv_is_active((uv_handle_t *)&s->log_tick) && !s->closing)
             uv_timer_start(&s->log_tick, on_log_tick, LOG_BURST_S * 1000, 0);
         return;
@@ -232,5 +232,5 @@ void service_deinit(struct service *s) {
     otlp_free(s->otlp);
     s->left_out_at = 0;
     if (s->env)
-        tell_left_out(s, UINT32_MAX);
+        log_left_out_lines(s, UINT32_MAX);
 }

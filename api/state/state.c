@@ -32,7 +32,7 @@ static const struct db_schema schema = {
 };
 
 /* Renames the file and its journal; the index of the journal is made again from it. */
-static int put_aside(const char *path) {
+static int rename_aside(const char *path) {
     static const char *const parts[] = {"-wal", ""};
     char from[PATH_MAX], to[PATH_MAX];
 
@@ -61,7 +61,7 @@ static int have_db(struct state *s) {
         return 0;
     int r = open_checked(s);
     if (r == -EBADMSG && !s->opened) {
-        TRY(put_aside(s->opts.path));
+        TRY(rename_aside(s->opts.path));
         pthread_mutex_lock(&s->lock);
         s->damaged = true;
         pthread_mutex_unlock(&s->lock);
@@ -72,7 +72,7 @@ static int have_db(struct state *s) {
 }
 
 /* Reports an error or a damaged file, unless the last attempt failed, too. On the loop's thread. */
-static void state_tell(struct state *s, int r) {
+static void state_report(struct state *s, int r) {
     pthread_mutex_lock(&s->lock);
     bool damaged = s->damaged;
     s->damaged = false;
@@ -147,7 +147,7 @@ static void state_on_ended(uv_async_t *a) {
     struct state_job *j;
 
     while ((j = next_ended(s))) {
-        state_tell(s, j->result);
+        state_report(s, j->result);
         j->done(j, j->result);
     }
     close_if_idle(s);
@@ -166,7 +166,7 @@ int state_init(struct state *s, const struct state_opts *opts) {
     if (r != 0)
         return -r;
     r = have_db(s);
-    state_tell(s, r);
+    state_report(s, r);
     return r == -ENOMEM ? r : 0;
 }
 
@@ -179,11 +179,11 @@ int state_start(struct state *s) {
 int state_run(struct state *s, struct state_job *j) {
     assert(s->n_jobs == 0);
     int r = transact(s, j);
-    state_tell(s, r);
+    state_report(s, r);
     return r;
 }
 
-void state_put(struct state *s, struct state_job *j) {
+void state_submit(struct state *s, struct state_job *j) {
     assert(s->open);
     pthread_mutex_lock(&s->lock);
     s->n_jobs++;

@@ -73,7 +73,7 @@ int state_start(struct state *s); /* opens the handle on the loop. Returns 0 or 
  * done() is not called. */
 int state_run(struct state *s, struct state_job *j);
 /* Runs @j on the thread. On the loop, between state_start() and state_close(). */
-void state_put(struct state *s, struct state_job *j);
+void state_submit(struct state *s, struct state_job *j);
 /* Closes the handle when the jobs that were put have ended; state_run() may follow. */
 void state_close(struct state *s);
 void state_deinit(struct state *s); /* when the loop has run out; accepts a zeroed one */

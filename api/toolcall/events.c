@@ -15,14 +15,14 @@ static bool events_is_space(char c) {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
-static void events_tell(struct toolcall_parser *p, const struct toolcall_event *e) {
+static void events_notify(struct toolcall_parser *p, const struct toolcall_event *e) {
     if (p->error == 0)
         p->error = p->sink(p->ctx, e);
 }
 
-static void tell_text(struct toolcall_parser *p, bool reasoning, const char *data, size_t len) {
+static void notify_text(struct toolcall_parser *p, bool reasoning, const char *data, size_t len) {
     if (len && (reasoning || !p->opts.only_calls))
-        events_tell(
+        events_notify(
             p, &(struct toolcall_event){.kind = reasoning ? TOOLCALL_REASONING : TOOLCALL_CONTENT,
                                         .data = data,
                                         .len = len});
@@ -33,7 +33,7 @@ void events_drop_space(struct toolcall_parser *p) {
 }
 
 void events_flush_space(struct toolcall_parser *p) {
-    tell_text(p, p->space_is_reasoning, p->space, p->n_space);
+    notify_text(p, p->space_is_reasoning, p->space, p->n_space);
     p->n_space = 0;
 }
 
@@ -101,12 +101,12 @@ static void hold_space(struct toolcall_parser *p, const char *data, size_t len) 
 /* Tells what separates text from an earlier piece of its kind. */
 static void events_gap(struct toolcall_parser *p, bool reasoning) {
     if (!reasoning) {
-        tell_text(p, false, p->gap, p->n_gap);
+        notify_text(p, false, p->gap, p->n_gap);
         p->n_gap = 0;
         return;
     }
     if (p->reason_gap)
-        tell_text(p, true, "\n", 1);
+        notify_text(p, true, "\n", 1);
     p->reason_gap = false;
     p->reasoned = true;
 }
@@ -129,7 +129,7 @@ void events_text(struct toolcall_parser *p, bool reasoning, const char *data, si
     p->space_is_reasoning = reasoning;
     if (end) {
         events_flush_space(p);
-        tell_text(p, reasoning, data, end);
+        notify_text(p, reasoning, data, end);
         p->seen = true;
         p->spaced = false;
     }
@@ -184,12 +184,12 @@ void events_open(struct toolcall_parser *p) {
     buf_clear(&p->args);
 }
 
-static void tell_args(struct toolcall_parser *p, const char *data, size_t len) {
+static void notify_args(struct toolcall_parser *p, const char *data, size_t len) {
     assert(p->call.committed && p->n_calls > 0);
     if (len)
-        events_tell(p,
-                    &(struct toolcall_event){
-                        .kind = TOOLCALL_ARGS, .index = p->n_calls - 1, .data = data, .len = len});
+        events_notify(
+            p, &(struct toolcall_event){
+                   .kind = TOOLCALL_ARGS, .index = p->n_calls - 1, .data = data, .len = len});
 }
 
 /* Reports the call. From now on it cannot turn out to be text. */
@@ -199,11 +199,11 @@ static void commit(struct toolcall_parser *p) {
     p->n_gap = 0;
     events_drop_space(p);
     settle_id(p);
-    events_tell(p, &(struct toolcall_event){.kind = TOOLCALL_BEGIN,
-                                            .index = p->n_calls++,
-                                            .id = p->call.id,
-                                            .name = p->call.name});
-    tell_args(p, p->args.data, p->args.len);
+    events_notify(p, &(struct toolcall_event){.kind = TOOLCALL_BEGIN,
+                                              .index = p->n_calls++,
+                                              .id = p->call.id,
+                                              .name = p->call.name});
+    notify_args(p, p->args.data, p->args.len);
     buf_clear(&p->args);
     buf_clear(&p->raw);
 }
@@ -225,7 +225,7 @@ void events_args(struct toolcall_parser *p, const char *data, size_t len) {
         return;
     c->has_args = true;
     if (c->committed) {
-        tell_args(p, data, len);
+        notify_args(p, data, len);
         buf_clear(&p->raw);
         return;
     }
@@ -241,8 +241,8 @@ void events_out(struct toolcall_parser *p) {
 
 static void events_end_stream(struct toolcall_parser *p, bool complete) {
     assert(p->call.committed && p->n_calls > 0); /* only a call that was reported is ended */
-    events_tell(p, &(struct toolcall_event){
-                       .kind = TOOLCALL_END, .index = p->n_calls - 1, .complete = complete});
+    events_notify(p, &(struct toolcall_event){
+                         .kind = TOOLCALL_END, .index = p->n_calls - 1, .complete = complete});
     p->call = (struct tc_call){0};
     events_segment(p);
 }

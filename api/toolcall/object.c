@@ -99,7 +99,7 @@ static int scan_more(struct toolcall_parser *p, size_t max, struct buf *out, boo
     if (args)
         taken = parser_pass(p, used);
     else
-        taken = parser_take(p, used);
+        taken = parser_consume(p, used);
     if (!taken) {
         buf_clear(&p->out);
         return TC_BROKEN;
@@ -192,7 +192,7 @@ static int value_start(struct toolcall_parser *p, char c) {
         if (c != '{')
             return object_begin(p, c == '"' && !p->call.has_name ? IN_STRING : IN_OTHER);
         assert(o->nested <= 1);
-        if (o->nested++ || !parser_take(p, 1))
+        if (o->nested++ || !parser_consume(p, 1))
             return TC_BROKEN;
         o->step = WANT_KEY;
         return TC_MOVED;
@@ -233,7 +233,7 @@ static int punctuation(struct toolcall_parser *p, const struct tc_state *s, char
     if (!(o->step == WANT_COLON && c == ':') && !(o->step == WANT_NEXT && (c == ',' || c == '}')) &&
         !(o->step == WANT_KEY && c == '}'))
         return TC_BROKEN;
-    if (!parser_take(p, 1))
+    if (!parser_consume(p, 1))
         return TC_BROKEN;
     if (c == ':') {
         o->step = WANT_VALUE;
@@ -328,6 +328,6 @@ int object_step(struct toolcall_parser *p, const struct tc_state *s) {
     while (n < len && strchr(" \n\t\r", at[n]) && at[n])
         n++;
     if (n)
-        return parser_take(p, n) ? TC_MOVED : TC_BROKEN;
+        return parser_consume(p, n) ? TC_MOVED : TC_BROKEN;
     return punctuation(p, s, *at);
 }

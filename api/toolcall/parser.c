@@ -89,7 +89,7 @@ const char *parser_at(const struct toolcall_parser *p, size_t *len) {
 /* Takes @n bytes of the window. Bytes of a call that have not been reported as arguments are kept,
  * because they may turn out to be text. At the limit exactly the bytes that fit are taken, so the
  * result does not depend on where a feed ended. Returns false if not all fit. */
-bool parser_take(struct toolcall_parser *p, size_t n) {
+bool parser_consume(struct toolcall_parser *p, size_t n) {
     bool kept = p->call.open;
     size_t fits = kept ? MIN(n, p->raw.max - p->raw.len) : n;
 
@@ -103,7 +103,7 @@ bool parser_take(struct toolcall_parser *p, size_t n) {
 /* Takes bytes and reports them as arguments at once. */
 bool parser_pass(struct toolcall_parser *p, size_t n) {
     if (!p->call.committed)
-        return parser_take(p, n);
+        return parser_consume(p, n);
     assert(n <= p->win.len - p->pos);
     p->pos += n;
     return true;

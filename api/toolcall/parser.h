@@ -246,7 +246,7 @@ enum tc_step { TC_MORE, TC_MOVED, TC_BROKEN };
 
 /* Takes @n bytes of the window; bytes of a call that is not reported yet are stored in raw. Returns
  * false if they exceed its limit, so that the bytes are not a call. */
-bool parser_take(struct toolcall_parser *p, size_t n);
+bool parser_consume(struct toolcall_parser *p, size_t n);
 /* Takes bytes that are sent as arguments at once. */
 bool parser_pass(struct toolcall_parser *p, size_t n);
 /* Goes to state @next with the actions @act (enum tc_act). */

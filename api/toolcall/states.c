@@ -68,13 +68,14 @@ static enum match match_edges(const struct toolcall_parser *p, const struct tc_s
     return NONE;
 }
 
-static int take_edge(struct toolcall_parser *p, const struct tc_state *s, const struct tc_edge *e) {
+static int state_follow_edge(struct toolcall_parser *p, const struct tc_state *s,
+                             const struct tc_edge *e) {
     assert(*e->text); /* an empty edge would not advance */
     if (e->act & TC_OPEN) {
         events_open(p);
         p->back = s->kind == TC_TEXT ? p->state : TC_CONTENT;
     }
-    if (!(e->act & TC_PEEK) && !parser_take(p, strlen(e->text)))
+    if (!(e->act & TC_PEEK) && !parser_consume(p, strlen(e->text)))
         return TC_BROKEN;
     if (e == &p->reason_open && p->seen)
         events_interrupt(p);
@@ -160,10 +161,10 @@ static int text_step(struct toolcall_parser *p, const struct tc_state *s) {
     }
     if (i) {
         events_text(p, p->state == TC_REASON, at, i);
-        parser_take(p, i);
+        parser_consume(p, i);
         return m == NONE ? TC_MORE : TC_MOVED;
     }
-    return m == PARTIAL ? TC_MORE : take_edge(p, s, e);
+    return m == PARTIAL ? TC_MORE : state_follow_edge(p, s, e);
 }
 
 /* ---- between the parts of a call ---- */
@@ -175,7 +176,7 @@ static int states_skip_space(struct toolcall_parser *p) {
 
     while (n < len && states_is_space(at[n]))
         n++;
-    if (n && !parser_take(p, n))
+    if (n && !parser_consume(p, n))
         return TC_BROKEN;
     return n ? TC_MOVED : TC_MORE;
 }
@@ -206,7 +207,7 @@ static int expect_step(struct toolcall_parser *p, const struct tc_state *s) {
     enum match m = match_edges(p, s, at, len, p->seen, 0, &e);
 
     if (m == FULL)
-        return take_edge(p, s, e);
+        return state_follow_edge(p, s, e);
     if (m == PARTIAL)
         return TC_MORE;
     expect_other(p, s);
@@ -313,11 +314,11 @@ static int collect_step(struct toolcall_parser *p, const struct tc_state *s) {
         if (p->n_text || !states_is_space(at[i]))
             text[p->n_text++] = at[i];
     }
-    if (!parser_take(p, i) || i < n)
+    if (!parser_consume(p, i) || i < n)
         return TC_BROKEN;
     if (!e)
         return TC_MORE;
-    return states_settle(p, s, text, e) ? take_edge(p, s, e) : TC_BROKEN;
+    return states_settle(p, s, text, e) ? state_follow_edge(p, s, e) : TC_BROKEN;
 }
 
 static int skip_step(struct toolcall_parser *p, const struct tc_state *s) {
@@ -325,11 +326,11 @@ static int skip_step(struct toolcall_parser *p, const struct tc_state *s) {
     const struct tc_edge *e;
     size_t n = find_edge(p, s, TC_SKIP_MAX - p->n_text, &e);
 
-    if (!parser_take(p, n))
+    if (!parser_consume(p, n))
         return TC_BROKEN;
     p->n_text += n;
     if (e)
-        return take_edge(p, s, e);
+        return state_follow_edge(p, s, e);
     return p->n_text == TC_SKIP_MAX ? TC_BROKEN : TC_MORE;
 }
 
@@ -415,7 +416,7 @@ static int value_step(struct toolcall_parser *p, const struct tc_state *s) {
 
     if (held) {
         n = find_end(p, s, room, &e);
-        taken = parser_take(p, n);
+        taken = parser_consume(p, n);
     } else {
         n = find_edge(p, s, room, &e);
         taken = parser_pass(p, n);
@@ -425,7 +426,7 @@ static int value_step(struct toolcall_parser *p, const struct tc_state *s) {
     value_feed(p, at, n);
     if (!e)
         return held && n == room ? TC_BROKEN : TC_MORE;
-    if (!parser_take(p, e == &p->last ? p->win.len - p->pos : strlen(e->text)))
+    if (!parser_consume(p, e == &p->last ? p->win.len - p->pos : strlen(e->text)))
         return TC_BROKEN;
     value_end(p);
     parser_go(p, e->next, e->act);

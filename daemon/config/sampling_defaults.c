@@ -94,7 +94,7 @@ static const struct family *find_family(const struct gguf *file, const char *nam
     return NULL;
 }
 
-static void take_family(struct sampling *s, const struct family *f) {
+static void use_family(struct sampling *s, const struct family *f) {
     params_init(s);
     s->temperature = f->temperature;
     s->top_p = f->top_p;
@@ -104,7 +104,7 @@ static void take_family(struct sampling *s, const struct family *f) {
 
 /* Reads the parameters that the model's makers recommend, as converters write them into the file;
  * a value out of range is left out. Returns the number of values that were read. */
-static unsigned take_file(struct sampling *s, const struct gguf *file) {
+static unsigned read_file_defaults(struct sampling *s, const struct gguf *file) {
     static const struct {
         const char *key, *name;
     } map[] = {
@@ -126,7 +126,7 @@ static unsigned take_file(struct sampling *s, const struct gguf *file) {
 }
 
 /* Takes one item of the option, NAME=VALUE. Returns 0 or -EINVAL. */
-static int defaults_take_item(struct sampling_defaults *d, const char *text, struct err *err) {
+static int defaults_parse_item(struct sampling_defaults *d, const char *text, struct err *err) {
     const char *value = strchr(text, '=');
     char name[32] = "", *end = NULL;
 
@@ -152,10 +152,10 @@ int sampling_defaults_read(struct sampling_defaults *out, const struct gguf *fil
     const struct family *family = find_family(file, name);
 
     *out = (struct sampling_defaults){0};
-    take_family(&out->values, family ? family : &fallback);
+    use_family(&out->values, family ? family : &fallback);
     snprintf(out->source, sizeof(out->source), "%s%s", family ? "family:" : "",
              family ? family->id : fallback.id);
-    if (take_file(&out->values, file) > 0)
+    if (read_file_defaults(&out->values, file) > 0)
         snprintf(out->source, sizeof(out->source), "model-file");
     for (; *option; option++) {
         bool openai = strcmp(*option, "openai") == 0;
@@ -164,7 +164,7 @@ int sampling_defaults_read(struct sampling_defaults *out, const struct gguf *fil
         if (openai)
             params_init(&out->values);
         else
-            r = defaults_take_item(out, *option, err);
+            r = defaults_parse_item(out, *option, err);
         if (r < 0)
             return r;
         snprintf(out->source, sizeof(out->source), "%s", openai ? "openai" : "option");

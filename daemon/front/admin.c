@@ -113,7 +113,7 @@ static void on_watch_closed(uv_handle_t *h) {
     free(h->data);
 }
 
-static void leave_watch(struct exchange *x, void *state) {
+static void watch_abandon(struct exchange *x, void *state) {
     struct watch *w = state;
 
     uv_close((uv_handle_t *)&w->timer, on_watch_closed);
@@ -148,7 +148,7 @@ static uint64_t parse_interval(const char *text) {
 }
 
 static void watch(struct exchange *x, uint64_t ms) {
-    static const struct exchange_ops ops = {.leave = leave_watch};
+    static const struct exchange_ops ops = {.abandon = watch_abandon};
     struct watch *w = calloc(1, sizeof(*w));
 
     if (!w) {
@@ -240,12 +240,12 @@ static void flight_serve(struct exchange *x, struct http *h) {
         respond_taken(x, 200, "application/octet-stream", &file);
 }
 
-static void leave_reload(struct exchange *x, void *state) {
+static void reload_abandon(struct exchange *x, void *state) {
     ((struct admin *)state)->reloading = NULL;
 }
 
 static void reload_serve(struct exchange *x, struct http *h) {
-    static const struct exchange_ops ops = {.leave = leave_reload};
+    static const struct exchange_ops ops = {.abandon = reload_abandon};
     const struct admin_opts *o = opts_of(x);
     struct admin *a = x->ctx;
     struct err err = {0};
@@ -282,12 +282,12 @@ void admin_reload_over(struct admin *a, const char *const *later, uint32_t n,
         respond_line(x, b.data);
 }
 
-static void leave_upgrade(struct exchange *x, void *state) {
+static void upgrade_abandon(struct exchange *x, void *state) {
     ((struct admin *)state)->upgrading = NULL;
 }
 
 static void upgrade_serve(struct exchange *x, struct http *h) {
-    static const struct exchange_ops ops = {.leave = leave_upgrade};
+    static const struct exchange_ops ops = {.abandon = upgrade_abandon};
     const struct admin_opts *o = opts_of(x);
     struct admin *a = x->ctx;
     struct err err = {0};
@@ -419,7 +419,7 @@ struct pulling {
     struct exchange *x;
 };
 
-static void leave_pull(struct exchange *x, void *state) {
+static void pull_abandon(struct exchange *x, void *state) {
     struct pulling *p = state;
 
     models_manage.cancel(opts_of(x)->models, &p->task);
@@ -445,7 +445,7 @@ static void on_pull_over(struct api_task *t, const struct err *err) {
 }
 
 static void pull_serve(struct exchange *x, struct http *h) {
-    static const struct exchange_ops ops = {.leave = leave_pull};
+    static const struct exchange_ops ops = {.abandon = pull_abandon};
     const char *query = strstr(http_target(h), "?name=");
     CLEANUP(freep) char *name = strdup(query ? query + 6 : "");
     struct pulling *p = calloc(1, sizeof(*p));

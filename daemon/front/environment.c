@@ -146,8 +146,8 @@ static int add_address(struct environment *e, const struct variable *v, const ch
     return environment_add(e, v->option, address);
 }
 
-static int environment_take_row(struct environment *e, const struct variable *v,
-                                const char *value) {
+static int environment_apply_row(struct environment *e, const struct variable *v,
+                                 const char *value) {
     switch (v->kind) {
     case VARIABLE_SILENT:
         return 0;
@@ -171,7 +171,7 @@ static int environment_take_row(struct environment *e, const struct variable *v,
 }
 
 /* Takes LLAMA_ARG_NAME, which stands for --name. */
-static int take_argument(struct environment *e, const char *name, const char *value) {
+static int apply_argument(struct environment *e, const char *name, const char *value) {
     char option[NAME_MAX_BYTES + 3] = "--";
     size_t n = 2;
 
@@ -194,13 +194,13 @@ static bool environment_begins(const char *name, const char *with) {
     return strncmp(name, with, strlen(with)) == 0;
 }
 
-static int environment_take(struct environment *e, const char *name, const char *value) {
+static int environment_apply(struct environment *e, const char *name, const char *value) {
     const struct variable *v = environment_find(name);
 
     if (v)
-        return environment_take_row(e, v, value);
+        return environment_apply_row(e, v, value);
     if (environment_begins(name, "LLAMA_ARG_"))
-        return take_argument(e, name, value);
+        return apply_argument(e, name, value);
     if (environment_begins(name, "OLLAMA_") || environment_begins(name, "VLLM_"))
         return buf_printf(&e->unread, "%s%s", e->unread.len ? ", " : "", name);
     return 0;
@@ -216,7 +216,7 @@ int environment_read(struct environment *e, char **envp) {
         if (!equals || !equals[1] || equals - *at > NAME_MAX_BYTES)
             continue;
         snprintf(name, sizeof(name), "%.*s", (int)(equals - *at), *at);
-        int r = environment_take(e, name, equals + 1);
+        int r = environment_apply(e, name, equals + 1);
         if (r < 0 && r != -EMSGSIZE)
             return r;
     }

@@ -149,7 +149,7 @@ static void drop_socket(struct front_socket *s) {
     s->fd = -1;
 }
 
-int listeners_take(struct listeners *l, struct kept *kept, struct err *err) {
+int listeners_inherit(struct listeners *l, struct kept *kept, struct err *err) {
     struct service_fd fds[SERVICE_FDS_MAX];
     int n = service_inherited(fds, err), r = 0;
 

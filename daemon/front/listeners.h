@@ -44,7 +44,7 @@ struct listeners {
 
 /* Takes the descriptors that the service manager or the previous daemon passed: sockets, and files
  * for @kept. Returns 0, or -errno with @err. */
-int listeners_take(struct listeners *l, struct kept *kept, struct err *err);
+int listeners_inherit(struct listeners *l, struct kept *kept, struct err *err);
 /* Returns true if the service manager holds sockets: for HTTP, or for the admin socket. */
 bool listeners_managed(const struct listeners *l, bool admin);
 /* Binds the addresses of the options for which no socket was passed. Listens on these and on the

@@ -202,7 +202,7 @@ static void on_usr2(uv_signal_t *s, int signum) {
 
 /* ---- starting ---- */
 
-/* Implements models_opts.on_ready, and serves from then on; also called by on_take(). */
+/* Implements models_opts.on_ready, and serves from then on; also called by on_commit(). */
 static void serve_from_now(struct front *f) {
     struct models_info first;
     struct err err = {0};
@@ -255,8 +255,8 @@ static void on_main(void *ctx) {
     service_ready();
 }
 
-/* Implements takeover_opts.take. */
-static void on_take(void *ctx) {
+/* Implements takeover_opts.commit. */
+static void on_commit(void *ctx) {
     struct front *f = ctx;
 
     models_use_disk(f->models);
@@ -283,7 +283,7 @@ static void on_load(void *ctx) {
 
 /* Implements takeover_opts.guests. */
 static void on_guests(void *ctx, const char *name, int fd) {
-    models_take_guests(((struct front *)ctx)->models, name, fd);
+    models_accept_guests(((struct front *)ctx)->models, name, fd);
 }
 
 /* Implements takeover_opts.gone. */
@@ -394,7 +394,7 @@ static int start_signal(struct front *f, uv_signal_t *s, uv_signal_cb cb, int si
 /* Opens the resources that outlive this process: inherited sockets, kept weights, the disk tier, KV
  * events. Returns 0 or -errno with @err. */
 static int open_stores(struct front *f, struct err *err) {
-    const struct kept_opts kept = {service_keep, service_forget};
+    const struct kept_opts kept = {service_store_fd, service_forget};
     const struct kv_events_opts k = {
         .loop = &f->loop,
         .endpoint = f->config.kv_events,
@@ -410,7 +410,7 @@ static int open_stores(struct front *f, struct err *err) {
         service_hold();
         kept_hold(f->kept);
     }
-    TRY(listeners_take(&f->listeners, f->kept, err));
+    TRY(listeners_inherit(&f->listeners, f->kept, err));
     if (*f->config.kv_disk)
         TRY(kvdisk_open(f->config.kv_disk, !takeover_is_pending(), &f->disk_fd, f->share_secret,
                         err));
@@ -467,7 +467,7 @@ static int open_front(struct front *f, struct err *err) {
         .loop = &f->loop,
         .ctx = f,
         .load = on_load,
-        .take = on_take,
+        .commit = on_commit,
         .main = on_main,
         .guests = on_guests,
         .gone = on_old_gone,
@@ -576,14 +576,14 @@ int main(int argc, char **argv) {
     signal(SIGHUP, SIG_IGN);
     signal(SIGUSR2, SIG_IGN);
     takeover_begin(next_daemon_sources());
-    if (process_take_flag(&argc, argv, "--help") || process_take_flag(&argc, argv, "-h"))
+    if (process_consume_flag(&argc, argv, "--help") || process_consume_flag(&argc, argv, "-h"))
         return config_help(stdout), !files_flush();
-    if (process_take_flag(&argc, argv, "--print-config"))
+    if (process_consume_flag(&argc, argv, "--print-config"))
         return config_print(stdout), !files_flush();
-    if (process_take_flag(&argc, argv, "--version") || process_take_flag(&argc, argv, "-V"))
+    if (process_consume_flag(&argc, argv, "--version") || process_consume_flag(&argc, argv, "-V"))
         return front_version();
     sigbus_exit_with(EXIT_AGAIN, "weftd: model: the file was cut off while it was read\n");
-    bool check = process_take_flag(&argc, argv, "--check-config");
+    bool check = process_consume_flag(&argc, argv, "--check-config");
     f.argc = argc;
     f.argv = argv;
     int r = front_read_options(&f, &err);

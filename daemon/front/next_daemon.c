@@ -19,7 +19,7 @@ static void send_guests(void *ctx, const char *name, int fd) {
 }
 
 void next_daemon_offer(struct front *f) {
-    if (upgrade_takes_requests(f->upgrade))
+    if (upgrade_accepts_requests(f->upgrade))
         models_offer(f->models, send_guests);
 }
 
@@ -36,7 +36,7 @@ const char *next_daemon_sources(void) {
 static void on_next_opened(void *ctx) {
     struct front *f = ctx;
 
-    if (!models_give_way(f->models))
+    if (!models_hand_over(f->models))
         upgrade_load(f->upgrade);
 }
 
@@ -48,7 +48,7 @@ void next_daemon_on_away(void *ctx) {
 static void on_disk_left(void *ctx) {
     struct front *f = ctx;
 
-    upgrade_take(f->upgrade);
+    upgrade_commit(f->upgrade);
 }
 
 /* Lets the next daemon, which is ready, take over. If it has the device, it must have taken all
@@ -60,7 +60,7 @@ static void next_daemon_let_go(struct front *f) {
         upgrade_fail(f->upgrade, "its models, options or device would give the running requests "
                                  "other tokens; restart weftd instead");
     else
-        models_leave_disk(f->models, on_disk_left);
+        models_release_disk(f->models, on_disk_left);
 }
 
 /* Implements upgrade_opts.ready. */

@@ -12,7 +12,7 @@
 #define POOL_N 4
 #define STACK_BYTES ((size_t)256 << 10)
 
-bool process_take_flag(int *argc, char **argv, const char *flag) {
+bool process_consume_flag(int *argc, char **argv, const char *flag) {
     for (int i = 1; i < *argc; i++) {
         if (strcmp(argv[i], flag) != 0)
             continue;

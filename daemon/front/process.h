@@ -8,7 +8,7 @@
 #include "base/err.h"
 
 /* Removes @flag from the arguments, at any position. Returns false if it is not there. */
-bool process_take_flag(int *argc, char **argv, const char *flag);
+bool process_consume_flag(int *argc, char **argv, const char *flag);
 /* Allocates in advance the resources that the first request would need: the threads of
  * uv_queue_work(), their arenas, and stack of the main thread. Runs @loop, which is new, until that
  * is done. Returns 0 or -errno. */

@@ -128,7 +128,7 @@ static int reload_apply(struct reload *r, const char **later, uint32_t *n) {
 
 /* Tells the service manager that the front serves, or why a part of the reload has failed, since a
  * reload by signal has no other answer. */
-static void reload_tell(const struct reload *r) {
+static void reload_notify_manager(const struct reload *r) {
     const struct front *f = r->f;
     char status[500];
 
@@ -155,7 +155,7 @@ static void reload_end(struct reload *r) {
                 strerror(-r->result));
     if (r->result < 0)
         log_event(WLOG_ERROR, "reload_refused", "reason=%s", quoted(r->err.message).s);
-    reload_tell(r);
+    reload_notify_manager(r);
     if (r->for_admin)
         admin_reload_over(r->f->admin, r->result < 0 ? NULL : later, n, &r->err);
 }

@@ -92,7 +92,7 @@ int service_inherited(struct service_fd fds[SERVICE_FDS_MAX], struct err *err) {
 static bool held;
 
 /* Calls sd_notify() if this process is the service's main one. */
-static PRINTF(1, 2) void service_tell(const char *fmt, ...) {
+static PRINTF(1, 2) void service_notify(const char *fmt, ...) {
     va_list ap;
     char text[512];
 
@@ -113,7 +113,7 @@ void service_release(void) {
 }
 
 void service_hand_over(int pid) {
-    service_tell("MAINPID=%d", pid);
+    service_notify("MAINPID=%d", pid);
     held = true;
 }
 
@@ -138,24 +138,24 @@ static int from_manager(struct service_fd fds[SERVICE_FDS_MAX], struct err *err)
 }
 
 void service_ready(void) {
-    service_tell("READY=1");
+    service_notify("READY=1");
 }
 
 void service_reloading(void) {
-    service_tell("RELOADING=1\nMONOTONIC_USEC=%lld",
-                 (long long)(clock_now(clock_monotonic()) / 1000));
+    service_notify("RELOADING=1\nMONOTONIC_USEC=%lld",
+                   (long long)(clock_now(clock_monotonic()) / 1000));
 }
 
 void service_stopping(void) {
-    service_tell("STOPPING=1");
+    service_notify("STOPPING=1");
 }
 
 void service_status(const char *text) {
-    service_tell("STATUS=%s", text);
+    service_notify("STATUS=%s", text);
 }
 
 /* Stores @fd at the service manager. FDPOLL=0: the manager keeps it whatever poll(2) reports. */
-void service_keep(int fd, const char *name) {
+void service_store_fd(int fd, const char *name) {
     char text[KEPT_NAME_MAX + 40];
 
     assert(strncmp(name, KEPT_PREFIX, strlen(KEPT_PREFIX)) == 0);
@@ -165,7 +165,7 @@ void service_keep(int fd, const char *name) {
 }
 
 void service_forget(const char *name) {
-    service_tell("FDSTOREREMOVE=1\nFDNAME=%s", name);
+    service_notify("FDSTOREREMOVE=1\nFDNAME=%s", name);
 }
 
 static uv_timer_t watchdog;
@@ -173,7 +173,7 @@ static bool watching;
 
 /* Pings the watchdog: the loop has completed an iteration. */
 static void ping(uv_timer_t *t) {
-    service_tell("WATCHDOG=1");
+    service_notify("WATCHDOG=1");
 }
 
 void service_watchdog_start(uv_loop_t *loop) {
@@ -208,7 +208,7 @@ void service_ready(void) {}
 void service_reloading(void) {}
 void service_stopping(void) {}
 void service_status(const char *text) {}
-void service_keep(int fd, const char *name) {}
+void service_store_fd(int fd, const char *name) {}
 void service_forget(const char *name) {}
 void service_watchdog_start(uv_loop_t *loop) {}
 void service_watchdog_stop(void) {}

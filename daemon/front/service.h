@@ -18,7 +18,7 @@ struct service_fd {
     int fd;
     /* true: the admin socket, named "admin"; false: HTTP */
     bool admin;
-    /* a file kept by service_keep() of an earlier process, not a socket */
+    /* a file kept by service_store_fd() of an earlier process, not a socket */
     bool kept;
     /* value of listen or admin-socket for which the previous daemon bound the socket; NULL: the
      * service manager bound it */
@@ -54,7 +54,7 @@ void service_hand_over(int pid);
 /* Lets the service manager hold the file @fd too. It passes the file to the next process of the
  * service, until service_forget() or until the service is stopped. @name begins with
  * KEPT_PREFIX. */
-void service_keep(int fd, const char *name);
+void service_store_fd(int fd, const char *name);
 void service_forget(const char *name);
 
 /* Pings the watchdog from @loop at half its interval, when one is set: a loop that hangs is

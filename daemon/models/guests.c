@@ -90,7 +90,7 @@ static int guests_submit(struct guests *g, struct buf *payload) {
 }
 
 /* Takes a request in one frame. */
-static int guests_take_whole(struct guests *g, const struct chan_frame *f) {
+static int guests_receive_whole(struct guests *g, const struct chan_frame *f) {
     CLEANUP(buf_deinit) struct buf payload = {.max = MSG_MAX_FRAME};
 
     TRY(buf_add(&payload, f->data, f->len));
@@ -98,8 +98,8 @@ static int guests_take_whole(struct guests *g, const struct chan_frame *f) {
 }
 
 /* Takes a part of a request. */
-static int guests_take_part(struct guests *g, const struct chan_frame *f) {
-    int r = msg_submit_take_part(&g->parts, f->data, f->len);
+static int guests_receive_part(struct guests *g, const struct chan_frame *f) {
+    int r = msg_submit_add_part(&g->parts, f->data, f->len);
 
     if (r != 1)
         return r;
@@ -135,9 +135,9 @@ static bool guests_on_frame(void *ctx, const struct chan_frame *f) {
         if (r == 0)
             g->opts.asked(g->opts.ctx);
     } else if (f->type == MSG_SUBMIT && g->answered) {
-        r = guests_take_whole(g, f);
+        r = guests_receive_whole(g, f);
     } else if (f->type == MSG_SUBMIT_PART && g->answered) {
-        r = guests_take_part(g, f);
+        r = guests_receive_part(g, f);
     } else if (f->type == MSG_PICTURE && g->answered) {
         r = picture(g, f);
     } else if (f->type == MSG_CANCEL && g->answered) {

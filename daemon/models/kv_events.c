@@ -383,7 +383,7 @@ static void drop_oldest(struct kv_events *e) {
 
 /* Keeps the content of `out` as batch @number, and drops as few old batches as necessary; without
  * memory drops all, which a peer sees by the first number of its replay. */
-static void kv_events_keep(struct kv_events *e, uint64_t number) {
+static void kv_events_retain(struct kv_events *e, uint64_t number) {
     char *data = e->router ? malloc(e->out.len) : NULL;
 
     /* kept batches have no gaps */
@@ -426,7 +426,7 @@ void kv_events_notify(struct kv_events *e, const char *model, const struct msg_b
     kv_events_publish(e, topic, MIN((size_t)n, sizeof(topic) - 1), ZMQ_SNDMORE);
     kv_events_publish(e, number, sizeof(number), ZMQ_SNDMORE);
     kv_events_publish(e, e->out.data, e->out.len, 0);
-    kv_events_keep(e, e->counts.n_published++);
+    kv_events_retain(e, e->counts.n_published++);
 }
 
 const struct api_kv_counts *kv_events_counts(const struct kv_events *e) {

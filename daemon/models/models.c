@@ -128,7 +128,7 @@ static void end_swap(struct served *s, const char *why) {
 
 /* Marks the model as failed because of @why, a sentence without its full stop; loading may be tried
  * again after a pause. */
-static void models_tell_failure(struct served *s, const char *why) {
+static void models_note_failure(struct served *s, const char *why) {
     assert(*why); /* a reason distinguishes FAILED from ABSENT */
     snprintf(s->why, sizeof(s->why), "%s", why);
     s->retry_ms = MIN(MAX(2 * s->retry_ms, RETRY_MIN_MS), RETRY_MAX_MS);
@@ -141,7 +141,7 @@ static void models_tell_failure(struct served *s, const char *why) {
 
 static void models_fail(struct served *s, const char *why) {
     models_set_state(s, SERVED_FAILED);
-    models_tell_failure(s, why);
+    models_note_failure(s, why);
     end_swap(s, why);
 }
 
@@ -173,7 +173,7 @@ static void models_on_progress(void *ctx, float fraction) {
         api_model_set(s->model, API_MODEL_LOADING, fraction);
 }
 
-static void tell_ready(struct models *m) {
+static void notify_ready(struct models *m) {
     if (m->ready_told)
         return;
     m->ready_told = true;
@@ -182,7 +182,7 @@ static void tell_ready(struct models *m) {
 
 /* Puts @s, which is ready, in the place of the model for which it was loaded. Running requests end
  * at the old model; waiting requests continue with @s. */
-static void models_take_place(struct served *s) {
+static void models_replace(struct served *s) {
     struct served *old = s->old;
     struct models *m = s->of;
     uint32_t at = models_index_of(old);
@@ -223,9 +223,9 @@ static void models_on_ready(void *ctx, const struct msg_ready *r) {
         log_event(WLOG_INFO, "model_loaded", "model=%s bytes=%llu", quoted(s->name).s,
                   (unsigned long long)s->bytes);
     if (s->old)
-        models_take_place(s);
+        models_replace(s);
     if (s->first)
-        tell_ready(m);
+        notify_ready(m);
     models_decide_soon(m);
 }
 
@@ -258,7 +258,7 @@ static void models_on_refused(void *ctx, const char *why, int error) {
         return;
     }
     models_set_state(s, SERVED_ENDING);
-    models_tell_failure(s, why); /* no generation is left that waits for the worker */
+    models_note_failure(s, why); /* no generation is left that waits for the worker */
     end_swap(s, why);
     workers_unload(s->workers);
 }
@@ -316,7 +316,7 @@ static void front_free(struct front_model *f) {
 }
 
 /* Takes over the model that a thread has read. */
-static void take_front(struct served *s) {
+static void own_front(struct served *s) {
     s->front = STEAL(s->opened);
     s->file_bytes = s->front->api.n_bytes;
     s->bytes = s->front->memory_bytes;
@@ -337,7 +337,7 @@ static void on_opened(uv_work_t *w, int status) {
         models_fail(s, *s->open_err.message ? s->open_err.message : strerror(-s->open_result));
         return;
     }
-    take_front(s);
+    own_front(s);
     models_set_state(s, SERVED_QUEUED);
     api_model_opened(s->model);
     if (!s->wanted)
@@ -422,7 +422,7 @@ static void models_make_room(struct served *s) {
     char why[200];
 
     for (uint32_t i = 0; i < m->n; i++)
-        if (m->served[i] != s && has_memory(m->served[i]) && !models_may_leave(m->served[i], s))
+        if (m->served[i] != s && has_memory(m->served[i]) && !models_may_unload(m->served[i], s))
             pinned += m->served[i]->bytes;
     if (s->bytes > m->budget - MIN(pinned, m->budget)) {
         snprintf(why, sizeof(why),
@@ -752,7 +752,7 @@ int models_open(struct models *m, struct err *err) {
 
         TRY(models_prepare(s, err));
         if (s->opened)
-            take_front(s);
+            own_front(s);
     }
     return 0;
 }
@@ -782,7 +782,7 @@ int models_start(struct models *m) {
         models_set_state(m->served[0], SERVED_QUEUED);
         r = start_worker(m->served[0]);
     } else {
-        tell_ready(m);
+        notify_ready(m);
     }
     if (!m->on_demand) /* no other model can use kept weights */
         kept_drop_unclaimed(m->opts.kept, NULL);
@@ -793,7 +793,7 @@ int models_start(struct models *m) {
 
 void models_stop(struct models *m) {
     m->stopping = true;
-    kept_leave(m->opts.kept);
+    kept_stop_passing(m->opts.kept);
     models_pull_stop(m);
     models_close_guests(m, NULL);
     for (uint32_t i = 0; i < m->n; i++) {

@@ -48,7 +48,7 @@ struct models_opts {
     /* File of the disk tier of the option model; -1: none. Other models have files beside it. */
     int disk_fd;
     void *ctx;
-    /* called when models_give_way() is done */
+    /* called when models_hand_over() is done */
     void (*on_away)(void *ctx);
     /* called for each answer to models_offer(), one for each model */
     void (*on_answer)(void *ctx);
@@ -78,12 +78,12 @@ int models_start(struct models *m);
 /* Releases the files of the disk tier for another daemon: workers write the missing pages while
  * they serve, and then do not use the files any more. @left is called once, possibly before this
  * returns, when that is done or takes too long. */
-void models_leave_disk(struct models *m, void (*left)(void *ctx));
+void models_release_disk(struct models *m, void (*left)(void *ctx));
 /* Uses the files of the disk tier as soon as no other daemon has them. */
 void models_use_disk(struct models *m);
 /* In an upgrade: ends the workers on a device; no worker is started before models_come_back().
  * Returns true if on_away() will be called when the workers have ended; false: there are none. */
-bool models_give_way(struct models *m);
+bool models_hand_over(struct models *m);
 /* Asks the next daemon to take the requests of each model that has requests and has not asked yet:
  * @send passes it a socket for the requests of @name. Calls on_answer() at each answer. */
 void models_offer(struct models *m, void (*send)(void *ctx, const char *name, int fd));
@@ -95,7 +95,7 @@ void models_move(struct models *m);
 void models_come_back(struct models *m);
 /* In the next daemon: asks for the requests of model @name over the socket @fd, which is taken
  * over. */
-void models_take_guests(struct models *m, const char *name, int fd);
+void models_accept_guests(struct models *m, const char *name, int fd);
 void models_stop(struct models *m);           /* kills all workers, after which none is started */
 struct models *models_free(struct models *m); /* needs the end of the loop and api_free() before */
 

@@ -35,12 +35,12 @@ void models_answered(void *served) {
     m->opts.on_answer(m->opts.ctx);
 }
 
-bool models_give_way(struct models *m) {
+bool models_hand_over(struct models *m) {
     assert(!m->away);
     m->away = true;
     for (uint32_t i = 0; i < m->n; i++)
         if (workers_on_device(m->served[i]->workers))
-            workers_give_way(m->served[i]->workers);
+            workers_hand_over(m->served[i]->workers);
     return uses_device(m);
 }
 
@@ -77,7 +77,7 @@ uint32_t models_asked(const struct models *m, enum workers_answer answer) {
 void models_move(struct models *m) {
     for (uint32_t i = 0; i < m->n; i++)
         if (workers_answer(m->served[i]->workers) == WORKERS_ACCEPTED)
-            workers_give_way(m->served[i]->workers);
+            workers_hand_over(m->served[i]->workers);
 }
 
 void models_come_back(struct models *m) {
@@ -122,7 +122,7 @@ void models_answer_guests(struct served *s) {
     }
 }
 
-void models_take_guests(struct models *m, const char *name, int fd) {
+void models_accept_guests(struct models *m, const char *name, int fd) {
     struct err err;
     int i = models_index(m, name, &err);
     struct guest_link *g = i < 0 || m->stopping ? NULL : calloc(1, sizeof(*g));

@@ -96,12 +96,12 @@ void models_disk_left(void *served) {
         models_end_leaving(s->of);
 }
 
-static void on_leave_limit(uv_timer_t *t) {
+static void on_release_limit(uv_timer_t *t) {
     log_event(WLOG_WARN, "kv_disk", "what=\"a worker did not release its file in time\"");
     models_end_leaving(t->data);
 }
 
-void models_leave_disk(struct models *m, void (*left)(void *ctx)) {
+void models_release_disk(struct models *m, void (*left)(void *ctx)) {
     assert(left);
     m->disk_waits = true;
     m->disk_left = left;
@@ -109,7 +109,7 @@ void models_leave_disk(struct models *m, void (*left)(void *ctx)) {
     for (uint32_t i = 0; i < m->n; i++) {
         struct served *s = m->served[i];
 
-        if (workers_leave_disk(s->workers))
+        if (workers_release_disk(s->workers))
             m->n_disk_leaving++;
         else if (fd_of(s) >= 0)
             kvdisk_unlock(fd_of(s));
@@ -119,5 +119,5 @@ void models_leave_disk(struct models *m, void (*left)(void *ctx)) {
     if (m->n_disk_leaving == 0)
         models_end_leaving(m);
     else
-        uv_timer_start(&m->disk_timer, on_leave_limit, LEAVE_MS, 0);
+        uv_timer_start(&m->disk_timer, on_release_limit, LEAVE_MS, 0);
 }

@@ -86,7 +86,7 @@ static int remove_file(struct models *m, const char *name, struct api_task *t, s
 }
 
 /* Updates the models after the files have been changed. */
-static void take_change(struct change *c) {
+static void apply_change(struct change *c) {
     const struct preset_change *p = &c->preset;
     struct err none;
     int i = models_index(c->of, p->name, &none);
@@ -113,7 +113,7 @@ static void manage_end(struct change *c) {
     struct api_task *t = c->task;
 
     if (c->result == 0)
-        take_change(c);
+        apply_change(c);
     if (!t) {
         models_rescan_now(c->of, NULL);
         return;
@@ -182,7 +182,7 @@ static struct change *change_new(struct models *m, const char *name) {
     return NULL;
 }
 
-static int manage_put(struct models *m, struct change *c, struct api_task *t) {
+static int manage_submit(struct models *m, struct change *c, struct api_task *t) {
     bool first = list_empty(&m->changes);
 
     c->task = t;
@@ -233,7 +233,7 @@ static int manage_create(void *ctx, const struct api_preset *p, struct api_task 
     if (manage_copy(&to->from, p->from) && manage_copy(&to->sampling, p->sampling) &&
         manage_copy(&to->template, p->template) && manage_copy(&to->system, p->system) &&
         config_clone(&to->base, &m->served[base]->config) == 0)
-        return manage_put(m, c, t);
+        return manage_submit(m, c, t);
     manage_change_free(c);
     return -ENOMEM;
 }
@@ -250,7 +250,7 @@ static int manage_remove_model(void *ctx, const char *name, struct api_task *t, 
                             "model '%.100s' cannot be removed: it is %s", name,
                             m->served[i]->found ? "the last one" : "the operator's");
     struct change *c = change_new(m, name);
-    return c ? manage_put(m, c, t) : -ENOMEM;
+    return c ? manage_submit(m, c, t) : -ENOMEM;
 }
 
 void models_cancel(void *ctx, struct api_task *t) {

@@ -126,9 +126,9 @@ static int read_base(const struct preset_change *p, const char *path, struct buf
 
 /* Writes the text @own, or the base's text if a client has made it, to a file of the new preset,
  * which option @key names. An operator's file of the base is named directly. */
-static int preset_put_text(const struct preset_change *p, struct config *c, const char *key,
-                           const char *of_base, const char *own, struct path file,
-                           struct err *err) {
+static int preset_write_text(const struct preset_change *p, struct config *c, const char *key,
+                             const char *of_base, const char *own, struct path file,
+                             struct err *err) {
     CLEANUP(buf_deinit) struct buf text = {.max = TEXT_MAX + 1};
     size_t n = strlen(p->own.models);
     bool made = strncmp(of_base, p->own.models, n) == 0 && of_base[n] == '/';
@@ -296,7 +296,7 @@ static int publish_checked(const struct preset_change *p, const char *checked, c
 
 /* Writes the preset under a temporary name that is never searched, reads it as the next start will,
  * and renames it. Returns 0 or -errno with @err. */
-static int put_preset(const struct preset_change *p, const struct buf *text, struct err *err) {
+static int preset_write(const struct preset_change *p, const struct buf *text, struct err *err) {
     struct path new = path_of(p, ".conf.checked"), at = path_of(p, ".conf");
     int r = preset_write_file(new.s, text->data, text->len);
 
@@ -309,15 +309,15 @@ static int put_preset(const struct preset_change *p, const struct buf *text, str
 }
 
 /* Writes the texts and the preset with the options @c. Returns 0 or -errno. */
-static int preset_put_all(const struct preset_change *p, struct config *c, struct err *err) {
+static int preset_write_all(const struct preset_change *p, struct config *c, struct err *err) {
     CLEANUP(buf_deinit) struct buf text = {.max = PRESET_MAX};
 
-    TRY(preset_put_text(p, c, "chat-template", p->base.chat_template, p->template,
-                        path_of(p, ".jinja"), err));
-    TRY(preset_put_text(p, c, "system-prompt", p->base.system_prompt, p->system,
-                        path_of(p, ".system"), err));
+    TRY(preset_write_text(p, c, "chat-template", p->base.chat_template, p->template,
+                          path_of(p, ".jinja"), err));
+    TRY(preset_write_text(p, c, "system-prompt", p->base.system_prompt, p->system,
+                          path_of(p, ".system"), err));
     TRY(write_keys(&p->own, c, &text));
-    return put_preset(p, &text, err);
+    return preset_write(p, &text, err);
 }
 
 /* Ends the change of the text @end. If the preset was not made, restores the former file, or
@@ -346,7 +346,7 @@ static int preset_make_file(const struct preset_change *p, struct err *err) {
         there[i] =
             link(path_of(p, texts[i][0]).s, path_of(p, texts[i][1]).s) == 0 || errno != ENOENT;
     }
-    int r = preset_put_all(p, &c, err);
+    int r = preset_write_all(p, &c, err);
     for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
         preset_settle(p, texts[i][0], texts[i][1], there[i], r == 0);
     return r;

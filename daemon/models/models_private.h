@@ -154,10 +154,10 @@ struct models {
     int64_t charged_ns;
     uv_timer_t timer;
     /* State of the disk tier (models_disk.c). disk_waits: another daemon has it; the others are
-     * those of models_leave_disk(). */
+     * those of models_release_disk(). */
     bool disk_waits;
     uint32_t n_disk_leaving;
-    /* callback of models_leave_disk(); NULL: it is done */
+    /* callback of models_release_disk(); NULL: it is done */
     void (*disk_left)(void *ctx);
     uv_timer_t disk_timer;
     /* State of an upgrade (models_away.c). */
@@ -219,7 +219,7 @@ void models_disk_init(struct models *m);
  * request ended. */
 int64_t models_idle_since(const struct served *s);
 /* Returns true if @s may make room for @other: a pinned model only for its successor. */
-bool models_may_leave(const struct served *s, const struct served *other);
+bool models_may_unload(const struct served *s, const struct served *other);
 /* Returns the model to unload for @for_it, among the models that are not held: the least recently
  * used one without running requests or, after a while, the one that has been loaded longest. NULL:
  * none yet. */

@@ -145,7 +145,7 @@ static void free_bad(struct bad_preset *bad, size_t n) {
 }
 
 /* Takes over the scan's reasons for bad files; each reason is logged once. */
-static void take_bad(struct models *m) {
+static void note_bad_files(struct models *m) {
     struct models_scan *s = &m->scan;
     const char **names = s->n_bad ? calloc(s->n_bad + 1, sizeof(*names)) : NULL;
 
@@ -254,7 +254,7 @@ static void remove_gone(struct models *m) {
 }
 
 /* Describes a model that was not opened to clients, by the header of its file. */
-static void take_header(struct served *s, const struct found *f) {
+static void describe_by_header(struct served *s, const struct found *f) {
     const struct model_header *h = &f->header.header;
 
     if (s->front)
@@ -273,7 +273,7 @@ static void take_header(struct served *s, const struct found *f) {
 }
 
 /* Keeps the headers that were read for the next scan. Without memory it reads them again. */
-static void keep_headers(struct models_scan *s) {
+static void retain_headers(struct models_scan *s) {
     struct known_header *all = s->n ? calloc(s->n, sizeof(*all)) : NULL;
 
     free(s->known);
@@ -289,7 +289,7 @@ static void apply(struct models *m) {
 
     assert(s->running);
     if (r == 0) {
-        take_bad(m);
+        note_bad_files(m);
         remove_gone(m);
     }
     for (size_t i = 0; i < s->n && r == 0; i++)
@@ -299,9 +299,9 @@ static void apply(struct models *m) {
         struct served *live = models_rescan_find_live(m, s->found[i].name);
 
         if (live && live->found)
-            take_header(live, &s->found[i]);
+            describe_by_header(live, &s->found[i]);
     }
-    keep_headers(s);
+    retain_headers(s);
     if (r < 0)
         log_event(WLOG_WARN, "models_not_read", "reason=%s",
                   quoted(*s->err.message ? s->err.message : strerror(-r)).s);

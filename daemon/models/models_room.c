@@ -24,7 +24,7 @@ static bool models_is_idle(const struct served *s) {
     return api_model_use(s->model).n_running == 0;
 }
 
-bool models_may_leave(const struct served *s, const struct served *other) {
+bool models_may_unload(const struct served *s, const struct served *other) {
     return !s->config.pinned || s == other->old;
 }
 
@@ -49,7 +49,7 @@ struct served *models_choose_victim(const struct served *for_it) {
     for (uint32_t i = 0; i < m->n; i++) {
         struct served *s = m->served[i];
 
-        if (s->state != SERVED_READY || !models_may_leave(s, for_it) || models_is_held(s, for_it))
+        if (s->state != SERVED_READY || !models_may_unload(s, for_it) || models_is_held(s, for_it))
             continue;
         if (models_is_idle(s) && (!idle || models_idle_since(s) < models_idle_since(idle)))
             idle = s;

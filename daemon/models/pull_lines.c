@@ -7,7 +7,7 @@
 #include "base/json_value.h"
 #include "base/try.h"
 
-static void take_line(struct pull_lines *p, const char *text, size_t len) {
+static void read_progress_line(struct pull_lines *p, const char *text, size_t len) {
     yyjson_doc *doc = yyjson_read(text, len, 0);
     yyjson_val *root = yyjson_doc_get_root(doc);
     const char *error = json_cstr(yyjson_obj_get(root, "error"));
@@ -24,7 +24,7 @@ static int pull_lines_add_data(struct pull_lines *p, const char *data, size_t le
 
     for (; (end = memchr(data, '\n', len)); len -= (size_t)(end + 1 - data), data = end + 1) {
         TRY(buf_add(&p->line, data, (size_t)(end - data)));
-        take_line(p, p->line.data, p->line.len);
+        read_progress_line(p, p->line.data, p->line.len);
         buf_clear(&p->line);
     }
     return buf_add(&p->line, data, len);

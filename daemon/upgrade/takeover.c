@@ -127,7 +127,7 @@ static void takeover_on_readable(uv_poll_t *p, int status, int events) {
         t.state = TAKEOVER_TAKING;
         if (!t.awaits_main)
             t.opts.main(t.opts.ctx);
-        t.opts.take(t.opts.ctx);
+        t.opts.commit(t.opts.ctx);
     } else if (t.state == TAKEOVER_DONE && t.awaits_main && strcmp(text, "main") == 0) {
         t.awaits_main = false;
         t.opts.main(t.opts.ctx);

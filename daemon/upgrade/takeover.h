@@ -14,7 +14,7 @@ struct takeover_opts {
     /* called when the old daemon's workers have ended (takeover_waits()) */
     void (*load)(void *ctx);
     /* called when the old daemon stops accepting: accept, then call takeover_taken() */
-    void (*take)(void *ctx);
+    void (*commit)(void *ctx);
     /* Called when this process is the service's main one: send notifications from now on. An old
      * daemon of version 0.1.0 leads to this call before take(). */
     void (*main)(void *ctx);
@@ -41,7 +41,7 @@ bool takeover_waits(void);
 void takeover_opened(void); /* tells the old daemon that files and vocabularies were read */
 /* tells the old daemon that the models to be loaded at the start are served */
 void takeover_ready(void);
-void takeover_taken(void); /* to be called in takeover_opts.take(), once this daemon accepts */
+void takeover_taken(void); /* to be called in takeover_opts.commit(), once this daemon accepts */
 /* Returns true if this daemon was started to take over and "take" has not arrived yet. */
 bool takeover_is_pending(void);
 /* Returns true if the previous daemon still runs. */

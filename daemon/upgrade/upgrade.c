@@ -265,7 +265,7 @@ void upgrade_load(struct upgrade *u) {
     upgrade_say(u->channel, "load");
 }
 
-bool upgrade_takes_requests(const struct upgrade *u) {
+bool upgrade_accepts_requests(const struct upgrade *u) {
     return u->takes_requests && u->state >= UPGRADE_READY;
 }
 
@@ -290,7 +290,7 @@ void upgrade_send_guests(struct upgrade *u, const char *name, int fd) {
         log_event(WLOG_DEBUG, "upgrade_channel", "error=\"%s\"", strerror(errno));
 }
 
-void upgrade_take(struct upgrade *u) {
+void upgrade_commit(struct upgrade *u) {
     if (u->state != UPGRADE_READY)
         return;
     u->state = UPGRADE_TAKING;

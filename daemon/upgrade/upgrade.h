@@ -71,7 +71,7 @@ struct upgrade_opts {
      * upgrade_load(). */
     void (*opened)(void *ctx);
     /* Called when the next daemon is ready: release what only one daemon may have, then call
-     * upgrade_take(). */
+     * upgrade_commit(). */
     void (*ready)(void *ctx);
     /* Called when the next daemon accepts connections: accept no more requests, and make it the
      * service's main process. */
@@ -102,13 +102,13 @@ int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f,
 /* Sends "load" in state OPENED; does nothing in any other state. */
 void upgrade_load(struct upgrade *u);
 /* Returns true if the next daemon can continue requests of this one. */
-bool upgrade_takes_requests(const struct upgrade *u);
+bool upgrade_accepts_requests(const struct upgrade *u);
 /* Hands over the socket @fd for the requests of model @name. The caller closes its own copy. */
 void upgrade_send_guests(struct upgrade *u, const char *name, int fd);
 /* Kills the next daemon, which has not taken over, for reason @why; then calls opts.failed(). */
 void upgrade_fail(struct upgrade *u, const char *why);
 /* Sends "take" in state READY; does nothing in any other state. */
-void upgrade_take(struct upgrade *u);
+void upgrade_commit(struct upgrade *u);
 enum upgrade_state upgrade_state(const struct upgrade *u);
 /* Fails an upgrade whose next daemon has not taken over, because this one is ending. */
 void upgrade_stop(struct upgrade *u);

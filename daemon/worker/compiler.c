@@ -341,7 +341,7 @@ static void compiler_charge(void *ctx, uint32_t tenant, int64_t more) {
 }
 
 /* Counts one request more that uses @e; the tenant of @slot is charged if it is the first. */
-static void take_ref(struct compiler *c, struct entry *e, uint32_t slot) {
+static void entry_retain(struct compiler *c, struct entry *e, uint32_t slot) {
     assert(e->state == ENTRY_READY && e->task.constraint);
     e->users[slot]++;
     if (e->n_refs++ > 0)
@@ -405,7 +405,7 @@ static struct entry *compiler_next_entry(struct compiler *c) {
 static void compiler_on_compiled(struct job *j);
 
 /* Gives the task of @e to the pool. Returns 0, or -ENOMEM with nothing changed. */
-static int compiler_give(struct compiler *c, struct entry *e) {
+static int compiler_dispatch(struct compiler *c, struct entry *e) {
     struct task *t = &e->task;
 
     assert(e->state == ENTRY_QUEUED && e->n_waiting > 0);
@@ -415,7 +415,7 @@ static int compiler_give(struct compiler *c, struct entry *e) {
     t->job =
         (struct job){.run = compile, .done = compiler_on_compiled, .tenant = e->slot, .weight = 1};
 
-    TRY(jobs_put(c->jobs, &t->job));
+    TRY(jobs_submit(c->jobs, &t->job));
     list_remove(&e->link);
     c->tenant[e->slot].served = ++c->turn;
     c->tenant[e->slot].n_away++;
@@ -449,16 +449,16 @@ static void prepare_next(struct compiler *c) {
                                           .background = true},
                                   .constraint = e->task.constraint,
                                   .blame = e->task.blame};
-        p->is_away = e->prepared = jobs_put(c->jobs, &p->job) == 0;
+        p->is_away = e->prepared = jobs_submit(c->jobs, &p->job) == 0;
         return;
     }
 }
 
 /* Gives the pool as many tasks as it may have. If memory is short, the next call continues. */
-static void give_away(struct compiler *c) {
+static void dispatch_waiting(struct compiler *c) {
     struct entry *e;
 
-    while (c->n_away < AWAY_MAX && (e = compiler_next_entry(c)) && compiler_give(c, e) == 0)
+    while (c->n_away < AWAY_MAX && (e = compiler_next_entry(c)) && compiler_dispatch(c, e) == 0)
         ;
     prepare_next(c);
 }
@@ -490,7 +490,7 @@ static int compiler_ask(void *ctx, const struct submit *m, const struct constrai
     if (!e)
         return -ENOMEM;
     if (e->state == ENTRY_READY && compiler_has_room(c, w.slot)) {
-        take_ref(c, e, w.slot);
+        entry_retain(c, e, w.slot);
         list_remove(&e->link);
         list_push_front(&c->ready_entries, &e->link);
         *out = e->task.constraint;
@@ -502,16 +502,16 @@ static int compiler_ask(void *ctx, const struct submit *m, const struct constrai
             compiler_drop(c, e);
         return -ENOMEM;
     }
-    give_away(c);
+    dispatch_waiting(c);
     return 1;
 }
 
-/* Implements sched_constraints.put. */
-static int compiler_put(void *ctx, struct constrain_job *j) {
+/* Implements sched_constraints.submit. */
+static int compiler_submit(void *ctx, struct constrain_job *j) {
     struct compiler *c = ctx;
 
     j->job.tenant %= TENANTS;
-    return jobs_put(c->jobs, &j->job);
+    return jobs_submit(c->jobs, &j->job);
 }
 
 static bool forget_in(struct compiler *c, struct entry *e, uint64_t id) {
@@ -571,7 +571,7 @@ static void compiler_release(void *ctx, const struct constraint *constraint, uin
     if (c->ready)
         return; /* compiler_deliver_ready() is under way, and its caller completes the rest */
     evict(c);
-    give_away(c);
+    dispatch_waiting(c);
 }
 
 /* ---- results ---- */
@@ -588,7 +588,7 @@ static void hand_out(struct compiler *c, struct entry *e) {
             continue;
         }
         remove_waiting(c, e, i);
-        take_ref(c, e, w.slot);
+        entry_retain(c, e, w.slot);
         if (!c->ready(c->ready_ctx, w.id, e->task.constraint, NULL))
             drop_ref(c, e, w.slot);
     }
@@ -676,7 +676,7 @@ bool compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
     compiler_deliver_ready(c, ready, ctx);
     bool came_back = jobs_n(c->jobs) < n_out;
     evict(c);
-    give_away(c);
+    dispatch_waiting(c);
     return came_back;
 }
 
@@ -698,12 +698,12 @@ void compiler_run_quarantined(struct compiler *c, compiler_ready_fn ready, void 
     compiler_settle(c, ready, ctx);
     struct entry *e = first_quarantined(c);
 
-    if (e && compiler_give(c, e) == 0)
+    if (e && compiler_dispatch(c, e) == 0)
         compiler_settle(c, ready, ctx);
     prepare_next(c);
     compiler_settle(c, ready, ctx);
     evict(c);
-    give_away(c);
+    dispatch_waiting(c);
 }
 
 /* ---- life ---- */
@@ -732,7 +732,7 @@ int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_by
     if (!c)
         return -ENOMEM;
     c->source = (struct sched_constraints){
-        c, compiler_ask, compiler_forget, compiler_charge, compiler_release, compiler_put};
+        c, compiler_ask, compiler_forget, compiler_charge, compiler_release, compiler_submit};
     c->crash_page = crash_page;
     c->max_bytes = max_bytes;
     quota_init(&c->memory, max_bytes * COMPILER_USED_FACTOR, RESERVE);

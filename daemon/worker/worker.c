@@ -20,9 +20,9 @@
 #include "daemon/config/config.h"
 #include "daemon/worker/compiler.h"
 #include "daemon/worker/device_watch.h"
+#include "daemon/worker/handle_frames.h"
 #include "daemon/worker/sandbox.h"
 #include "daemon/worker/sigbus.h"
-#include "daemon/worker/take_frames.h"
 #include "engine/engine.h"
 #include "proto/flight_tape.h"
 #include "proto/messages.h"
@@ -211,7 +211,7 @@ static void log_memory(const struct worker *w, uint64_t room) {
 
 /* Takes the formats from the options, which name them in the order of enum engine_kv_type, but for
  * the last; separate formats of keys and values override the common one. */
-static void take_kv_types(const struct config *c, struct engine_opts *o) {
+static void read_kv_types(const struct config *c, struct engine_opts *o) {
     const uint32_t n = ENGINE_KV_F32, automatic = n;
     enum engine_kv_type both = ENGINE_KV_F16;
 
@@ -230,7 +230,7 @@ bool worker_engine_opts(struct config *c, const struct msg_open *m) {
     struct engine_opts *o = &c->engine;
     bool kv_given = o->kv_bytes != 0;
 
-    take_kv_types(c, o);
+    read_kv_types(c, o);
     o->max_wants = o->max_rows;
     o->windows = true;
     /* The operator names a draft model, so it is used instead of the model's own block. */
@@ -385,13 +385,13 @@ static int use_disk(struct worker *w) {
 }
 
 /* Handles DISK_LEAVE. */
-static void leave_disk(struct worker *w) {
-    sched_leave_disk(w->sched, clock_now(clock_monotonic()) + LEAVE_NS);
+static void worker_release_disk(struct worker *w) {
+    sched_release_disk(w->sched, clock_now(clock_monotonic()) + LEAVE_NS);
     w->leaves_disk = true;
 }
 
 /* Sends DISK_LEFT once the file is left; if the channel is full, after the next step. */
-static void tell_left(struct worker *w) {
+static void notify_disk_left(struct worker *w) {
     if (w->leaves_disk && !sched_uses_disk(w->sched) &&
         chan_send(&w->chan, MSG_DISK_LEFT, "", 0) == 0)
         w->leaves_disk = false;
@@ -448,7 +448,7 @@ static int warm_up(struct worker *w) {
 
 /* Makes the loaded model independent of its file. The reference backend computes from the file's
  * own layout and therefore gets a copy. Returns 0 or -ENOMEM. */
-static int leave_file(const struct worker *w, struct gguf *file) {
+static int copy_from_file(const struct worker *w, struct gguf *file) {
     if (!file)
         return 0;
     if (strcmp(engine_info(w->engine)->backend, "reference") == 0)
@@ -497,8 +497,8 @@ static int submit_parts_joined(struct worker *w) {
 }
 
 /* Takes a part of a request, or the whole with its last part. */
-static int worker_take_part(struct worker *w, const struct chan_frame *f) {
-    int r = msg_submit_take_part(&w->parts, f->data, f->len);
+static int worker_receive_part(struct worker *w, const struct chan_frame *f) {
+    int r = msg_submit_add_part(&w->parts, f->data, f->len);
 
     if (r != 1)
         return r;
@@ -513,7 +513,7 @@ static void worker_cancel(struct worker *w, uint64_t id) {
 }
 
 /* Takes a frame of the front. Returns 0, or a negative errno: the worker cannot go on. */
-static int worker_take(void *ctx, const struct chan_frame *f) {
+static int worker_handle(void *ctx, const struct chan_frame *f) {
     struct worker *w = ctx;
     const struct msg_served *served;
     struct msg_picture picture;
@@ -526,7 +526,7 @@ static int worker_take(void *ctx, const struct chan_frame *f) {
     if (f->type == MSG_SUBMIT && msg_submit_parse(f->data, f->len, &m) == 0)
         r = sched_submit(w->sched, &m);
     else if (f->type == MSG_SUBMIT_PART)
-        r = worker_take_part(w, f);
+        r = worker_receive_part(w, f);
     else if (f->type == MSG_CANCEL && msg_cancel_parse(f->data, f->len, &id) == 0)
         worker_cancel(w, id);
     else if (f->type == MSG_PICTURE && msg_picture_parse(f->data, f->len, &picture) == 0)
@@ -538,7 +538,7 @@ static int worker_take(void *ctx, const struct chan_frame *f) {
     else if (f->type == MSG_DISK_USE)
         r = use_disk(w);
     else if (f->type == MSG_DISK_LEAVE)
-        leave_disk(w);
+        worker_release_disk(w);
     else
         r = -EPROTO;
     return MIN(r, 0);
@@ -677,7 +677,7 @@ static int worker_serve(struct worker *w) {
     assert(w->sched && w->compiler);
     w->stats_stale = true;
     for (;;) {
-        int r = take_frames(&w->chan, clock_monotonic(), TAKE_FRAMES_NS, worker_take, w);
+        int r = handle_frames(&w->chan, clock_monotonic(), HANDLE_FRAMES_NS, worker_handle, w);
         bool more = r == 0;
 
         if (r < 0)
@@ -694,7 +694,7 @@ static int worker_serve(struct worker *w) {
             w->stats_stale = true;
         send_events(w);
         ask_for_pictures(w);
-        tell_left(w);
+        notify_disk_left(w);
         send_stats(w, r == SCHED_NO_STEP);
         TRY(send_blocks(w, r == SCHED_NO_STEP));
         if (r == SCHED_NO_STEP && !more)
@@ -726,7 +726,7 @@ static int open_files(struct worker *w, const int *fds, uint32_t n, const struct
 }
 
 /* Takes the descriptors behind the shards and the projector. */
-static void take_files(struct worker *w, const struct msg_open *m) {
+static void receive_files(struct worker *w, const struct msg_open *m) {
     int next = WORKER_FD_MODEL + w->n_shards + (m->has_projector ? 1 : 0);
 
     w->disk_fd = next;
@@ -756,7 +756,7 @@ static int worker_run(struct worker *w, int n_shards) {
         worker_read_options(w, open.options) < 0)
         return WORKER_CHANNEL;
     w->n_shards = n_shards;
-    take_files(w, &open);
+    receive_files(w, &open);
     for (int i = 0; i <= n_shards; i++)
         fds[i] = WORKER_FD_MODEL + i;
     w->crash_page->loading = 1;
@@ -765,7 +765,7 @@ static int worker_run(struct worker *w, int n_shards) {
         return worker_refuse(w, r, *err.message ? err.message : strerror(-r));
     watch_devices(w);
     lower_priority(w);
-    if (leave_file(w, w->file) < 0 || leave_file(w, w->draft_file) < 0)
+    if (copy_from_file(w, w->file) < 0 || copy_from_file(w, w->draft_file) < 0)
         return worker_refuse(w, -ENOMEM, "out of memory");
     if (w->projector)
         gguf_drop_data(w->projector); /* the encoder has copied its weights */
@@ -821,7 +821,7 @@ int worker_main(int argc, char **argv) {
     signal(SIGXFSZ, SIG_IGN);
     sigbus_exit_with(WORKER_CUT_OFF, "");
     die_before_front();
-    log_init(log_told_level(), "worker");
+    log_init(log_requested_level(), "worker");
     if (sandbox_worker() < 0)
         log_event(WLOG_WARN, "no_sandbox", "reason=\"this kernel has no system call filters\"");
     chan_init(&w.chan, WORKER_FD_CHANNEL, MSG_MAX_FRAME, MSG_MAX_QUEUED);

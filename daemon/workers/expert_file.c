@@ -141,7 +141,7 @@ void expert_file_save(struct expert_file *f) {
         expert_file_on_saved(&s->work, r);
 }
 
-void expert_file_keep(struct expert_file *f, uint64_t n_picks, int64_t now_ns) {
+void expert_file_save_due(struct expert_file *f, uint64_t n_picks, int64_t now_ns) {
     if (n_picks == f->n_kept || now_ns - f->kept_ns < KEEP_NS)
         return;
     expert_file_save(f);

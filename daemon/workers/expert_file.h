@@ -38,7 +38,7 @@ int expert_file_read(const uint8_t print[16]);
 void expert_file_set(struct expert_file *f, const uint8_t print[16], int fd);
 /* Saves the file from time to time while a worker counts (@n_picks so far), so that a power cut
  * costs a few minutes of counts. */
-void expert_file_keep(struct expert_file *f, uint64_t n_picks, int64_t now_ns);
+void expert_file_save_due(struct expert_file *f, uint64_t n_picks, int64_t now_ns);
 /* Begins to copy the file to the folder for state, if there is one. A failure is logged. */
 void expert_file_save(struct expert_file *f);
 /* Closes the file. A copy that is being written is completed. */

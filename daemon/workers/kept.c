@@ -138,7 +138,7 @@ bool kept_confirm(struct kept_file *f) {
         return false;
     f->kept = true;
     if (!f->of->held)
-        f->of->opts.keep(f->fd, f->name);
+        f->of->opts.store(f->fd, f->name);
     return true;
 }
 
@@ -170,7 +170,7 @@ void kept_drop_unclaimed(struct kept *k, const uint8_t *but) {
         kept_drop(LIST_ENTRY(i, struct kept_file, link));
 }
 
-void kept_leave(struct kept *k) {
+void kept_stop_passing(struct kept *k) {
     k->leaving = true;
 }
 
@@ -205,6 +205,6 @@ void kept_announce(struct kept *k) {
         k->opts.forget(k->forgotten.data + at);
     LIST_FOREACH_ENTRY(f, &k->files, const struct kept_file, link) {
         if (f->kept)
-            k->opts.keep(f->fd, f->name); /* has no effect for a file that is stored already */
+            k->opts.store(f->fd, f->name); /* has no effect for a file that is stored already */
     }
 }

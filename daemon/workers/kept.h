@@ -25,7 +25,7 @@ struct kept_file; /* the weights of one model file */
 
 /* Callbacks that tell the service manager of a kept file, and that it may close one. */
 struct kept_opts {
-    void (*keep)(int fd, const char *name);
+    void (*store)(int fd, const char *name);
     void (*forget)(const char *name);
 };
 
@@ -54,7 +54,7 @@ uint64_t kept_unclaimed(const struct kept *k, const uint8_t *but);
 /* Drops the files that kept_unclaimed() counts. */
 void kept_drop_unclaimed(struct kept *k, const uint8_t *but);
 /* Ends the use of the files; files that the service manager holds stay there. */
-void kept_leave(struct kept *k);
+void kept_stop_passing(struct kept *k);
 
 /* In an upgrade: calls @add with each file that the next daemon gets, until it returns an error,
  * which is returned. kept_hand_over() makes the service manager forget the other files, before the

@@ -43,7 +43,7 @@ static void update_poll(struct worker_chan *c) {
 }
 
 /* Reports that all that had to wait has been sent, by this turn or by another message. */
-static void tell_room(struct worker_chan *c) {
+static void notify_room(struct worker_chan *c) {
     if (!has_room_again(c))
         return;
     c->full = false;
@@ -52,7 +52,7 @@ static void tell_room(struct worker_chan *c) {
 }
 
 /* Takes one part or frame. Returns 0, CHAN_EMPTY or -errno. */
-static int worker_chan_take_one(struct worker_chan *c) {
+static int worker_chan_receive_one(struct worker_chan *c) {
     struct chan_frame f;
 
     assert(c->open);
@@ -72,13 +72,13 @@ static int worker_chan_take_one(struct worker_chan *c) {
 }
 
 /* Handles at least one frame or part. Returns whether more may be left. */
-static bool worker_chan_take_turn(struct worker_chan *c) {
+static bool worker_chan_receive_turn(struct worker_chan *c) {
     int64_t end = clock_now(c->opts.clock) + WORKER_CHAN_TURN_NS;
     bool over = false;
     int r = 0;
 
     api_mark_loop("what a worker says");
-    while (c->open && !over && (r = worker_chan_take_one(c)) == 0)
+    while (c->open && !over && (r = worker_chan_receive_one(c)) == 0)
         over = clock_now(c->opts.clock) >= end;
     if (!c->open)
         return false;
@@ -90,11 +90,11 @@ static bool worker_chan_take_turn(struct worker_chan *c) {
 
 static void worker_chan_on_rest(uv_idle_t *rest) {
     struct worker_chan *c = CONTAINER_OF(rest, struct worker_chan, rest);
-    bool more = worker_chan_take_turn(c);
+    bool more = worker_chan_receive_turn(c);
 
     if (!more)
         uv_idle_stop(rest);
-    tell_room(c);
+    notify_room(c);
     if (more)
         return;
     if (c->open && c->chan.dead && c->opts.ended)
@@ -114,10 +114,10 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
     if (uv_is_active((uv_handle_t *)&c->rest)) {
         chan_flush(&c->chan);
         update_poll(c);
-    } else if (worker_chan_take_turn(c)) {
+    } else if (worker_chan_receive_turn(c)) {
         uv_idle_start(&c->rest, worker_chan_on_rest);
     }
-    tell_room(c);
+    notify_room(c);
 }
 
 void worker_chan_open(struct worker_chan *c, int fd, const struct worker_chan_opts *opts) {
@@ -162,6 +162,6 @@ void worker_chan_drain(struct worker_chan *c) {
      * reads no more than the socket's buffer. */
     if (c->open)
         shutdown(c->chan.fd, SHUT_RD);
-    while (c->open && worker_chan_take_one(c) == 0)
+    while (c->open && worker_chan_receive_one(c) == 0)
         ;
 }

@@ -100,7 +100,7 @@ static int send_out(struct workers *w, struct worker_chan *c, uint16_t type, int
 
 /* Sends a message whose loss costs only wasted work or a poorer decision. Returns false if it is
  * lost although there is a worker. */
-static bool workers_tell(struct workers *w, uint16_t type, int packed) {
+static bool workers_notify(struct workers *w, uint16_t type, int packed) {
     struct worker_chan *c = w->chan.open && w->open_sent ? &w->chan : way(w);
     bool sent = !c || send_out(w, c, type, packed) == 0;
 
@@ -151,7 +151,7 @@ static int port_submit(struct api_port *p, const struct submit *m, uint32_t *sen
 static void port_cancel(struct api_port *p, uint64_t id) {
     struct workers *w = of_port(p);
 
-    workers_tell(w, MSG_CANCEL, msg_cancel_pack(&w->out, id));
+    workers_notify(w, MSG_CANCEL, msg_cancel_pack(&w->out, id));
 }
 
 /* Implements api_port.picture. Returns -EAGAIN if so much is unsent that a request would have to
@@ -173,12 +173,12 @@ static int port_picture(struct api_port *p, const struct msg_picture *m) {
 static void port_turn_end(struct api_port *p, const struct turn_end *m) {
     struct workers *w = of_port(p);
 
-    workers_tell(w, MSG_TURN_END, msg_turn_end_pack(&w->out, m));
+    workers_notify(w, MSG_TURN_END, msg_turn_end_pack(&w->out, m));
 }
 
 void workers_report_served(struct workers *w, const struct msg_served *m, uint32_t n) {
     if (w->state == WORKERS_SERVING)
-        workers_tell(w, MSG_SERVED, buf_add(&w->out, m, n * sizeof(*m)));
+        workers_notify(w, MSG_SERVED, buf_add(&w->out, m, n * sizeof(*m)));
 }
 
 /* Implements api_port.story. */
@@ -421,7 +421,7 @@ static void workers_on_process_closed(uv_handle_t *h) {
 
 /* Refuses the model if it cannot be loaded: at once for a reason of the worker, or after LOAD_TRIES
  * deaths. @is_short: memory or descriptors are short, so it may succeed later. */
-static void workers_give_up(struct workers *w, int signal, bool is_short) {
+static void workers_refuse_model(struct workers *w, int signal, bool is_short) {
     if (file_has_changed(w)) {
         w->opts.on_refused(w->opts.ctx, FILE_CHANGED, -EAGAIN);
     } else if (*w->refusal) {
@@ -494,7 +494,7 @@ static void workers_on_process_exit(uv_process_t *p, int64_t status, int signal)
     uv_close((uv_handle_t *)p, workers_on_process_closed);
     workers_end_leaving(w);
     if (w->state == WORKERS_DOWN && !w->served)
-        workers_give_up(w, signal, status == WORKER_SHORT);
+        workers_refuse_model(w, signal, status == WORKER_SHORT);
 }
 
 /* Starts the process with its descriptors in the order of enum worker_fd and opens the channel. The
@@ -623,7 +623,7 @@ static void workers_on_watch(uv_timer_t *t) {
     note_change(w);
     if (!w->process_open || w->killed_for_hang)
         return;
-    expert_file_keep(&w->experts, w->last.n_picks, now);
+    expert_file_save_due(&w->experts, w->last.n_picks, now);
     /* If the front itself was late, as on a machine that was paused, that time does not count
      * against the worker. */
     int64_t late_ns = w->watched_ns ? now - w->watched_ns - WATCH_MS * INT64_C(1000000) : 0;
@@ -722,7 +722,7 @@ void workers_stop(struct workers *w) {
     if (w->state == WORKERS_STOPPED)
         return;
     workers_set_state(w, WORKERS_STOPPED);
-    workers_leave_next(w);
+    workers_detach_next(w);
     uv_timer_stop(&w->watch);
     workers_end_process(w, served);
     if (!w->process_open)
@@ -748,13 +748,13 @@ void workers_set_disk(struct workers *w, int fd) {
 
 bool workers_use_disk(struct workers *w) {
     w->leaving_disk = false;
-    if (w->opts.disk_fd >= 0 && w->opts.disk_waits && !workers_tell(w, MSG_DISK_USE, 0))
+    if (w->opts.disk_fd >= 0 && w->opts.disk_waits && !workers_notify(w, MSG_DISK_USE, 0))
         return false;
     w->opts.disk_waits = false;
     return true;
 }
 
-bool workers_leave_disk(struct workers *w) {
+bool workers_release_disk(struct workers *w) {
     bool used = !w->opts.disk_waits && w->opts.disk_fd >= 0 && w->process_open &&
                 (w->open_sent || !w->chan.open);
 
@@ -762,7 +762,7 @@ bool workers_leave_disk(struct workers *w) {
     /* A worker without OPEN does not have the file yet; one without a channel is about to end. */
     w->leaving_disk = used;
     if (used)
-        workers_tell(w, MSG_DISK_LEAVE, 0);
+        workers_notify(w, MSG_DISK_LEAVE, 0);
     return used;
 }
 
@@ -778,7 +778,7 @@ void workers_unload(struct workers *w) {
     if (w->state == WORKERS_IDLE || w->state == WORKERS_STOPPED)
         return;
     workers_set_state(w, WORKERS_IDLE);
-    workers_leave_next(w);
+    workers_detach_next(w);
     w->served = false;
     w->has_stats = false;
     w->file_changed = false;

@@ -61,9 +61,9 @@ struct workers_opts {
     void (*use)(void *ctx, uint32_t tenant, double weight);
     void (*on_progress)(void *ctx, float fraction);
     void (*on_unloaded)(void *ctx);
-    /* called when workers_leave_disk() is done */
+    /* called when workers_release_disk() is done */
     void (*on_disk_left)(void *ctx);
-    /* called when workers_give_way() is done */
+    /* called when workers_hand_over() is done */
     void (*on_away)(void *ctx);
     /* called when workers_answer() has changed */
     void (*on_answer)(void *ctx);
@@ -116,7 +116,7 @@ void workers_set_disk(struct workers *w, int fd);
 bool workers_use_disk(struct workers *w);
 /* Releases the file for another daemon. Returns true if on_disk_left() will be called when no
  * process uses it any more; false: none uses it. */
-bool workers_leave_disk(struct workers *w);
+bool workers_release_disk(struct workers *w);
 /* Starts the first worker. Returns 0 or -errno. Later workers are started without a call. */
 int workers_start(struct workers *w);
 /* Ends the worker, or the attempts to start one. No worker is started before the next
@@ -135,8 +135,8 @@ enum workers_answer workers_answer(const struct workers *w); /* may be called at
 /* Ends the process, so that another one can use its memory and device. Requests wait, or move to
  * the next daemon if it has accepted them. Returns true if on_away() will be called when the
  * process has ended; false: there is no process. */
-bool workers_give_way(struct workers *w);
-/* Starts a worker again after workers_give_way(), because there is no next daemon. */
+bool workers_hand_over(struct workers *w);
+/* Starts a worker again after workers_hand_over(), because there is no next daemon. */
 void workers_come_back(struct workers *w);
 /* Returns the READY of the last worker; empty: there was none. */
 const struct buf *workers_ready(const struct workers *w);

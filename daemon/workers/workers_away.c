@@ -24,7 +24,7 @@ static void close_next(struct workers *w, enum workers_next how) {
 }
 
 /* Sends requests over the channel from now on. */
-static void take_way(struct workers *w) {
+static void use_next_channel(struct workers *w) {
     assert(w->state == WORKERS_AWAY && w->next == NEXT_ACCEPTED && !w->process_open);
     w->next = NEXT_TAKEN;
     log_event(WLOG_INFO, "requests_moved", "n=%u", api_model_use(w->model).n_running);
@@ -119,15 +119,15 @@ void workers_offer(struct workers *w, int fd) {
 void workers_gone(struct workers *w) {
     log_event(WLOG_INFO, "worker_gave_way", "pid=%d", w->process.pid);
     if (w->next == NEXT_ACCEPTED)
-        take_way(w);
+        use_next_channel(w);
     w->opts.on_away(w->opts.ctx);
 }
 
-bool workers_give_way(struct workers *w) {
+bool workers_hand_over(struct workers *w) {
     bool served = w->state == WORKERS_SERVING;
 
     if (w->state == WORKERS_AWAY && w->next == NEXT_ACCEPTED && !w->process_open)
-        take_way(w);
+        use_next_channel(w);
     if (w->state != WORKERS_DOWN && w->state != WORKERS_LOADING && !served)
         return false;
     workers_set_state(w, WORKERS_AWAY);
@@ -135,7 +135,7 @@ bool workers_give_way(struct workers *w) {
         api_worker_down(w->model);
     workers_end_process(w, served);
     if (!w->process_open && w->next == NEXT_ACCEPTED)
-        take_way(w);
+        use_next_channel(w);
     return w->process_open;
 }
 
@@ -143,6 +143,6 @@ void workers_come_back(struct workers *w) {
     come_back(w, NEXT_NONE);
 }
 
-void workers_leave_next(struct workers *w) {
+void workers_detach_next(struct workers *w) {
     close_next(w, NEXT_NONE);
 }

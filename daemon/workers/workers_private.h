@@ -117,7 +117,7 @@ void workers_end_process(struct workers *w, bool served);
 /* Schedules the start of the next worker; the state is DOWN, without a process. */
 void workers_schedule_restart(struct workers *w);
 /* Ends the exchange with the next daemon. */
-void workers_leave_next(struct workers *w);
+void workers_detach_next(struct workers *w);
 /* Reports that the process of a worker that is AWAY has ended. */
 void workers_gone(struct workers *w);
 

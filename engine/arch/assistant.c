@@ -191,7 +191,7 @@ void assistant_bind(struct binder *b, struct model *m, const struct decoder *d) 
                   .kind = OP_DRAFT_IN,
                   .w = {bind_matrix(b, BIND_MUST, 2 * n, p.n_embd, "nextn.pre_projection.weight")},
               });
-    bind_leave(b, "masked_embd_");
+    bind_ignore(b, "masked_embd_");
     struct model own = {.arch = ASSISTANT_ARCH, .shape.n_embd = p.n_embd};
     bind_own(b, &own, d, &p, n, m->shape.n_vocab);
     for (uint32_t i = 0; i < own.n_ops; i++)

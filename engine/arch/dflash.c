@@ -341,7 +341,7 @@ static void dflash_bind_block(struct binder *b, struct model *m, const struct pl
                      .w = {bind_matrix(b, BIND_MUST, rank, n_vocab, "markov_w2.weight"),
                            bind_matrix(b, BIND_MUST, rank, n_vocab, CHAIN_TABLE)},
                  });
-    bind_leave(b, "conf_proj.");
+    bind_ignore(b, "conf_proj.");
 }
 
 /* Inserts FUSE and the KEYS of each layer, which belong to pass 0, before the ops of pass 1, which

@@ -28,7 +28,7 @@ void bind_deinit(struct binder *b) {
 
 /* Finds a tensor, of integers or not, and marks it as used. NULL: it is absent, or an earlier call
  * failed. */
-static const struct tensor *bind_take_named(struct binder *b, enum bind_need need, bool integers,
+static const struct tensor *bind_find_named(struct binder *b, enum bind_need need, bool integers,
                                             const char *name) {
     assert(b->used);
     if (b->survey && need != BIND_NEVER)
@@ -57,14 +57,14 @@ static const struct tensor *bind_take_named(struct binder *b, enum bind_need nee
     return t;
 }
 
-/* Calls bind_take_named() with a name printed from @fmt. */
-static const struct tensor *bind_take(struct binder *b, enum bind_need need, bool integers,
+/* Calls bind_find_named() with a name printed from @fmt. */
+static const struct tensor *bind_find(struct binder *b, enum bind_need need, bool integers,
                                       const char *fmt, va_list ap) {
     char name[96];
     int n = vsnprintf(name, sizeof(name), fmt, ap);
 
     assert(n > 0 && (size_t)n < sizeof(name));
-    return bind_take_named(b, need, integers, name);
+    return bind_find_named(b, need, integers, name);
 }
 
 /* Checks that @t is n2 matrices of n1 rows of n0 values; else -EINVAL in the binder. */
@@ -112,7 +112,7 @@ static const struct tensor *bind_beside(struct binder *b, const struct tensor *t
     if (!end || strcmp(end, ".weight") != 0)
         return NULL;
     int n = snprintf(name, sizeof(name), "%.*s%s", (int)(end - t->name), t->name, suffix);
-    return (size_t)n < sizeof(name) ? bind_take_named(b, BIND_MAY, false, name) : NULL;
+    return (size_t)n < sizeof(name) ? bind_find_named(b, BIND_MAY, false, name) : NULL;
 }
 
 /* Returns the matrix with its scale, the same object for the same tensor. Tables, whose rows are
@@ -139,7 +139,7 @@ const struct tensor *bind_matrices(struct binder *b, enum bind_need need, uint64
     va_list ap;
 
     va_start(ap, fmt);
-    const struct tensor *t = bind_take(b, need, false, fmt, ap);
+    const struct tensor *t = bind_find(b, need, false, fmt, ap);
     va_end(ap);
     return t && bind_has_shape(b, t, n_in, n_out, n) ? with_scale(b, t) : NULL;
 }
@@ -149,7 +149,7 @@ const struct tensor *bind_vectors(struct binder *b, enum bind_need need, uint64_
     va_list ap;
 
     va_start(ap, fmt);
-    const struct tensor *t = bind_take(b, need, false, fmt, ap);
+    const struct tensor *t = bind_find(b, need, false, fmt, ap);
     va_end(ap);
     return t && bind_has_shape(b, t, n, n_rows, 1) && is_float(b, t) ? t : NULL;
 }
@@ -173,7 +173,7 @@ const struct tensor *bind_table(struct binder *b, uint64_t n, uint64_t n_rows, c
     va_list ap;
 
     va_start(ap, fmt);
-    const struct tensor *t = bind_take(b, BIND_MUST, true, fmt, ap);
+    const struct tensor *t = bind_find(b, BIND_MUST, true, fmt, ap);
     va_end(ap);
     return t && bind_has_shape(b, t, n, n_rows, 1) ? t : NULL;
 }
@@ -256,10 +256,10 @@ const struct tensor *bind_flat(struct binder *b, const struct tensor *t) {
 }
 
 const struct tensor *bind_any(struct binder *b, const char *name) {
-    return bind_take_named(b, BIND_MAY, false, name);
+    return bind_find_named(b, BIND_MAY, false, name);
 }
 
-void bind_leave(struct binder *b, const char *prefix) {
+void bind_ignore(struct binder *b, const char *prefix) {
     for (uint64_t i = 0; i < gguf_n_tensors(b->file); i++)
         b->used[i] |= strncmp(gguf_tensor(b->file, i)->name, prefix, strlen(prefix)) == 0;
 }
@@ -268,7 +268,7 @@ void bind_skip(struct binder *b, uint32_t block) {
     char prefix[32];
 
     snprintf(prefix, sizeof(prefix), "blk.%u.", block);
-    bind_leave(b, prefix);
+    bind_ignore(b, prefix);
 }
 
 void bind_only_blocks(struct binder *b, uint32_t first) {

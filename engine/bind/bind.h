@@ -101,7 +101,7 @@ const struct tensor *bind_flat(struct binder *b, const struct tensor *t);
 const struct tensor *bind_any(struct binder *b, const char *name);
 
 /* Marks the tensors whose names begin with @prefix, or blk.@block., as ignored on purpose. */
-void bind_leave(struct binder *b, const char *prefix);
+void bind_ignore(struct binder *b, const char *prefix);
 void bind_skip(struct binder *b, uint32_t block);
 
 /* For a file that holds blocks alone: leaves out the blocks from @first on, and every tensor

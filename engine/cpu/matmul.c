@@ -163,7 +163,7 @@ static uint64_t range_of(uint32_t from, uint32_t to) {
 }
 
 /* Takes the first item of a range. Returns false if it is empty. */
-static bool matmul_take_item(_Atomic uint64_t *range, uint32_t *item) {
+static bool matmul_acquire_item(_Atomic uint64_t *range, uint32_t *item) {
     uint64_t s = atomic_load_explicit(range, memory_order_relaxed);
 
     for (;;) {
@@ -241,7 +241,7 @@ static void do_items(void *ctx, uint32_t thread) {
         return;
     }
     do {
-        while (matmul_take_item(&r->mm[0].scratch[thread].range, &item))
+        while (matmul_acquire_item(&r->mm[0].scratch[thread].range, &item))
             matmul_do_item(r, item, thread);
     } while (steal(r, thread));
 }

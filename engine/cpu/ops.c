@@ -647,7 +647,7 @@ int ops_gate_in(struct step *s, const struct model_op *op) {
 }
 
 /* Writes the normed x of a want's row to its result, if the want is WANT_HIDDEN. */
-static void put_hidden(const struct rows *r, uint32_t want, uint32_t thread) {
+static void write_hidden(const struct rows *r, uint32_t want, uint32_t thread) {
     struct be *b = r->step->be;
     const struct engine_want *w = &r->step->host.batch->want[want];
 
@@ -680,7 +680,7 @@ int ops_logits(struct step *s, const struct model_op *op) {
 
     assert(w || s->host.n_scored == 0);
     if (s->host.n_scored < hidden.n)
-        each_row(&hidden, put_hidden);
+        each_row(&hidden, write_hidden);
     if (s->host.n_scored == 0)
         return 0;
     ops_store(s, ops_prepare_wanted(s, w), s->be->logits, s->be->shape.n_vocab);

@@ -169,7 +169,7 @@ void pool_run(struct pool *p, pool_fn fn, void *ctx) {
     await_workers(p, (uint32_t)atomic_fetch_or(&p->gate, CLOSED));
 }
 
-/* Context of take_items(). */
+/* Context of run_items(). */
 struct items {
     each_fn fn;
     void *ctx;
@@ -179,7 +179,7 @@ struct items {
 };
 
 /* Implements pool_fn: calls the function for the items that this thread takes. */
-static void take_items(void *ctx, uint32_t thread) {
+static void run_items(void *ctx, uint32_t thread) {
     struct items *w = ctx;
     uint32_t i;
 
@@ -191,9 +191,9 @@ void pool_each(struct pool *p, uint32_t n, each_fn fn, void *ctx) {
     struct items w = {.fn = fn, .ctx = ctx, .n = n};
 
     if (n <= 1)
-        take_items(&w, 0);
+        run_items(&w, 0);
     else
-        pool_run(p, take_items, &w);
+        pool_run(p, run_items, &w);
 }
 
 int pool_new(struct pool **out, uint32_t n_threads) {

@@ -253,7 +253,7 @@ static void set_rank(struct be *b, const struct rank *r) {
     b->group.first = b; /* set again when the other ranks are open */
 }
 
-uint32_t cuda_take_layers(struct model_shape *s, const struct layers *layers) {
+uint32_t cuda_select_layers(struct model_shape *s, const struct layers *layers) {
     uint32_t before = 0;
 
     s->state.n_layer = 0;
@@ -288,7 +288,7 @@ static void divide_shape(struct be *b) {
     b->shape = s;
     if (b->group.n == 1) {
         s->drafts = has_last_layer(b) ? s->drafts : 0;
-        b->recurrent.first = cuda_take_layers(s, &b->layers);
+        b->recurrent.first = cuda_select_layers(s, &b->layers);
         return;
     }
     assert(s->mla.rank == 0 || s->n_head % b->group.n == 0);

@@ -634,7 +634,7 @@ static inline bool op_has_pages(const struct model_op *op) {
 
 /* Reduces the keys and recurrent layers of @s to those of @layers, whose last one brings the draft
  * block along. Returns the number of recurrent layers before these. */
-uint32_t cuda_take_layers(struct model_shape *s, const struct layers *layers);
+uint32_t cuda_select_layers(struct model_shape *s, const struct layers *layers);
 
 /* Implements be_ops.open for device @number as rank @rank of @n_ranks, or with some of the layers
  * (end 0: all), and be_ops.close. */
@@ -691,7 +691,7 @@ void cuda_unload(struct be *b);
 
 /* Returns @n bytes of a staging area for the host to fill, or NULL if it is full; *device: their
  * address on the device. */
-void *staging_take(struct staging *s, size_t n, const void **device);
+void *staging_alloc(struct staging *s, size_t n, const void **device);
 /* Uploads the bytes taken from offset @from on. Returns 0 or -EIO. */
 int staging_send(struct be *b, struct staging *s, size_t from);
 
@@ -782,7 +782,7 @@ struct left product_left(const struct be *b, const struct weights *w, const stru
 bool product_gates(const struct be *b, const struct weights *w, const struct operand *x);
 /* Returns true if the rows of a step are packed for wgmma (be.products.cores), except those that
  * experts or heads of latent attention multiply. */
-bool wgmma_takes(const struct be *b, uint32_t n_rows);
+bool wgmma_handles(const struct be *b, uint32_t n_rows);
 /* Runs the self-test at the end of open (selftest.c). A kernel with wrong results is turned off if
  * a simpler one does the same work, and be.note says so. Returns 0, or an error with the reason. */
 int cuda_selftest(struct be *b, struct err *err);

@@ -79,7 +79,7 @@ static const struct trace_file {
             trigger_next();                                                                        \
         trace_enter(trace_to);                                                                     \
         NAME##_traced(a);                                                                          \
-        trace_leave(trace_to, name);                                                               \
+        trace_end_block(trace_to, name);                                                           \
     }                                                                                              \
     const void *const kernel_##NAME = (const void *)NAME;                                          \
     DEVICE void NAME##_traced(const ARGS &a)
@@ -447,12 +447,12 @@ template <typename T> DEVICE T get_global(const T *p) {
 }
 
 /* Writes a value that other blocks read with get_global(). */
-template <typename T> DEVICE void put_global(T *p, T v) {
+template <typename T> DEVICE void store_global(T *p, T v) {
     *(volatile T *)p = v;
 }
 
 /* Stores a value that several threads may store, all the same. */
-DEVICE void put_alike(uint32_t *p, uint32_t v) {
+DEVICE void store_alike(uint32_t *p, uint32_t v) {
     *(volatile uint32_t *)p = v;
 }
 
@@ -649,7 +649,7 @@ template <int W> DEVICE uint64_t block_max(uint64_t v, uint64_t *shared) {
 }
 
 /* Returns true for a block that may end before wait_for_previous() if it has no work. */
-DEVICE bool may_leave() {
+DEVICE bool may_exit() {
     return blockIdx.x + blockIdx.y > 0;
 }
 
@@ -660,7 +660,7 @@ DEVICE bool may_leave() {
     KERNEL(NAME, ARGS, threads, blocks) {                                                          \
         bool works = blockIdx.x < a.batch->n_rows;                                                 \
                                                                                                    \
-        if (!works && may_leave())                                                                 \
+        if (!works && may_exit())                                                                  \
             return;                                                                                \
         wait_for_previous();                                                                       \
         if (works)                                                                                 \

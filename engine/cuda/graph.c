@@ -112,7 +112,7 @@ int graph_launch(struct step *s) {
 }
 
 /* Logs that graphs are off: not an error, but small steps are slower from now on. */
-static void graph_give_up(struct be *b, const char *what, const char *why) {
+static void graph_disable(struct be *b, const char *what, const char *why) {
     b->graphs.on = false;
     fprintf(stderr, "weft-cuda: no graphs: %s: %s\n", what, why);
 }
@@ -127,7 +127,7 @@ void graph_note(struct be *b, enum note kind, const struct launch *l, uint32_t h
         void *note = realloc(g->note, more * sizeof(*g->note));
 
         if (!note) {
-            graph_give_up(b->group.first, "notes", "out of memory");
+            graph_disable(b->group.first, "notes", "out of memory");
             g->noting = false;
             return;
         }
@@ -172,7 +172,7 @@ static void capture(struct step *s) {
     int e = b->api->capture_begin(b->stream);
 
     if (e) {
-        graph_give_up(b, "cudaStreamBeginCapture", b->api->text(e));
+        graph_disable(b, "cudaStreamBeginCapture", b->api->text(e));
         return;
     }
     e = several ? ranks_meet(b->group.ranks, &fork, NULL) : 0;
@@ -189,7 +189,7 @@ static void capture(struct step *s) {
     void **graph = graph_of(s);
     int end = b->api->capture_end(b->stream, graph);
     if (e || end)
-        graph_give_up(b, e ? "a launch" : "cudaGraphInstantiate", b->api->text(e ? e : end));
+        graph_disable(b, e ? "a launch" : "cudaGraphInstantiate", b->api->text(e ? e : end));
     if (*graph && e) { /* half a step */
         b->api->graph_free(*graph);
         *graph = NULL;

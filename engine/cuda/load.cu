@@ -34,7 +34,7 @@ KERNEL(repack, struct repack_args, CUDA_THREADS, 2) {
     for (uint32_t i = threadIdx.x; i < TILE_ROWS * tile_k(f); i += CUDA_THREADS)
         ok = ok && fits_half(b, k0, i);
     if (!ok)
-        put_alike(&a.found->bad, 1);
+        store_alike(&a.found->bad, 1);
     if (threadIdx.x >= 32)
         return;
     for (uint32_t i = threadIdx.x; i < TILE_SCALES(f); i += 32)

@@ -444,7 +444,7 @@ void cuda_memory_close(struct be *b) {
     sampler_deinit(&b->sampling.host);
 }
 
-void *staging_take(struct staging *s, size_t n, const void **device) {
+void *staging_alloc(struct staging *s, size_t n, const void **device) {
     size_t at = round_up(s->used, 16);
 
     if (n > s->size || at > s->size - n)

@@ -44,7 +44,7 @@ struct piece {
 };
 
 /* Returns the next @bytes of the loading buffers, which have room for all pieces (LOAD_BYTES). */
-static struct piece selftest_take(struct bench *t, size_t bytes) {
+static struct piece selftest_alloc(struct bench *t, size_t bytes) {
     struct piece p = {t->b->load.buffer[0].host + t->used, t->b->load.buffer[0].device + t->used,
                       bytes};
 
@@ -144,14 +144,14 @@ static void selftest_lay_out(struct bench *t, struct product *p, const struct te
     p->n_padded = (uint32_t)round_up(p->n_in, 64);
     assert(p->n_in % f->block == 0);
     size_t row = (size_t)(p->n_in / f->block) * f->block_bytes;
-    p->raw = selftest_take(t, p->n_out * row);
-    p->x = selftest_take(t, (size_t)OWN * p->n_in * sizeof(float));
+    p->raw = selftest_alloc(t, p->n_out * row);
+    p->x = selftest_alloc(t, (size_t)OWN * p->n_in * sizeof(float));
     p->packed =
-        selftest_take(t, (size_t)ROWS * p->n_padded * t->b->products.planes * sizeof(uint16_t));
-    p->cores = selftest_take(t, (size_t)WGMMA_ROWS * p->n_padded * sizeof(uint16_t));
-    p->scale = selftest_take(t, ROWS * sizeof(float));
-    p->y = selftest_take(t, (size_t)ROWS * p->n_out * sizeof(float));
-    p->picks = selftest_take(t, sizeof(struct picks));
+        selftest_alloc(t, (size_t)ROWS * p->n_padded * t->b->products.planes * sizeof(uint16_t));
+    p->cores = selftest_alloc(t, (size_t)WGMMA_ROWS * p->n_padded * sizeof(uint16_t));
+    p->scale = selftest_alloc(t, ROWS * sizeof(float));
+    p->y = selftest_alloc(t, (size_t)ROWS * p->n_out * sizeof(float));
+    p->picks = selftest_alloc(t, sizeof(struct picks));
     *(struct picks *)p->picks.host = all_rows();
     for (uint32_t r = 0; r < p->n_out; r++)
         memcpy((uint8_t *)p->raw.host + r * row, tensor->data + r * tensor->row_bytes, row);
@@ -164,7 +164,7 @@ static void selftest_lay_out(struct bench *t, struct product *p, const struct te
     m->n_out = p->n_out;
     m->grid = tile_grid_of(f->type, t->b->load.tile_grids);
     matrix_cut(m, p->n_in);
-    m->tiles = selftest_take(t, tile_matrix_bytes(m->format, p->n_out, p->n_in)).device;
+    m->tiles = selftest_alloc(t, tile_matrix_bytes(m->format, p->n_out, p->n_in)).device;
     m->inverse = 1;
     m->y = p->y.device;
 }
@@ -371,7 +371,7 @@ int selftest_refuse(const struct be *b, struct err *err, const char *format, ...
                    b->device.name, b->isa, what);
 }
 
-int selftest_leave_out(struct be *b, const char *what, const char *why) {
+int selftest_disable(struct be *b, const char *what, const char *why) {
     note_add(b->note, sizeof(b->note), "; ", "without %s: %s", what, why);
     return cuda_clear_arrived(b);
 }
@@ -412,7 +412,7 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
             continue;
         snprintf(what, sizeof(what), "other bits than matmul_wide for %s and %u rows",
                  tensor->format->name, w->n_rows);
-        r = selftest_leave_out(b, w->name, what);
+        r = selftest_disable(b, w->name, what);
         *flag_of(b, w) = w->left_out;
     }
     b->experts.wants_vec = !b->experts.no_vec;

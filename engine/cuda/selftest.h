@@ -36,7 +36,7 @@ int selftest_send(struct be *b, const float *from, float *to, size_t n);
 int selftest_fetch(struct be *b, void *to, const void *from, size_t bytes);
 /* Notes in be.note that kernel @what is not used, and why; a plainer kernel replaces it. Clears
  * counters that the wrong kernel may have left. Returns 0 or -EIO. */
-int selftest_leave_out(struct be *b, const char *what, const char *why);
+int selftest_disable(struct be *b, const char *what, const char *why);
 /* Returns -EINVAL with a description of wrong results in @err, if no plainer kernel can replace the
  * wrong one. */
 __attribute__((format(printf, 3, 4))) int selftest_refuse(const struct be *b, struct err *err,

@@ -140,7 +140,7 @@ static bool fill_attention(struct step *s, struct batch_head *h) {
     const uint32_t *start = batch->table[KV_GLOBAL].start;
     size_t bytes = start[batch->n_seqs] * sizeof(uint32_t);
     const void *d;
-    struct plan_seq *seq = staging_take(&s->rows, batch->n_seqs * sizeof(*seq), &d);
+    struct plan_seq *seq = staging_alloc(&s->rows, batch->n_seqs * sizeof(*seq), &d);
 
     if (!seq)
         return false;
@@ -150,7 +150,7 @@ static bool fill_attention(struct step *s, struct batch_head *h) {
     h->wide_item = s->be->attention.wide_item;
     h->merge = s->be->attention.merge;
     for (uint32_t c = 0; c < (has_windows(s->be) ? 2 : 1); c++) {
-        uint32_t *pages = staging_take(&s->rows, bytes, &d);
+        uint32_t *pages = staging_alloc(&s->rows, bytes, &d);
 
         if (!pages)
             return false;
@@ -175,10 +175,10 @@ static int upload_rows(struct step *s) {
     void *h[9];
 
     s->rows.used = 0;
-    struct batch_head *head = staging_take(&s->rows, sizeof(*head), &d[9]);
+    struct batch_head *head = staging_alloc(&s->rows, sizeof(*head), &d[9]);
     for (int i = 0; i < 8; i++)
-        h[i] = staging_take(&s->rows, n, &d[i]);
-    h[8] = staging_take(&s->rows, s->n_scored * sizeof(uint32_t), &d[8]);
+        h[i] = staging_alloc(&s->rows, n, &d[i]);
+    h[8] = staging_alloc(&s->rows, s->n_scored * sizeof(uint32_t), &d[8]);
     for (int i = 0; i < 9; i++)
         assert(h[i]);
     memcpy(h[0], b->token, n);
@@ -266,7 +266,7 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
 int step_start(struct step *s) {
     struct be *b = s->be;
 
-    b->products.cores = wgmma_takes(b, s->grid.rows);
+    b->products.cores = wgmma_handles(b, s->grid.rows);
     struct rope_args a = {.batch = b->head,
                           .temper = b->attention.temper.slope != 0 ? b->act.factor : NULL,
                           .slope = b->attention.temper.slope,
@@ -690,7 +690,7 @@ int step_gate_up(struct step *s, const struct model_op *op) {
 /* With tensor cores, 128 packed rows are one unit, and a round cannot begin inside; so they are
  * used only if one round has all wants. */
 bool step_wanted_cores(const struct step *s) {
-    return s->grid.wants <= MIN(LOGIT_ROWS, WGMMA_ROWS) && wgmma_takes(s->be, s->grid.wants);
+    return s->grid.wants <= MIN(LOGIT_ROWS, WGMMA_ROWS) && wgmma_handles(s->be, s->grid.wants);
 }
 
 struct operand step_wanted(const struct step *s, uint32_t first, uint32_t n) {

@@ -40,7 +40,7 @@ DEVICE void trace_wait(const struct trace_ring *ring) {
 }
 
 /* Adds the times of the block, which ends, to @ring (may be NULL) under @name. */
-DEVICE void trace_leave(struct trace_ring *ring, const struct trace_name &name) {
+DEVICE void trace_end_block(struct trace_ring *ring, const struct trace_name &name) {
     if (!trace_notes(ring))
         return;
     uint64_t left = trace_clock(), i = trace_count(&ring->n);

@@ -55,7 +55,7 @@
 #include "engine/formats/quant.h"
 
 /* Stores a number of half precision for row @lane of 16. */
-static void put_half(uint8_t *meta, uint32_t lane, uint16_t half) {
+static void store_half(uint8_t *meta, uint32_t lane, uint16_t half) {
     meta[2 * lane] = (uint8_t)half;
     meta[2 * lane + 1] = (uint8_t)(half >> 8);
 }
@@ -108,7 +108,7 @@ static void put1(uint8_t *q, uint32_t lane, uint32_t k, uint64_t v) {
 }
 
 /* Stores minimum @s of a lane of 16; minimums 2i and 2i + 1 of a lane are adjacent. */
-static void put_min(uint8_t *pairs, uint32_t lane, uint32_t s, uint32_t v) {
+static void store_min(uint8_t *pairs, uint32_t lane, uint32_t s, uint32_t v) {
     pairs[s / 2 * 32 + lane * 2 + s % 2] = (uint8_t)v;
 }
 
@@ -120,15 +120,15 @@ static void pack_k45(const uint8_t *p, const uint8_t *high, const uint8_t *qs, u
 
         blk_k4_scale(p + 4, s, &scale, &min);
         meta[16 * s + lane] = (uint8_t)scale;
-        put_min(meta + 128, lane, s, (uint32_t)min);
+        store_min(meta + 128, lane, s, (uint32_t)min);
         for (uint32_t l = 0; l < 32; l += 8) {
             put4(q, lane, 32 * s + l, get_u64(qs + 32 * (s / 2) + l) >> (4 * (s % 2)) & EIGHT(15));
             if (high)
                 put1(q + 2048, lane, 32 * s + l, get_u64(high + l) >> s & EIGHT(1));
         }
     }
-    put_half(meta + 256, lane, blk_u16(p));
-    put_half(meta + 288, lane, blk_u16(p + 2));
+    store_half(meta + 256, lane, blk_u16(p));
+    store_half(meta + 288, lane, blk_u16(p + 2));
 }
 
 /* The functions pack_x() implement pack_fn, one for each format. engine/formats/blocks.h has the
@@ -153,7 +153,7 @@ static void pack_q6k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
     }
     for (uint32_t s = 0; s < 16; s++)
         meta[16 * s + lane] = p[192 + s];
-    put_half(meta + 256, lane, blk_u16(p + 208));
+    store_half(meta + 256, lane, blk_u16(p + 208));
 }
 
 static void pack_q3k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
@@ -165,7 +165,7 @@ static void pack_q3k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
     }
     for (uint32_t s = 0; s < 16; s++)
         meta[16 * s + lane] = (uint8_t)blk_q3_scale(p, s);
-    put_half(meta + 256, lane, blk_u16(p + 108));
+    store_half(meta + 256, lane, blk_u16(p + 108));
 }
 
 static void pack_q2k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
@@ -174,10 +174,10 @@ static void pack_q2k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
              get_u64(p + 16 + 32 * (i / 128) + i % 32) >> (2 * (i / 32 % 4)) & EIGHT(3));
     for (uint32_t s = 0; s < 16; s++) {
         meta[16 * s + lane] = p[s] & 15;
-        put_min(meta + 256, lane, s, p[s] >> 4);
+        store_min(meta + 256, lane, s, p[s] >> 4);
     }
-    put_half(meta + 512, lane, blk_u16(p + 80));
-    put_half(meta + 544, lane, blk_u16(p + 82));
+    store_half(meta + 512, lane, blk_u16(p + 80));
+    store_half(meta + 544, lane, blk_u16(p + 82));
 }
 
 /* Returns values @i to @i + 7 of a block of 32 values of four bits: byte j has value j in its lower
@@ -192,7 +192,7 @@ static void pack_iq4xs(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *met
         for (uint32_t j = 0; j < 32; j += 8)
             put4(q, lane, 32 * b + j, panel_nibbles(p + 8 + 16 * b, j));
     }
-    put_half(meta + 128, lane, blk_u16(p));
+    store_half(meta + 128, lane, blk_u16(p));
 }
 
 static void pack_iq2xxs(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
@@ -205,7 +205,7 @@ static void pack_iq2xxs(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *me
         }
         meta[16 * b + lane] = (uint8_t)(2 * blk_iq_scale(TENSOR_IQ2_XXS, p, 4 * b) + 1);
     }
-    put_half(meta + 128, lane, blk_u16(p));
+    store_half(meta + 128, lane, blk_u16(p));
 }
 
 /* Returns eight bits as bytes, the lowest bit in the lowest byte. */
@@ -234,15 +234,15 @@ static uint32_t spread3(uint32_t v) {
 
 /* Stores run @r of eight values of PANEL_IQ2S or PANEL_IQ1M. @codes: eight numbers of two bits;
  * @bits: the third bits, one in each byte. */
-static void put_run(uint8_t *q, uint32_t lane, uint32_t r, uint32_t codes, uint64_t bits) {
+static void store_run(uint8_t *q, uint32_t lane, uint32_t r, uint32_t codes, uint64_t bits) {
     put2(q, lane, 8 * r, spread2(codes));
     put1(q + 1024, lane, 8 * r, bits);
 }
 
 /* Stores run @r of eight values of an IQ3 format: two entries of its grid, and the signs in the
  * bits of @signs. */
-static void put_iq3(uint8_t *q, uint32_t lane, uint32_t r, uint32_t first, uint32_t second,
-                    uint8_t signs) {
+static void store_iq3(uint8_t *q, uint32_t lane, uint32_t r, uint32_t first, uint32_t second,
+                      uint8_t signs) {
     put4(q, lane, 8 * r,
          spread3(first) | (uint64_t)spread3(second) << 32 | spread_bits(signs) << 3);
 }
@@ -257,13 +257,13 @@ static inline void pack_grid(enum tensor_type type, const uint8_t *p, uint32_t l
         uint8_t signs = (uint8_t)blk_iq_signs(type, p, r);
 
         if (blk_is_iq3(type))
-            put_iq3(q, lane, r, grid[blk_iq_index(type, p, 2 * r)],
-                    grid[blk_iq_index(type, p, 2 * r + 1)], signs);
+            store_iq3(q, lane, r, grid[blk_iq_index(type, p, 2 * r)],
+                      grid[blk_iq_index(type, p, 2 * r + 1)], signs);
         else
-            put_run(q, lane, r, grid[blk_iq_index(type, p, r)], spread_bits(signs));
+            store_run(q, lane, r, grid[blk_iq_index(type, p, r)], spread_bits(signs));
         meta[r / runs * 16 + lane] = (uint8_t)(2 * blk_iq_scale(type, p, r) + 1);
     }
-    put_half(meta + 512 / runs, lane, blk_iq_half(type, p));
+    store_half(meta + 512 / runs, lane, blk_iq_half(type, p));
 }
 
 #define PACK_GRID(name, type)                                                                      \
@@ -286,9 +286,9 @@ static void pack_iq1s(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta
         for (uint32_t r = 4 * b; r < 4 * b + 4; r++)
             put2(q, lane, 8 * r, spread2(quant_grids.iq1[blk_iq_index(TENSOR_IQ1_S, p, r)]));
         meta[16 * b + lane] = (uint8_t)scale;
-        put_min(meta + 128, lane, b, scale * (blk_iq_signs(TENSOR_IQ1_S, p, 4 * b) ? 9 : 7));
+        store_min(meta + 128, lane, b, scale * (blk_iq_signs(TENSOR_IQ1_S, p, 4 * b) ? 9 : 7));
     }
-    put_half(meta + 256, lane, blk_u16(p));
+    store_half(meta + 256, lane, blk_u16(p));
 }
 
 static void pack_tq1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
@@ -299,19 +299,19 @@ static void pack_tq1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
             v |= (uint64_t)blk_tq1_code(p, i + j) << (8 * j);
         put2(q, lane, i, v);
     }
-    put_half(meta, lane, blk_u16(p + 52));
+    store_half(meta, lane, blk_u16(p + 52));
 }
 
 static void pack_tq2(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t i = 0; i < 256; i += 8)
         put2(q, lane, i, get_u64(p + i / 128 * 32 + i % 32) >> (i / 32 % 4 * 2) & EIGHT(3));
-    put_half(meta, lane, blk_u16(p + 64));
+    store_half(meta, lane, blk_u16(p + 64));
 }
 
 static void pack_q8_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t i = 0; i < 32; i += 8)
         put8(q, lane, i, get_u64(p + 2 + i) ^ EIGHT(0x80));
-    put_half(meta, lane, blk_u16(p));
+    store_half(meta, lane, blk_u16(p));
 }
 
 /* Stores a block of 32 values of five bits: @qs has the lower four, @high the fifth ones. */
@@ -324,27 +324,27 @@ static void put5(const uint8_t *high, const uint8_t *qs, uint32_t lane, uint8_t 
 
 static void pack_q5_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     put5(p + 2, p + 6, lane, q);
-    put_half(meta, lane, blk_u16(p));
+    store_half(meta, lane, blk_u16(p));
 }
 
 static void pack_q5_1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     put5(p + 4, p + 8, lane, q);
-    put_half(meta, lane, blk_u16(p));
-    put_half(meta + 32, lane, blk_u16(p + 2));
+    store_half(meta, lane, blk_u16(p));
+    store_half(meta + 32, lane, blk_u16(p + 2));
 }
 
 /* Packs Q4_0 and IQ4_NL. */
 static void pack_q4_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t i = 0; i < 32; i += 8)
         put4(q, lane, i, panel_nibbles(p + 2, i));
-    put_half(meta, lane, blk_u16(p));
+    store_half(meta, lane, blk_u16(p));
 }
 
 static void pack_q4_1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t i = 0; i < 32; i += 8)
         put4(q, lane, i, panel_nibbles(p + 4, i));
-    put_half(meta, lane, blk_u16(p));
-    put_half(meta + 32, lane, blk_u16(p + 2));
+    store_half(meta, lane, blk_u16(p));
+    store_half(meta + 32, lane, blk_u16(p + 2));
 }
 
 static void pack_mxfp4(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {

@@ -52,7 +52,7 @@ void vis_frequencies(struct image_encoder *e) {
 }
 
 /* Takes @n values of four bytes of the grid's memory. */
-static void *vis_take(struct vis_grid *g, size_t n) {
+static void *vis_alloc(struct vis_grid *g, size_t n) {
     void *at = g->bytes + g->used;
 
     g->used += n * 4;
@@ -128,8 +128,8 @@ static size_t most_taps(size_t n) {
 /* Fills in rotations and taps of the @n coordinates of an axis. */
 static void fill_axis(struct image_encoder *e, bool by_column, uint32_t n, struct vis_axis *axis) {
     uint32_t quarter = vis_has_rope(e) ? e->p.n_embd / e->p.n_head / 4 : 0, n_taps = 0;
-    float *turn = vis_take(&e->grid, (size_t)n * quarter * 2);
-    uint32_t *first = vis_take(&e->grid, n + 1ul);
+    float *turn = vis_alloc(&e->grid, (size_t)n * quarter * 2);
+    uint32_t *first = vis_alloc(&e->grid, n + 1ul);
     struct vis_tap *tap = (struct vis_tap *)(e->grid.bytes + e->grid.used);
 
     for (uint32_t at = 0; at < n; at++) {
@@ -147,7 +147,7 @@ static void fill_axis(struct image_encoder *e, bool by_column, uint32_t n, struc
     first[n] = n_taps;
     *axis =
         (struct vis_axis){by_column ? e->grid.column : e->grid.row, turn - (size_t)n * quarter * 2,
-                          first, vis_take(&e->grid, 2ul * n_taps)};
+                          first, vis_alloc(&e->grid, 2ul * n_taps)};
 }
 
 /* Returns the row of the text model for block @i of patches, in order of computation. */
@@ -199,10 +199,10 @@ void vis_place(struct image_encoder *e) {
     assert(n <= e->max_patches);
     g->n = g->n_windows = g->longest = 0;
     g->used = 0;
-    g->row = vis_take(g, n);
-    g->column = vis_take(g, n);
-    uint32_t *to = vis_take(g, n);
-    g->window = vis_take(g, n + 1);
+    g->row = vis_alloc(g, n);
+    g->column = vis_alloc(g, n);
+    uint32_t *to = vis_alloc(g, n);
+    g->window = vis_alloc(g, n + 1);
     add_windows(g, e->p.window ? e->p.window : MAX(g->width, g->height), merge);
     assert(g->n == n);
     for (uint32_t i = 0; i < n && merged; i++)

@@ -71,7 +71,7 @@ static struct vis_norm vis_load_norm(struct loader *l, enum bind_need need, uint
 }
 
 /* Loads the matrix @t, which may be NULL, into the backend. */
-static struct vis_mat *vis_load_take(struct loader *l, const struct tensor *t, const float *bias) {
+static struct vis_mat *vis_load_into(struct loader *l, const struct tensor *t, const float *bias) {
     struct vis_mat *m = NULL;
 
     if (t && l->b.r == 0)
@@ -127,7 +127,7 @@ static struct vis_mat *vis_load_linear(struct loader *l, enum bind_need need, ui
 
     snprintf(bias, sizeof(bias), "%s.bias", prefix);
     struct vis_mat *m =
-        vis_load_take(l, t, vis_load_vector(l, t ? BIND_MAY : BIND_NEVER, n_out, bias));
+        vis_load_into(l, t, vis_load_vector(l, t ? BIND_MAY : BIND_NEVER, n_out, bias));
     if (m && l->e->p.kind == PROJECTOR_GEMMA4V)
         find_bounds(l, m, t, prefix);
     return m;
@@ -192,7 +192,7 @@ static void load_patch(struct loader *l) {
         first[i] += second[i];
     const float *bias = vis_load_vector(l, BIND_MAY, p->n_embd, "v.patch_embd.bias");
     l->e->patch =
-        vis_load_take(l, vis_load_make(l, n_in, p->n_embd, first, "v.patch_embd.weight"), bias);
+        vis_load_into(l, vis_load_make(l, n_in, p->n_embd, first, "v.patch_embd.weight"), bias);
 }
 
 /* Loads a square table of positions, or two tables for columns and rows. */
@@ -276,7 +276,7 @@ static void vis_load_transposed(struct loader *l) {
     for (size_t o = 0; o < p->n_out && v && t; o++)
         for (size_t i = 0; i < p->n_embd; i++)
             t[o * p->n_embd + i] = v[i * p->n_out + o];
-    l->e->mm_out = vis_load_take(
+    l->e->mm_out = vis_load_into(
         l, vis_load_make(l, p->n_embd, p->n_out, t, "mm.input_projection.weight"), NULL);
 }
 
@@ -375,8 +375,8 @@ static void load_all(struct loader *l) {
     bool siglip = p->kind == PROJECTOR_GEMMA3 || p->kind == PROJECTOR_LFM2;
     e->post_ln = vis_load_norm(l, qwen || siglip ? BIND_MUST : BIND_NEVER, p->n_embd, "v.post_ln");
     load_merger(l);
-    bind_leave(&l->b, "a."); /* an audio encoder in the same file */
-    bind_leave(&l->b, "mm.a.");
+    bind_ignore(&l->b, "a."); /* an audio encoder in the same file */
+    bind_ignore(&l->b, "mm.a.");
     bind_rest(&l->b);
 }
 

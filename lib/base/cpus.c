@@ -7,7 +7,7 @@
 
 /* Lowers *@ctx to the limit of a group. Its cpu.max holds the microseconds of processor time in
  * each period, or "max", and the period. */
-static void take_limit(const char *folder, void *ctx) {
+static void lower_limit(const char *folder, void *ctx) {
     unsigned long long quota, period;
     uint32_t *n = ctx;
 
@@ -18,7 +18,7 @@ static void take_limit(const char *folder, void *ctx) {
 uint32_t cpus_in_group(const char *root, const char *path) {
     uint32_t n = UINT32_MAX;
 
-    control_group_each(root, path, take_limit, &n);
+    control_group_each(root, path, lower_limit, &n);
     return n;
 }
 

@@ -160,7 +160,7 @@ void fairq_charge(struct fairq *q, struct fairq_item *i, int64_t ns) {
 }
 
 /* Takes the place of @i, which runs. */
-static void leave_place(struct fairq *q, struct fairq_item *i) {
+static void release_place(struct fairq *q, struct fairq_item *i) {
     assert(i->running && q->n_running > 0 && i->flow->n_running > 0);
     i->running = false;
     i->flow->n_running--;
@@ -169,13 +169,13 @@ static void leave_place(struct fairq *q, struct fairq_item *i) {
 }
 
 void fairq_pause(struct fairq *q, struct fairq_item *i) {
-    leave_place(q, i);
+    release_place(q, i);
     /* before equal items, so that it continues first */
     list_push_front(&i->flow->waiting, &i->link);
 }
 
 /* Removes @i, which holds neither slot nor place, from the queue. */
-static void fairq_leave(struct fairq *q, struct fairq_item *i) {
+static void fairq_remove(struct fairq *q, struct fairq_item *i) {
     assert(i->flow->n_items > 0 && q->n_items > 0);
     i->flow->n_items--;
     q->n_items--;
@@ -188,15 +188,15 @@ void fairq_withdraw(struct fairq *q, struct fairq_item *i) {
     assert(i->flow && !i->running);
     list_remove(&i->link);
     if (!i->begun)
-        fairq_leave(q, i);
+        fairq_remove(q, i);
 }
 
 void fairq_end(struct fairq *q, struct fairq_item *i) {
     assert(i->begun && q->n_begun > 0);
     if (i->running)
-        leave_place(q, i);
+        release_place(q, i);
     i->begun = false;
     i->flow->n_begun--;
     q->n_begun--;
-    fairq_leave(q, i);
+    fairq_remove(q, i);
 }

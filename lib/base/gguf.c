@@ -154,7 +154,7 @@ static int parse_head(struct gguf_cursor *c, uint32_t *version, uint32_t *n_tens
     const uint8_t *magic;
     uint64_t tensors, kvs;
 
-    TRY(gguf_cursor_take(c, 4, &magic, "the magic number"));
+    TRY(gguf_cursor_read(c, 4, &magic, "the magic number"));
     if (memcmp(magic, "GGUF", 4) != 0)
         return not_gguf(c, magic);
     TRY(gguf_cursor_u32(c, version, "the version"));

@@ -22,7 +22,7 @@ int gguf_cursor_fail_at(const struct gguf_cursor *c, size_t at, const char *fmt,
     return err_set(c->err, 0, NULL, "offset %zu: %s", at, text);
 }
 
-int gguf_cursor_take(struct gguf_cursor *c, size_t n, const uint8_t **out, const char *what) {
+int gguf_cursor_read(struct gguf_cursor *c, size_t n, const uint8_t **out, const char *what) {
     assert(c->at <= c->end && c->end <= c->file->size);
     if (n > gguf_cursor_remaining(c)) {
         if (c->end < c->file->size)
@@ -47,7 +47,7 @@ int gguf_cursor_u32(struct gguf_cursor *c, uint32_t *out, const char *what) {
     const uint8_t *p;
     uint32_t v;
 
-    TRY(gguf_cursor_take(c, sizeof(v), &p, what));
+    TRY(gguf_cursor_read(c, sizeof(v), &p, what));
     memcpy(&v, p, sizeof(v));
     *out = le32toh(v);
     return 0;
@@ -57,7 +57,7 @@ int gguf_cursor_u64(struct gguf_cursor *c, uint64_t *out, const char *what) {
     const uint8_t *p;
     uint64_t v;
 
-    TRY(gguf_cursor_take(c, sizeof(v), &p, what));
+    TRY(gguf_cursor_read(c, sizeof(v), &p, what));
     memcpy(&v, p, sizeof(v));
     *out = le64toh(v);
     return 0;
@@ -73,7 +73,7 @@ int gguf_cursor_str(struct gguf_cursor *c, struct gguf_str *out, const char *wha
         return gguf_cursor_fail_at(c, at,
                                    "%s should have %llu bytes, but only %zu are left" GGUF_WHOLE,
                                    what, (unsigned long long)len, gguf_cursor_remaining(c));
-    TRY(gguf_cursor_take(c, (size_t)len, &p, what));
+    TRY(gguf_cursor_read(c, (size_t)len, &p, what));
     *out = (struct gguf_str){(const char *)p, (size_t)len};
     return 0;
 }

@@ -67,7 +67,7 @@ static int parse_array(struct gguf_cursor *c, struct gguf_kv *kv) {
         return parse_strings(c, kv);
     const uint8_t *p;
 
-    TRY(gguf_cursor_take(c, (size_t)n * least, &p, "an array"));
+    TRY(gguf_cursor_read(c, (size_t)n * least, &p, "an array"));
     return type == GGUF_BOOL ? parse_bools(c, kv, p, (size_t)n) : 0;
 }
 
@@ -84,7 +84,7 @@ static int parse_value(struct gguf_cursor *c, struct gguf_kv *kv) {
         return gguf_cursor_str(c, &kv->str, "a string value");
     if (type == GGUF_ARRAY)
         return parse_array(c, kv);
-    TRY(gguf_cursor_take(c, gguf_scalar_bytes(type), &kv->value, "a value"));
+    TRY(gguf_cursor_read(c, gguf_scalar_bytes(type), &kv->value, "a value"));
     return type == GGUF_BOOL ? parse_bools(c, kv, kv->value, 1) : 0;
 }
 

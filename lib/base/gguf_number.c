@@ -101,7 +101,7 @@ static struct number number_read(enum gguf_type type, const uint8_t *p) {
 
 /* Writes @x as a float. Returns false for a NaN, and for a number beyond the range of floats;
  * an infinity of the file stays one. */
-static bool number_put_float(const struct number *x, float *out) {
+static bool number_store_float(const struct number *x, float *out) {
     float f = (float)x->value;
 
     if (isnan(f) || (isinf(f) && !isinf(x->value)))
@@ -124,7 +124,7 @@ static bool number_fits(const struct number *x, enum gguf_type as) {
 }
 
 /* Writes the integer @x, which fits, as @bytes bytes. */
-static void number_put_integer(const struct number *x, size_t bytes, void *out) {
+static void number_store_integer(const struct number *x, size_t bytes, void *out) {
     switch (bytes) {
     case 1:
         *(uint8_t *)out = (uint8_t)x->bits;
@@ -147,7 +147,7 @@ bool gguf_number_read(enum gguf_type type, const uint8_t *p, enum gguf_type as, 
         return false;
     switch (as) {
     case GGUF_F32:
-        return number_put_float(&x, out);
+        return number_store_float(&x, out);
     case GGUF_F64:
         *(double *)out = x.value;
         return !isnan(x.value);
@@ -157,7 +157,7 @@ bool gguf_number_read(enum gguf_type type, const uint8_t *p, enum gguf_type as, 
     default:
         if (!number_fits(&x, as))
             return false;
-        number_put_integer(&x, gguf_scalar_bytes(as), out);
+        number_store_integer(&x, gguf_scalar_bytes(as), out);
         return true;
     }
 }

@@ -220,7 +220,7 @@ static struct gguf_kv *override_row(struct gguf *g, struct gguf_str key) {
 }
 
 /* Gives the key of @o its new value. Returns 0 or -ENOMEM. */
-static int override_put(struct gguf *g, const struct override *o) {
+static int override_set(struct gguf *g, const struct override *o) {
     struct gguf_kv *kv = override_row(g, o->key);
     char *value = arena_alloc(&g->names, MAX(sizeof(o->scalar), o->value.len));
 
@@ -248,7 +248,7 @@ static int override_apply(struct gguf *g, const struct override *o, struct err *
         return override_refuse(o, "must be the name of an architecture", err);
     if (g->meta.n >= GGUF_KV_MAX)
         return override_refuse(o, "the file has too many keys", err);
-    TRY(override_put(g, o));
+    TRY(override_set(g, o));
     return renames ? rename_keys(g, from, o->value) : 0;
 }
 

@@ -65,8 +65,8 @@ int gguf_cursor_fail_at(const struct gguf_cursor *c, size_t at, const char *fmt,
 
 /* The functions below read at the cursor and advance it. They return 0, -EINVAL, or an error of
  * gguf_shard_read(), with the cursor's err filled and *out unchanged. @what names the item for the
- * message. gguf_cursor_take() returns a pointer to @n bytes of the file, which are private. */
-int gguf_cursor_take(struct gguf_cursor *c, size_t n, const uint8_t **out, const char *what);
+ * message. gguf_cursor_read() returns a pointer to @n bytes of the file, which are private. */
+int gguf_cursor_read(struct gguf_cursor *c, size_t n, const uint8_t **out, const char *what);
 int gguf_cursor_u32(struct gguf_cursor *c, uint32_t *out, const char *what);
 int gguf_cursor_u64(struct gguf_cursor *c, uint64_t *out, const char *what);
 int gguf_cursor_str(struct gguf_cursor *c, struct gguf_str *out, const char *what);

@@ -79,7 +79,7 @@ static void jobs_dispatch(struct jobs *p) {
 }
 
 /* Moves @j, which has left the queue, to the jobs to be delivered. */
-static void jobs_tell(struct jobs *p, struct job *j) {
+static void jobs_end(struct jobs *p, struct job *j) {
     assert(j->state == JOB_WAITING || j->state == JOB_BEGUN);
     j->state = JOB_ENDED;
     list_push_back(&p->ended, &j->ended);
@@ -97,25 +97,25 @@ static void jobs_charge(struct jobs *p, struct job *j, int64_t now) {
 }
 
 /* Calls opts.turn() for @j if it holds a place. */
-static void tell_turn(struct jobs *p, struct job *j, bool has) {
+static void notify_turn(struct jobs *p, struct job *j, bool has) {
     if (p->opts.turn && j->item.running)
         p->opts.turn(p->opts.ctx, j, has);
 }
 
 /* Waits for the next turn of @j. A job that is abandoned in the meantime continues without a turn,
  * because it only has to unwind. */
-static int take_turns(struct jobs *p, struct job *j, int64_t now) {
+static int wait_for_turn(struct jobs *p, struct job *j, int64_t now) {
     pthread_mutex_lock(&p->mutex);
     jobs_charge(p, j, now);
     if (j->item.running) {
-        tell_turn(p, j, false);
+        notify_turn(p, j, false);
         fairq_pause(&p->queue, &j->item);
         jobs_dispatch(p);
         while (!j->item.running && !atomic_load(&j->abandoned))
             pthread_cond_wait(j->resumed, &p->mutex);
         if (!j->item.running)
             fairq_withdraw(&p->queue, &j->item);
-        tell_turn(p, j, true);
+        notify_turn(p, j, true);
         j->slice_ns = clock_now(p->opts.clock);
     }
     pthread_mutex_unlock(&p->mutex);
@@ -130,7 +130,7 @@ int job_pause(void) {
     if (atomic_load_explicit(&j->abandoned, memory_order_relaxed))
         return -ECANCELED;
     int64_t now = clock_now(j->jobs->opts.clock);
-    return now - j->slice_ns < JOBS_SLICE_NS ? 0 : take_turns(j->jobs, j, now);
+    return now - j->slice_ns < JOBS_SLICE_NS ? 0 : wait_for_turn(j->jobs, j, now);
 }
 
 /* ---- threads ---- */
@@ -139,17 +139,17 @@ static void jobs_run(struct jobs *p, struct thread *t) {
     struct job *j = t->job;
 
     current = j;
-    tell_turn(p, j, true);
+    notify_turn(p, j, true);
     if (!atomic_load(&j->abandoned))
         j->run(j);
     current = NULL;
     pthread_mutex_lock(&p->mutex);
-    tell_turn(p, j, false);
+    notify_turn(p, j, false);
     jobs_charge(p, j, clock_now(p->opts.clock));
     fairq_end(&p->queue, &j->item);
     t->job = NULL;
     p->n_done++;
-    jobs_tell(p, j);
+    jobs_end(p, j);
     jobs_dispatch(p);
     pthread_mutex_unlock(&p->mutex);
 }
@@ -240,7 +240,7 @@ struct jobs *jobs_free(struct jobs *p) {
     return NULL;
 }
 
-int jobs_put(struct jobs *p, struct job *j) {
+int jobs_submit(struct jobs *p, struct job *j) {
     assert(j->run && j->done && (j->state == JOB_IDLE || j->state == JOB_DONE));
     j->jobs = p;
     j->item = (struct fairq_item){.background = j->background};
@@ -268,7 +268,7 @@ void jobs_abandon(struct jobs *p, struct job *j) {
     atomic_store(&j->abandoned, true);
     if (waits) {
         fairq_withdraw(&p->queue, &j->item);
-        jobs_tell(p, j);
+        jobs_end(p, j);
     } else if (j->item.begun && !j->item.running) {
         pthread_cond_signal(j->resumed);
     }
@@ -281,7 +281,7 @@ void jobs_abandon_all(struct jobs *p) {
     }
 }
 
-static struct list *take_ended(struct jobs *p) {
+static struct list *pop_ended(struct jobs *p) {
     pthread_mutex_lock(&p->mutex);
     struct list *node = list_pop_front(&p->ended);
     pthread_mutex_unlock(&p->mutex);
@@ -291,7 +291,7 @@ static struct list *take_ended(struct jobs *p) {
 void jobs_deliver(struct jobs *p) {
     struct list *node;
 
-    while ((node = take_ended(p))) {
+    while ((node = pop_ended(p))) {
         struct job *j = LIST_ENTRY(node, struct job, ended);
 
         assert(p->n_out > 0 && j->state == JOB_ENDED && !j->item.flow);

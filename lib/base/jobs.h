@@ -4,7 +4,7 @@
  * jobs - a pool of threads for work that is too long for an event loop, shared fairly by tenants
  * (fairq.h).
  *
- *     jobs_put ──> waits for its turn ──> jobs_run() on a thread ──> done() by jobs_deliver()
+ *     jobs_submit ──> waits for its turn ──> jobs_run() on a thread ──> done() by jobs_deliver()
  *                        |                  |  ^
  *                        |                  '--' job_pause(): another tenant's turn
  *                        '-- abandoned: done() without jobs_run()
@@ -15,7 +15,7 @@
  * in their loops. A turn therefore lasts JOBS_SLICE_NS even if the job is large, and an abandoned
  * job ends at its next call.
  *
- * jobs_put(), jobs_abandon(), jobs_deliver() and jobs_free() are for one thread, the owner.
+ * jobs_submit(), jobs_abandon(), jobs_deliver() and jobs_free() are for one thread, the owner.
  */
 
 #include <pthread.h>
@@ -34,7 +34,7 @@ struct jobs;
  */
 enum job_state { JOB_IDLE, JOB_WAITING, JOB_BEGUN, JOB_ENDED, JOB_DONE };
 
-/* A job, embedded in the owner's struct and zeroed by the owner, who from jobs_put() to done()
+/* A job, embedded in the owner's struct and zeroed by the owner, who from jobs_submit() to done()
  * touches it only through jobs_abandon(). */
 struct job {
     /* Set by the owner. done() may free the job. */
@@ -96,7 +96,7 @@ int jobs_new(struct jobs **out, const struct jobs_opts *opts);
 struct jobs *jobs_free(struct jobs *p);
 DEFINE_FREEP(struct jobs, jobs)
 /* Takes over @j until done(). Returns 0 or -ENOMEM. */
-int jobs_put(struct jobs *p, struct job *j);
+int jobs_submit(struct jobs *p, struct job *j);
 /* Abandons @j, which was put: it ends soon, and done() is still called, later. */
 void jobs_abandon(struct jobs *p, struct job *j);
 void jobs_abandon_all(struct jobs *p); /* abandons all jobs that were put and not delivered */

@@ -100,7 +100,7 @@ char *log_level_variable(void) {
     return text;
 }
 
-enum log_level log_told_level(void) {
+enum log_level log_requested_level(void) {
     const char *text = getenv(LEVEL_VARIABLE);
 
     return text && *text >= '0' + WLOG_ERROR && *text <= '0' + WLOG_DEBUG

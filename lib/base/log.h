@@ -33,7 +33,7 @@ void log_set_level(enum log_level max);
  * is not in this process's environment, which other threads read. Static. */
 char *log_level_variable(void);
 /* Returns the level in the environment of the process, or WLOG_INFO. */
-enum log_level log_told_level(void);
+enum log_level log_requested_level(void);
 /* Returns true if events of @level are written. */
 bool log_enabled(enum log_level level);
 

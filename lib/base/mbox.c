@@ -32,7 +32,7 @@ void mbox_post(struct mbox *m, struct mbox_link *l) {
         m->wake(m);
 }
 
-static struct mbox_link *take_locked(struct mbox *m) {
+static struct mbox_link *pop_locked(struct mbox *m) {
     struct mbox_link *l = m->head;
 
     if (!l)
@@ -48,7 +48,7 @@ static struct mbox_link *take_locked(struct mbox *m) {
 
 struct mbox_link *mbox_receive(struct mbox *m) {
     pthread_mutex_lock(&m->mutex);
-    struct mbox_link *l = take_locked(m);
+    struct mbox_link *l = pop_locked(m);
     pthread_mutex_unlock(&m->mutex);
     return l;
 }
@@ -57,7 +57,7 @@ struct mbox_link *mbox_wait(struct mbox *m) {
     struct mbox_link *l;
 
     pthread_mutex_lock(&m->mutex);
-    while (!(l = take_locked(m)))
+    while (!(l = pop_locked(m)))
         pthread_cond_wait(&m->posted, &m->mutex);
     pthread_mutex_unlock(&m->mutex);
     return l;

@@ -36,7 +36,7 @@ static uint64_t cached(const char *folder) {
 }
 
 /* Lowers *@ctx to the bytes that the group may still take. */
-static void memory_take_room(const char *folder, void *ctx) {
+static void memory_lower_room(const char *folder, void *ctx) {
     unsigned long long max, now = 0;
     uint64_t *room = ctx;
 
@@ -50,7 +50,7 @@ static void memory_take_room(const char *folder, void *ctx) {
 uint64_t memory_in_group(const char *root, const char *path) {
     uint64_t room = UINT64_MAX;
 
-    control_group_each(root, path, memory_take_room, &room);
+    control_group_each(root, path, memory_lower_room, &room);
     return room;
 }
 

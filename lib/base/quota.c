@@ -167,7 +167,7 @@ static double share_of(const struct quota *q, const struct quota_account *a,
 }
 
 bool quota_make_room(struct quota *q, const struct quota_charge *c, uint64_t n,
-                     void (*take)(struct quota_charge *victim)) {
+                     void (*reclaim)(struct quota_charge *victim)) {
     const struct quota_account *a = c->account;
 
     while (q->root.used + n > q->limit) {
@@ -179,7 +179,7 @@ bool quota_make_room(struct quota *q, const struct quota_charge *c, uint64_t n,
             return q->root.used + n <= q->limit + q->reserve &&
                    (double)(a->used + n) <= share_of(q, a, a);
         uint64_t had = v->n;
-        take(v);
+        reclaim(v);
         assert(v->n < had || list_empty(&v->link)); /* ensures that the loop ends */
     }
     return true;

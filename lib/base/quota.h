@@ -80,9 +80,9 @@ void quota_charge_withhold(struct quota_charge *c);
  * offered charge of the account furthest above its share by weight (@a counted with @n). Returns
  * NULL if no account above its share offers one. */
 struct quota_charge *quota_victim(const struct quota *q, const struct quota_account *a, uint64_t n);
-/* Returns true if @c may grow by @n, after take() has freed charges of accounts above their share,
- * possibly of @c's own account. take() must reduce its charge or withhold it. False: @c itself
- * would be the victim, or there is no victim and the account is above its share or the reserve is
- * used up. */
+/* Returns true if @c may grow by @n, after reclaim() has freed charges of accounts above their
+ * share, possibly of @c's own account. reclaim() must reduce its charge or withhold it. False: @c
+ * itself would be the victim, or there is no victim and the account is above its share or the
+ * reserve is used up. */
 bool quota_make_room(struct quota *q, const struct quota_charge *c, uint64_t n,
-                     void (*take)(struct quota_charge *victim));
+                     void (*reclaim)(struct quota_charge *victim));

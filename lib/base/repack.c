@@ -241,7 +241,7 @@ static uint64_t repack_group(const struct repack_row *w, uint64_t k) {
     return MIN((uint64_t)repack_word(w->part[REPACK_INDEX], k), w->n_groups - 1);
 }
 
-static void repack_put_half(uint8_t *out, uint16_t v) {
+static void repack_store_half(uint8_t *out, uint16_t v) {
     v = htole16(v);
     memcpy(out, &v, sizeof(v));
 }
@@ -254,7 +254,7 @@ static void repack_integer_block(const struct repack_row *w, enum tensor_type ty
     int zero = repack_zero(w, g), code[BLOCK];
     uint32_t high = 0;
 
-    repack_put_half(out, mx_float_to_half(repack_scale(w, g)));
+    repack_store_half(out, mx_float_to_half(repack_scale(w, g)));
     repack_codes(w, b * BLOCK, code);
     if (type == TENSOR_Q8_0) {
         for (uint32_t i = 0; i < BLOCK; i++)
@@ -279,7 +279,7 @@ static void repack_halves(const struct repack_row *w, uint64_t first, uint64_t n
         uint64_t g = repack_group(w, k);
         float v = repack_scale(w, g) * (float)(repack_code(w, k) - repack_zero(w, g));
 
-        repack_put_half(out, mx_float_to_half(v));
+        repack_store_half(out, mx_float_to_half(v));
     }
 }
 
@@ -313,7 +313,7 @@ static void repack_fp8(const struct repack_row *w, uint64_t first, uint64_t n, u
         float scale = repack_scale(w, g);
 
         for (; k < stop; k++, out += 2)
-            repack_put_half(out, repack_bf16(repack_e4m3(codes[k]) * scale));
+            repack_store_half(out, repack_bf16(repack_e4m3(codes[k]) * scale));
     }
 }
 

@@ -80,15 +80,15 @@ static struct config_key config_name(const struct reader *r, const char *key) {
     return k;
 }
 
-static int config_put_u32(struct reader *r, const char *key, uint32_t v) {
+static int config_add_u32(struct reader *r, const char *key, uint32_t v) {
     return gguf_keys_u32(&r->build.keys, config_name(r, key).s, v);
 }
 
-static int config_put_f32(struct reader *r, const char *key, double v) {
+static int config_add_f32(struct reader *r, const char *key, double v) {
     return gguf_keys_f32(&r->build.keys, config_name(r, key).s, (float)v);
 }
 
-static int config_put_text(struct reader *r, const char *key, const char *text) {
+static int config_add_text(struct reader *r, const char *key, const char *text) {
     return gguf_keys_string(&r->build.keys, key, (struct gguf_str){text, strlen(text)});
 }
 
@@ -104,12 +104,12 @@ static int config_convert(struct reader *r, const struct arch_key *list) {
         switch (k->kind) {
         case KEY_U32:
             TRY(config_whole(r, k->from, 0, 0, UINT32_MAX, &whole));
-            TRY(config_put_u32(r, k->to, whole));
+            TRY(config_add_u32(r, k->to, whole));
             break;
         case KEY_F32:
             if (!isfinite(number))
                 return config_bad(r, k->from);
-            TRY(config_put_f32(r, k->to, number));
+            TRY(config_add_f32(r, k->to, number));
             break;
         case KEY_BOOL:
             if (!yyjson_is_bool(v))
@@ -277,7 +277,7 @@ static int config_blocks(struct reader *r) {
     TRY(config_whole(r, "moe_intermediate_size", 0, 1, 1 << 20, &n_ff));
     TRY(config_whole(r, "mamba_num_heads", 0, 1, 1 << 12, &heads));
     TRY(config_whole(r, "mamba_head_dim", 0, 1, 1 << 12, &dim));
-    TRY(config_put_u32(r, "ssm.inner_size", heads * dim));
+    TRY(config_add_u32(r, "ssm.inner_size", heads * dim));
     return config_put_blocks(r, "feed_forward_length", 'E', n_ff);
 }
 
@@ -311,7 +311,7 @@ static int config_key_heads(struct reader *r) {
     if (r->row->blocks)
         return config_put_blocks(r, "attention.head_count_kv", '*', r->n_head_kv);
     if (!r->row->by_layer_kv)
-        return config_put_u32(r, "attention.head_count_kv", r->n_head_kv);
+        return config_add_u32(r, "attention.head_count_kv", r->n_head_kv);
     yyjson_val *list = config_first(r, "full_attn_idxs");
     if ((types || !list) && yyjson_arr_size(types) != r->n_layer)
         return config_bad(r, "layer_types");
@@ -328,8 +328,8 @@ static int config_key_heads(struct reader *r) {
 
 /* Writes how many layers and blocks of multi-token prediction there are. */
 static int config_layers(struct reader *r) {
-    TRY(config_put_u32(r, "block_count", r->n_layer + r->n_mtp));
-    return r->n_mtp ? config_put_u32(r, "nextn_predict_layers", r->n_mtp) : 0;
+    TRY(config_add_u32(r, "block_count", r->n_layer + r->n_mtp));
+    return r->n_mtp ? config_add_u32(r, "nextn_predict_layers", r->n_mtp) : 0;
 }
 
 /* Writes the width of the FFN of each layer: layers that read the keys of others may have one that
@@ -362,14 +362,14 @@ static int config_feed_forward(struct reader *r) {
     if (yyjson_get_bool(config_first(r, "use_double_wide_mlp")))
         return config_wide_feed_forward(r, n);
     if (!r->row->adjusts_ff || (adjusts && !yyjson_get_bool(adjusts)))
-        return config_put_u32(r, "feed_forward_length", n);
+        return config_add_u32(r, "feed_forward_length", n);
     TRY(config_whole(r, "block_multiple_of", 256, 1, 1 << 20, &multiple));
     if (isnan(factor))
         factor = 1;
     if (!(factor > 0 && factor <= 64))
         return config_bad(r, "block_ffn_dim_multiplier");
     n = (uint32_t)(factor * (2 * n / 3));
-    return config_put_u32(r, "feed_forward_length", (n + multiple - 1) / multiple * multiple);
+    return config_add_u32(r, "feed_forward_length", (n + multiple - 1) / multiple * multiple);
 }
 
 /* Refuses experts that the engine would pick or weigh otherwise. */
@@ -427,7 +427,7 @@ static int rope_copy(struct reader *r, const struct config_rope *p, const char *
                      const char *to) {
     double v = rope_number(p, key);
 
-    return isfinite(v) ? config_put_f32(r, to, v) : 0;
+    return isfinite(v) ? config_add_f32(r, to, v) : 0;
 }
 
 /* Adds a vector of @n values of F32, whose place *data is. */
@@ -507,9 +507,9 @@ static int rope_long(struct reader *r, const struct config_rope *p) {
         factor = rope_number(p, "attention_factor");
     else if (context > original)
         factor = sqrt(1 + log(context / original) / log(original));
-    TRY(config_put_text(r, config_name(r, "rope.scaling.type").s, "longrope"));
-    TRY(config_put_u32(r, "rope.scaling.original_context_length", (uint32_t)original));
-    TRY(config_put_f32(r, "rope.scaling.attn_factor", factor));
+    TRY(config_add_text(r, config_name(r, "rope.scaling.type").s, "longrope"));
+    TRY(config_add_u32(r, "rope.scaling.original_context_length", (uint32_t)original));
+    TRY(config_add_f32(r, "rope.scaling.attn_factor", factor));
     TRY(rope_factors(r, p, "long_factor", "rope_factors_long.weight"));
     return rope_factors(r, p, "short_factor", "rope_factors_short.weight");
 }
@@ -520,25 +520,25 @@ static int rope_yarn(struct reader *r, const struct config_rope *p) {
 
     if (!(factor >= 1))
         return config_bad(r, "rope_scaling");
-    TRY(config_put_text(r, config_name(r, "rope.scaling.type").s, "yarn"));
-    TRY(config_put_f32(r, "rope.scaling.factor", factor));
+    TRY(config_add_text(r, config_name(r, "rope.scaling.type").s, "yarn"));
+    TRY(config_add_f32(r, "rope.scaling.factor", factor));
     if (original >= 1 && original < 1 << 30)
-        TRY(config_put_u32(r, "rope.scaling.original_context_length", (uint32_t)original));
+        TRY(config_add_u32(r, "rope.scaling.original_context_length", (uint32_t)original));
     TRY(rope_copy(r, p, "beta_fast", "rope.scaling.yarn_beta_fast"));
     TRY(rope_copy(r, p, "beta_slow", "rope.scaling.yarn_beta_slow"));
     double all = rope_number(p, "mscale_all_dim");
     if (isfinite(all)) /* files of latent attention have the product with YaRN's own factor */
-        TRY(config_put_f32(r, "rope.scaling.yarn_log_multiplier",
+        TRY(config_add_f32(r, "rope.scaling.yarn_log_multiplier",
                            r->row->latent ? 0.1 * all : all));
     TRY(rope_copy(r, p, "llama_4_scaling_beta", "attention.temperature_scale"));
     /* GGUF's factor is beside the one that follows from `factor` */
     if (given > 0)
-        return config_put_f32(r, "rope.scaling.attn_factor", given / (1 + 0.1 * log(factor)));
+        return config_add_f32(r, "rope.scaling.attn_factor", given / (1 + 0.1 * log(factor)));
     return 0;
 }
 
 static int rope_linear(struct reader *r, const struct config_rope *p) {
-    TRY(config_put_text(r, config_name(r, "rope.scaling.type").s, "linear"));
+    TRY(config_add_text(r, config_name(r, "rope.scaling.type").s, "linear"));
     return rope_copy(r, p, "factor", "rope.scaling.factor");
 }
 
@@ -567,7 +567,7 @@ static int config_pictures(struct reader *r) {
 
     if (n == 0 || n > r->n_layer)
         return 0;
-    return config_put_u32(r, "n_deepstack_layers", (uint32_t)n);
+    return config_add_u32(r, "n_deepstack_layers", (uint32_t)n);
 }
 
 static int rope_plain(struct reader *r, const struct config_rope *p) {
@@ -611,7 +611,7 @@ static int rope_find(struct reader *r, struct config_rope *p) {
     if (isnan(p->base))
         p->base = 10000;
     if (yyjson_is_num(yyjson_obj_get(window, "rope_theta")))
-        TRY(config_put_f32(r, "rope.freq_base_swa",
+        TRY(config_add_f32(r, "rope.freq_base_swa",
                            yyjson_get_num(yyjson_obj_get(window, "rope_theta"))));
     return 0;
 }
@@ -620,10 +620,10 @@ static int config_rope(struct reader *r) {
     struct config_rope p;
 
     TRY(rope_find(r, &p));
-    TRY(config_put_u32(r, "rope.dimension_count", p.n_rot));
+    TRY(config_add_u32(r, "rope.dimension_count", p.n_rot));
     if (r->row->two_heads)
-        TRY(config_put_u32(r, "rope.dimension_count_swa", r->head_dim));
-    TRY(config_put_f32(r, "rope.freq_base", p.base));
+        TRY(config_add_u32(r, "rope.dimension_count_swa", r->head_dim));
+    TRY(config_add_f32(r, "rope.freq_base", p.base));
     TRY(rope_sections(r, &p));
     yyjson_val *type = json_given(p.from, "rope_type");
     type = type ? type : json_given(p.from, "type");
@@ -643,21 +643,21 @@ static int config_heads(struct reader *r) {
 
     if (!r->row->latent) {
         TRY(config_key_heads(r));
-        TRY(config_put_u32(r, "attention.key_length", r->full_dim));
-        TRY(config_put_u32(r, "attention.value_length", r->full_dim));
+        TRY(config_add_u32(r, "attention.key_length", r->full_dim));
+        TRY(config_add_u32(r, "attention.value_length", r->full_dim));
         if (!r->row->two_heads)
             return 0;
-        TRY(config_put_u32(r, "attention.key_length_swa", r->head_dim));
-        return config_put_u32(r, "attention.value_length_swa", r->head_dim);
+        TRY(config_add_u32(r, "attention.key_length_swa", r->head_dim));
+        return config_add_u32(r, "attention.value_length_swa", r->head_dim);
     }
     TRY(config_whole(r, "kv_lora_rank", 0, 1, 1 << 16, &rank));
     TRY(config_whole(r, "qk_nope_head_dim", 0, 1, 1 << 12, &nope));
     TRY(config_whole(r, "v_head_dim", 0, 1, 1 << 12, &value));
-    TRY(config_put_u32(r, "attention.head_count_kv", 1));
-    TRY(config_put_u32(r, "attention.key_length", rank + r->head_dim));
-    TRY(config_put_u32(r, "attention.value_length", rank));
-    TRY(config_put_u32(r, "attention.key_length_mla", nope + r->head_dim));
-    return config_put_u32(r, "attention.value_length_mla", value);
+    TRY(config_add_u32(r, "attention.head_count_kv", 1));
+    TRY(config_add_u32(r, "attention.key_length", rank + r->head_dim));
+    TRY(config_add_u32(r, "attention.value_length", rank));
+    TRY(config_add_u32(r, "attention.key_length_mla", nope + r->head_dim));
+    return config_add_u32(r, "attention.value_length_mla", value);
 }
 
 /* Refuses choices of experts that latent attention's models have and the engine has not. */
@@ -689,7 +689,7 @@ static int config_hybrid(struct reader *r) {
     TRY(config_whole(r, "linear_key_head_dim", dim, 1, 1024, &key_dim));
     if (key_dim != dim)
         return config_bad(r, "linear_value_head_dim");
-    TRY(config_put_u32(r, "ssm.inner_size", heads * dim));
+    TRY(config_add_u32(r, "ssm.inner_size", heads * dim));
     if (r->row->grouped_heads)
         TRY(gguf_keys_bool(&r->build.keys, config_name(r, "ssm.grouped_heads").s, true));
     if (!types)
@@ -741,8 +741,8 @@ int reader_write_sampling(struct reader *r, const char *text, size_t len) {
 }
 
 int reader_write_keys(struct reader *r) {
-    TRY(config_put_text(r, "general.architecture", r->row->arch));
-    TRY(config_put_text(r, "general.type", "model"));
+    TRY(config_add_text(r, "general.architecture", r->row->arch));
+    TRY(config_add_text(r, "general.type", "model"));
     TRY(config_layers(r));
     TRY(config_feed_forward(r));
     TRY(config_convert(r, arch_keys));
@@ -752,7 +752,7 @@ int reader_write_keys(struct reader *r) {
     TRY(config_blocks(r));
     TRY(config_check_choice(r));
     if (r->row->gating)
-        TRY(config_put_u32(r, "expert_gating_func", r->row->gating));
+        TRY(config_add_u32(r, "expert_gating_func", r->row->gating));
     TRY(config_windows(r));
     TRY(config_check_experts(r));
     TRY(config_check_plain_layers(r));

@@ -78,7 +78,7 @@ static void st_skip_blanks(struct st_cursor *c) {
 }
 
 /* Takes the character @want after blanks if it is the next one. */
-static bool st_take(struct st_cursor *c, char want) {
+static bool st_accept(struct st_cursor *c, char want) {
     st_skip_blanks(c);
     if (c->at >= c->len || c->text[c->at] != want)
         return false;
@@ -87,7 +87,7 @@ static bool st_take(struct st_cursor *c, char want) {
 }
 
 static int st_need(struct st_cursor *c, char want) {
-    return st_take(c, want) ? 0 : st_fail(c, "'%c' is missing", want);
+    return st_accept(c, want) ? 0 : st_fail(c, "'%c' is missing", want);
 }
 
 static int st_string(struct st_cursor *c, struct st_text *out) {
@@ -129,13 +129,13 @@ static int st_number(struct st_cursor *c, uint64_t *out) {
 static int st_numbers(struct st_cursor *c, uint32_t max, uint64_t *out, uint32_t *n) {
     *n = 0;
     TRY(st_need(c, '['));
-    if (st_take(c, ']'))
+    if (st_accept(c, ']'))
         return 0;
     do {
         if (*n == max)
             return st_fail(c, "more than %u numbers", max);
         TRY(st_number(c, &out[(*n)++]));
-    } while (st_take(c, ','));
+    } while (st_accept(c, ','));
     return st_need(c, ']');
 }
 
@@ -161,13 +161,13 @@ static int st_metadata(struct st_cursor *c) {
     struct st_text s;
 
     TRY(st_need(c, '{'));
-    if (st_take(c, '}'))
+    if (st_accept(c, '}'))
         return 0;
     do {
         TRY(st_string(c, &s));
         TRY(st_need(c, ':'));
         TRY(st_string(c, &s));
-    } while (st_take(c, ','));
+    } while (st_accept(c, ','));
     return st_need(c, '}');
 }
 
@@ -248,7 +248,7 @@ static int st_tensor_of(struct st_list *l, struct st_cursor *c, struct st_text n
         TRY(st_string(c, &key));
         TRY(st_need(c, ':'));
         TRY(st_member(c, key, &t, place, &seen));
-    } while (st_take(c, ','));
+    } while (st_accept(c, ','));
     TRY(st_need(c, '}'));
     if (seen != 7)
         return st_fail(c, "tensor '%s' lacks dtype, shape or data_offsets", t.name);
@@ -318,7 +318,7 @@ int st_parse(struct st_list *l, uint32_t file, const char *text, size_t len, uin
 
     assert(start <= file_bytes);
     TRY(st_need(&c, '{'));
-    bool some = !st_take(&c, '}');
+    bool some = !st_accept(&c, '}');
     while (some) {
         TRY(st_string(&c, &name));
         TRY(st_need(&c, ':'));
@@ -330,7 +330,7 @@ int st_parse(struct st_list *l, uint32_t file, const char *text, size_t len, uin
             met = true;
             TRY(st_metadata(&c));
         }
-        some = st_take(&c, ',');
+        some = st_accept(&c, ',');
         if (!some)
             TRY(st_need(&c, '}'));
     }

@@ -305,7 +305,7 @@ int reader_bytes(const struct reader *r, const struct st_tensor *t, uint8_t **ou
     return 0;
 }
 
-static void weights_put(uint8_t *to, size_t i, float v) {
+static void weights_store(uint8_t *to, size_t i, float v) {
     uint32_t word = htole32(mx_bits_of(v));
 
     memcpy(to + i * sizeof(word), &word, sizeof(word));
@@ -328,7 +328,7 @@ static int weights_convert(struct reader *r, const struct st_tensor *t, enum nam
     for (size_t i = 0; i < n; i++) {
         size_t from = rotated ? weights_interleaved(r, i) : i;
 
-        weights_put(to, i, weights_changed(r, how, weights_value(t->type, bytes, from)));
+        weights_store(to, i, weights_changed(r, how, weights_value(t->type, bytes, from)));
     }
     return 0;
 }
@@ -368,7 +368,7 @@ static int weights_split_bias(struct reader *r, const struct st_tensor *t, uint3
         snprintf(b.name, sizeof(b.name), "blk.%u.ffn_%s_exps.bias", layer, names[k]);
         TRY(gguf_build_tensor(&r->build, &b, n * sizeof(float), &to));
         for (size_t i = 0; i < n; i++)
-            weights_put(to, i, weights_value(t->type, bytes, 2 * i + k));
+            weights_store(to, i, weights_value(t->type, bytes, 2 * i + k));
     }
     return 0;
 }
@@ -428,7 +428,7 @@ static int weights_factors(struct reader *r, const struct gguf_built *b, const f
     snprintf(s.name, sizeof(s.name), "%.*s.scale", end ? (int)(end - b->name) : 50, b->name);
     TRY(gguf_build_tensor(&r->build, &s, n * sizeof(float), &to));
     for (uint32_t i = 0; i < n; i++)
-        weights_put(to, i, factor[i]);
+        weights_store(to, i, factor[i]);
     return 0;
 }
 
@@ -448,8 +448,8 @@ static int weights_quantised(struct reader *r, const struct st_tensor *t, const 
 }
 
 /* Keeps a matrix of an expert for weights_add_experts(). */
-static int weights_keep_expert(struct weights *w, const struct weight_place *p,
-                               const struct st_tensor *t) {
+static int weights_add_expert(struct weights *w, const struct weight_place *p,
+                              const struct st_tensor *t) {
     if (!ARRAY_GROW(w->expert, w->n_experts, w->cap, 256))
         return -ENOMEM;
     struct weight_expert *e = &w->expert[w->n_experts++];
@@ -483,7 +483,7 @@ static int weights_add(struct weights *w, const struct st_tensor *t) {
     if (p.name->how == NAME_LEFT_OUT || (tied && strcmp(p.name->to, "output.weight") == 0))
         return 0;
     if (p.name->how == NAME_EXPERT)
-        return weights_keep_expert(w, &p, t);
+        return weights_add_expert(w, &p, t);
     weights_name(b.name, &p);
     if (form == QUANTISED_MATRIX)
         return weights_quantised(r, t, &q, p.name->how, &b);

@@ -21,7 +21,7 @@
  *                           call, so that a called rule always reads something
  *   make_rules()            NFA (nfa.c) and DFA (dfa.c) of each rule; a repetition that is too
  *                           large to copy becomes a counted call of a rule that is added here
- *   members_keep(), ...     copies of tables that live in the build's arena
+ *   members_copy(), ...     copies of tables that live in the build's arena
  *   automaton_analyse()     cuts off states from which no end can be reached, so that a text never
  *                           gets stuck; refuses left recursion; first and follow bytes of rules
  *   distinct_new()          lower bounds of the number of texts, for items that must differ
@@ -85,7 +85,7 @@ static int make_rules(struct maker *m) {
 
 /* Copies the fewest characters to the end of the rule for each state of rules that count
  * characters. */
-static int keep_needs(struct build *b, struct grammar *g) {
+static int copy_needs(struct build *b, struct grammar *g) {
     for (uint32_t i = 0; i < g->n_rules; i++) {
         const struct rule *from = &b->rule[i];
         uint32_t start = g->rule[i].start;
@@ -131,7 +131,7 @@ static int make_tables(struct build *b, struct grammar *g) {
 }
 
 /* Copies the tries of names, which live in the build's arena, into the grammar. */
-static int keep_names(struct build *b, struct grammar *g) {
+static int copy_names(struct build *b, struct grammar *g) {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < g->n_descs; i++)
@@ -184,10 +184,10 @@ int automaton_new(struct grammar **out, struct build *b, uint32_t root) {
     }
     maker_free(&m);
     TRY(b->failed);
-    TRY(keep_needs(b, g));
-    TRY(members_keep(b, g));
+    TRY(copy_needs(b, g));
+    TRY(members_copy(b, g));
     TRY(automaton_analyse(b, g));
-    TRY(keep_names(b, g));
+    TRY(copy_names(b, g));
     TRY(members_spans(b, g));
     TRY(distinct_new(b, g));
     TRY(make_tables(b, g));

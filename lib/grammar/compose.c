@@ -238,7 +238,8 @@ static bool part_known(struct grammar_builder *b, struct part_key *k) {
 }
 
 /* Adds @e, which was made of @k, to the parts and returns its number. */
-static grammar_part part_keep(struct grammar_builder *b, const struct part_key *k, struct expr *e) {
+static grammar_part part_insert(struct grammar_builder *b, const struct part_key *k,
+                                struct expr *e) {
     struct part_key own = *k;
     char *copy = arena_strndup(&b->b.arena, k->bytes, k->len);
 
@@ -256,7 +257,7 @@ static grammar_part part_keep(struct grammar_builder *b, const struct part_key *
 grammar_part grammar_literal(struct grammar_builder *b, const char *text, size_t len) {
     struct part_key k = {.bytes = text, .len = len, .kind = PART_LITERAL};
 
-    return part_known(b, &k) ? k.part : part_keep(b, &k, part_literal(&b->b, text, len));
+    return part_known(b, &k) ? k.part : part_insert(b, &k, part_literal(&b->b, text, len));
 }
 
 /* Hashes @e, or as much of it as *@left parts are; equal expressions have equal hashes. Schemas of
@@ -338,7 +339,7 @@ grammar_part grammar_part_of(struct grammar_builder *b, const struct grammar_sou
     b->mixed = b->mixed || (before && src->param && strcmp(before, src->param) != 0);
     if (part_known(b, &k))
         return k.part;
-    return part_keep(b, &k, part_rule(b, part_read(&b->b, src)));
+    return part_insert(b, &k, part_rule(b, part_read(&b->b, src)));
 }
 
 static grammar_part part_combine(struct grammar_builder *b, const grammar_part *part, size_t n,
@@ -352,8 +353,8 @@ static grammar_part part_combine(struct grammar_builder *b, const grammar_part *
     for (size_t i = 0; i < n && !b->b.failed; i++)
         expr_vec_add(&b->b, &v, compose_part_at(b, part[i]));
     if (either)
-        return part_keep(b, &k, expr_alt_of(&b->b, &v));
-    return part_keep(b, &k, expr_seq_of(&b->b, &v));
+        return part_insert(b, &k, expr_alt_of(&b->b, &v));
+    return part_insert(b, &k, expr_seq_of(&b->b, &v));
 }
 
 grammar_part grammar_sequence(struct grammar_builder *b, const grammar_part *part, size_t n) {
@@ -384,7 +385,7 @@ grammar_part grammar_repeat(struct grammar_builder *b, grammar_part part, gramma
         return k.part;
     struct expr *sep = separator == GRAMMAR_NO_PART ? NULL : compose_part_at(b, separator);
 
-    return part_keep(b, &k, part_repeated(&b->b, compose_part_at(b, part), sep, min, max));
+    return part_insert(b, &k, part_repeated(&b->b, compose_part_at(b, part), sep, min, max));
 }
 
 /* Makes the text a rule of its own, as that of a source. */
@@ -394,7 +395,7 @@ grammar_part grammar_free_text(struct grammar_builder *b, const char *stop, size
     if (part_known(b, &k))
         return k.part;
     b->b.is_schema = true; /* classes are made when needed: tools may have many such texts */
-    return part_keep(b, &k, part_rule(b, text_without(&b->b, stop, len)));
+    return part_insert(b, &k, part_rule(b, text_without(&b->b, stop, len)));
 }
 
 /* ---- members ---- */
@@ -456,7 +457,7 @@ grammar_part grammar_members(struct grammar_builder *b, const struct grammar_mem
     }
     if (part_known(b, &k))
         return k.part;
-    return part_keep(b, &k, members_make(b, m, n, before));
+    return part_insert(b, &k, members_make(b, m, n, before));
 }
 
 int grammar_build(struct grammar **out, struct grammar_builder *b, grammar_part root,

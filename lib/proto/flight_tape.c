@@ -16,8 +16,8 @@
 
 /* Writes @len bytes at byte @at, counted over everything that was ever written: the ring wraps
  * around. */
-static void flight_put(struct flight_tape *t, uint32_t size, uint64_t at, const void *data,
-                       uint32_t len) {
+static void flight_write(struct flight_tape *t, uint32_t size, uint64_t at, const void *data,
+                         uint32_t len) {
     uint32_t from = (uint32_t)(at % size), n = MIN(len, size - from);
 
     assert(len <= size);
@@ -25,7 +25,7 @@ static void flight_put(struct flight_tape *t, uint32_t size, uint64_t at, const 
     memcpy(t->ring, (const uint8_t *)data + n, len - n);
 }
 
-/* Reads @len bytes at byte @at, counted as for flight_put(). */
+/* Reads @len bytes at byte @at, counted as for flight_write(). */
 static void flight_get(const uint8_t *ring, uint32_t size, uint64_t at, void *data, uint32_t len) {
     uint32_t from = (uint32_t)(at % size), n = MIN(len, size - from);
 
@@ -42,9 +42,9 @@ void flight_tape_write(struct flight_tape *t, uint32_t size, const void *data, u
         return;
     __atomic_store_n(&t->n_begun, at + len + FRAME, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE);
-    flight_put(t, size, at, &len, sizeof(len));
-    flight_put(t, size, at + sizeof(len), data, len);
-    flight_put(t, size, at + sizeof(len) + len, &len, sizeof(len));
+    flight_write(t, size, at, &len, sizeof(len));
+    flight_write(t, size, at + sizeof(len), data, len);
+    flight_write(t, size, at + sizeof(len) + len, &len, sizeof(len));
     __atomic_store_n(&t->n_bytes, at + len + FRAME, __ATOMIC_RELEASE);
 }
 

@@ -468,7 +468,7 @@ void msg_submit_drop(struct submit_parts *p, uint64_t id) {
         submit_parts_deinit(p);
 }
 
-int msg_submit_take_part(struct submit_parts *p, const void *data, uint32_t len) {
+int msg_submit_add_part(struct submit_parts *p, const void *data, uint32_t len) {
     struct msg_submit_part head;
 
     if (len <= sizeof(head))

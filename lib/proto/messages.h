@@ -403,7 +403,7 @@ uint32_t msg_submit_len(const struct submit *m);
 int msg_submit_pack_part(struct buf *out, const struct submit *m, uint32_t at);
 /* Takes a SUBMIT_PART. Returns 1 when it was the last one: then p->text is the payload of the
  * SUBMIT; 0; -EPROTO or -ENOMEM. */
-int msg_submit_take_part(struct submit_parts *p, const void *data, uint32_t len);
+int msg_submit_add_part(struct submit_parts *p, const void *data, uint32_t len);
 /* Forgets the parts, if they are those of request @id. */
 void msg_submit_drop(struct submit_parts *p, uint64_t id);
 void submit_parts_deinit(struct submit_parts *p); /* forgets the parts; accepts a zeroed one */

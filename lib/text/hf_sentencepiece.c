@@ -76,7 +76,7 @@ static bool proto_varint(struct proto *m, uint64_t *out) {
 }
 
 /* Reads @n bytes. */
-static bool proto_take(struct proto *m, uint64_t n, struct gguf_str *out) {
+static bool proto_read(struct proto *m, uint64_t n, struct gguf_str *out) {
     if (n > (uint64_t)(m->end - m->p))
         return false;
     *out = (struct gguf_str){(const char *)m->p, (size_t)n};
@@ -95,10 +95,10 @@ static bool proto_next(struct proto *m, struct proto_field *f) {
     case PROTO_VARINT:
         return proto_varint(m, &f->number);
     case PROTO_BYTES:
-        return proto_varint(m, &f->number) && proto_take(m, f->number, &f->bytes);
+        return proto_varint(m, &f->number) && proto_read(m, f->number, &f->bytes);
     case PROTO_FIXED32:
     case PROTO_FIXED64:
-        if (!proto_take(m, (f->key & 7) == PROTO_FIXED32 ? 4 : 8, &bits))
+        if (!proto_read(m, (f->key & 7) == PROTO_FIXED32 ? 4 : 8, &bits))
             return false;
         memcpy(&f->number, bits.data, bits.len);
         f->number = le64toh(f->number);

@@ -102,7 +102,7 @@ static int add_char(struct words *w, uint32_t c) {
 }
 
 /* Handles one character of the normalised text. */
-static int take_char(struct words *w, uint32_t c) {
+static int add_normal_char(struct words *w, uint32_t c) {
     if (w->t->lower && c >= 0x80)
         c = (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
     else if (w->t->lower && c >= 'A' && c <= 'Z')
@@ -115,17 +115,17 @@ static int take_char(struct words *w, uint32_t c) {
 }
 
 /* Handles a character without its accents. */
-static int take_stripped(struct words *w, uint32_t c) {
+static int add_stripped(struct words *w, uint32_t c) {
     utf8proc_int32_t part[DECOMPOSED_MAX];
     int boundary = 0, r;
     utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)c, part, DECOMPOSED_MAX,
                                                  UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &boundary);
 
     if (n < 1 || n > DECOMPOSED_MAX)
-        return take_char(w, c);
+        return add_normal_char(w, c);
     for (utf8proc_ssize_t i = 0; i < n; i++)
         if (utf8proc_category(part[i]) != UTF8PROC_CATEGORY_MN &&
-            (r = take_char(w, (uint32_t)part[i])) != 0)
+            (r = add_normal_char(w, (uint32_t)part[i])) != 0)
             return r;
     return 0;
 }
@@ -141,9 +141,9 @@ int wordpiece_encode(struct words *w, const char *text, size_t len) {
         if ((c < 0x80 ? unicode_ascii_class[c] : unicode_wide_class(c)) & UC_SPACE)
             TRY(wordpiece_end_word(w));
         else if (c < 0x80 || !w->t->strip)
-            TRY(take_char(w, c));
+            TRY(add_normal_char(w, c));
         else
-            TRY(take_stripped(w, c));
+            TRY(add_stripped(w, c));
     }
     return wordpiece_end_word(w);
 }

@@ -37,7 +37,7 @@ static void close_told(struct told *t) {
     t->kind = 0;
 }
 
-static void tell_text(struct told *t, char kind, yyjson_val *text, bool begins) {
+static void notify_text(struct told *t, char kind, yyjson_val *text, bool begins) {
     if (!yyjson_get_len(text))
         return;
     if (t->kind != kind || begins) {
@@ -89,9 +89,9 @@ static void tell_message(struct told *t, yyjson_val *m, struct pieces *p) {
     size_t i, n;
     yyjson_val *call;
 
-    tell_text(t, 'R', yyjson_obj_get(m, "reasoning_content"), false);
-    tell_text(t, 'R', yyjson_obj_get(m, "thinking"), false);
-    tell_text(t, 'C', yyjson_obj_get(m, "content"), false);
+    notify_text(t, 'R', yyjson_obj_get(m, "reasoning_content"), false);
+    notify_text(t, 'R', yyjson_obj_get(m, "thinking"), false);
+    notify_text(t, 'C', yyjson_obj_get(m, "content"), false);
     yyjson_arr_foreach(yyjson_obj_get(m, "tool_calls"), i, n, call) {
         yyjson_val *f = yyjson_obj_get(call, "function"), *args = yyjson_obj_get(f, "arguments");
 
@@ -108,8 +108,8 @@ static void tell_message(struct told *t, yyjson_val *m, struct pieces *p) {
 }
 
 static void tell_block(struct told *t, yyjson_val *b) {
-    tell_text(t, 'R', yyjson_obj_get(b, "thinking"), true);
-    tell_text(t, 'C', yyjson_obj_get(b, "text"), true);
+    notify_text(t, 'R', yyjson_obj_get(b, "thinking"), true);
+    notify_text(t, 'C', yyjson_obj_get(b, "text"), true);
     if (yyjson_equals_str(yyjson_obj_get(b, "type"), "tool_use"))
         tell_object(t, yyjson_obj_get(b, "name"), yyjson_obj_get(b, "input"));
 }
@@ -120,7 +120,7 @@ static void tell_item(struct told *t, yyjson_val *item) {
     size_t i, n;
 
     yyjson_arr_foreach(yyjson_obj_get(item, "content"), i, n, part)
-        tell_text(t, reasoning ? 'R' : 'C', yyjson_obj_get(part, "text"), true);
+        notify_text(t, reasoning ? 'R' : 'C', yyjson_obj_get(part, "text"), true);
     if (args)
         tell_call(t, yyjson_obj_get(item, "name"), yyjson_get_str(args), yyjson_get_len(args));
 }
@@ -145,8 +145,8 @@ static void tell_root(struct told *t, yyjson_val *root, struct pieces *p) {
         v = yyjson_ptr_get(root, "/content_block/name");
         snprintf(p->name, sizeof(p->name), "%s", v ? yyjson_get_str(v) : "");
     }
-    tell_text(t, 'R', yyjson_obj_get(delta, "thinking"), false);
-    tell_text(t, 'C', yyjson_obj_get(delta, "text"), false);
+    notify_text(t, 'R', yyjson_obj_get(delta, "thinking"), false);
+    notify_text(t, 'C', yyjson_obj_get(delta, "text"), false);
     v = yyjson_obj_get(delta, "partial_json");
     buf_add(&p->args, yyjson_get_str(v), yyjson_get_len(v));
 }

@@ -31,7 +31,7 @@ static uint32_t flood(struct scene *s, uint32_t tenant, uint32_t address, int st
 
     memcpy(x.peer + 1, &address, sizeof(address));
     for (uint32_t i = 0; i < n; i++)
-        written += log_limit_take(&s->l, tenant ? &s->tenant[tenant] : NULL, &x, s->now);
+        written += log_limit_allows(&s->l, tenant ? &s->tenant[tenant] : NULL, &x, s->now);
     return written;
 }
 

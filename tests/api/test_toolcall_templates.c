@@ -244,7 +244,7 @@ Test(toolcall_templates, formats_of_few_sets_of_variables_are_kept) {
     for (int i = 0; i < 1000; i++) {
         snprintf(key, sizeof(key), "{\"i\":%d}", i);
         cr_expect(!family_formats_get(&f, key, &got));
-        family_formats_put(&f, key, i % 2 ? hermes : NULL);
+        family_formats_insert(&f, key, i % 2 ? hermes : NULL);
         cr_expect(family_formats_get(&f, key, &got));
         cr_expect_eq(got, i % 2 ? hermes : NULL);
         cr_expect_leq(f.n, FAMILY_KWARGS_KEPT);
@@ -253,7 +253,7 @@ Test(toolcall_templates, formats_of_few_sets_of_variables_are_kept) {
     cr_expect(family_formats_get(&f, "{\"i\":990}", &got));
     memset(key, 'x', sizeof(key) - 1);
     key[sizeof(key) - 1] = 0;
-    family_formats_put(&f, key, hermes);
+    family_formats_insert(&f, key, hermes);
     cr_expect(!family_formats_get(&f, key, &got), "large ones are not kept");
     family_formats_deinit(&f);
 }

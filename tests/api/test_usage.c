@@ -392,7 +392,7 @@ Test(usage, what_follows_a_transaction_is_not_done_on_the_loop, .init = setup, .
         struct noting n = {.fails = i == 1};
 
         n.job = (struct state_job){.run = note_run, .committed = note_committed, .done = note_done};
-        state_put(&p.state, &n.job);
+        state_submit(&p.state, &n.job);
         while (!n.was_done)
             uv_run(&p.loop, UV_RUN_ONCE);
         cr_expect_eq(n.was_committed, !n.fails);

@@ -52,7 +52,7 @@ static void close_text(struct told *t) {
     t->kind = 0;
 }
 
-static void tell_text(struct told *t, char kind, const struct toolcall_event *e) {
+static void notify_text(struct told *t, char kind, const struct toolcall_event *e) {
     cr_assert_neq(t->kind, 'F', "text inside a call");
     cr_assert_gt(e->len, 0);
     if (t->kind != kind) {
@@ -97,10 +97,10 @@ static int on_event(void *ctx, const struct toolcall_event *e) {
 
     switch (e->kind) {
     case TOOLCALL_CONTENT:
-        tell_text(t, 'C', e);
+        notify_text(t, 'C', e);
         break;
     case TOOLCALL_REASONING:
-        tell_text(t, 'R', e);
+        notify_text(t, 'R', e);
         break;
     case TOOLCALL_BEGIN:
         cr_assert_neq(t->kind, 'F', "a call inside a call");

@@ -83,7 +83,7 @@ int main(void) {
                                   .tenant = (uint32_t)rng_below(&rng, 9),
                                   .weight = 1 + (double)rng_below(&rng, 3),
                                   .background = rng_below(&rng, 9) == 0};
-            r = jobs_put(pool, &p->job);
+            r = jobs_submit(pool, &p->job);
             assert(r == 0);
             n_put++;
         } else if (rng_below(&rng, 30) == 0) {

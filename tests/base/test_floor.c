@@ -139,10 +139,10 @@ Test(log, level_is_told_by_the_environment) {
         {"3", WLOG_ERROR}, {"7", WLOG_DEBUG}, {"2", WLOG_INFO}, {"8", WLOG_INFO}, {"", WLOG_INFO}};
 
     unsetenv("WEFT_LOG_LEVEL");
-    cr_expect_eq(log_told_level(), WLOG_INFO);
+    cr_expect_eq(log_requested_level(), WLOG_INFO);
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         setenv("WEFT_LOG_LEVEL", cases[i].text, 1);
-        cr_expect_eq(log_told_level(), cases[i].level, "%s", cases[i].text);
+        cr_expect_eq(log_requested_level(), cases[i].level, "%s", cases[i].text);
     }
     log_set_level(WLOG_WARN);
     cr_expect_str_eq(log_level_variable(), "WEFT_LOG_LEVEL=4");

@@ -70,7 +70,7 @@ static struct jobs *pool(uint32_t n_running, uint32_t n_threads) {
 static void put(struct jobs *p, struct piece *e, uint32_t tenant, int64_t work_ns) {
     e->work_ns = work_ns;
     e->job = (struct job){.run = run, .done = done, .tenant = tenant, .weight = 1};
-    cr_assert_eq(jobs_put(p, &e->job), 0);
+    cr_assert_eq(jobs_submit(p, &e->job), 0);
 }
 
 static void settle(struct jobs *p) {
@@ -192,7 +192,7 @@ Test(jobs, what_runs_in_the_background_waits_for_all_others) {
 
     back.work_ns = 20000000;
     back.job = (struct job){.run = run, .done = done, .tenant = 1, .weight = 1, .background = true};
-    cr_assert_eq(jobs_put(p, &back.job), 0);
+    cr_assert_eq(jobs_submit(p, &back.job), 0);
     wait_for(&back.ran);
     for (int k = 0; k < 4; k++)
         put(p, &front[k], 2, 10000000);

@@ -119,22 +119,22 @@ Test(expert_file, counts_are_kept_while_a_worker_lives) {
     int v = 0;
 
     open_of(&f, experts);
-    expert_file_keep(&f, 0, now);
+    expert_file_save_due(&f, 0, now);
     wait_for_copies();
     cr_expect_eq(kept(&f), -1);
     write_counts(&f, 1);
-    expert_file_keep(&f, 100, now);
+    expert_file_save_due(&f, 100, now);
     wait_for_copies();
     cr_expect_eq(kept(&f), 1);
     write_counts(&f, 2);
-    expert_file_keep(&f, 200, now + 9 * MINUTE);
+    expert_file_save_due(&f, 200, now + 9 * MINUTE);
     wait_for_copies();
     cr_expect_eq(kept(&f), 1);
-    expert_file_keep(&f, 200, now + 10 * MINUTE);
+    expert_file_save_due(&f, 200, now + 10 * MINUTE);
     wait_for_copies();
     cr_expect_eq(kept(&f), 2);
     write_counts(&f, 3);
-    expert_file_keep(&f, 200, now + 30 * MINUTE); /* no pick was counted */
+    expert_file_save_due(&f, 200, now + 30 * MINUTE); /* no pick was counted */
     wait_for_copies();
     cr_expect_eq(kept(&f), 2);
     open_of(&next, experts);

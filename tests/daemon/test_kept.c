@@ -67,7 +67,7 @@ static int packed(const uint8_t key[ENGINE_KEEP_KEY], uint64_t n_bytes) {
 
 /* Makes a list with files "a" of 10 bytes and "b" of 200, which the service manager passed on. */
 static struct kept *inherited(void) {
-    static const struct kept_opts o = {.keep = keep, .forget = forget};
+    static const struct kept_opts o = {.store = keep, .forget = forget};
     struct kept *k;
 
     cr_assert_eq(kept_new(&k, &o), 0);
@@ -148,7 +148,7 @@ Test(kept, a_file_is_kept_once_the_weights_are_in_it) {
     *told = 0;
     fd = kept_fd(g);
     cr_expect_str_neq(name, other);
-    kept_leave(k);
+    kept_stop_passing(k);
     kept_release(f, false);
     kept_free(k);
     expect_told(""); /* the next start gets them */

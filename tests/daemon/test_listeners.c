@@ -211,7 +211,7 @@ Test(listeners, a_chosen_admin_socket_is_handed_on) {
     set("admin-socket", "auto");
     set("listen", "127.0.0.1:0");
     setenv("XDG_RUNTIME_DIR", folder, 1);
-    cr_assert_eq(listeners_take(&l, NULL, &err), 0, "%s", err.message);
+    cr_assert_eq(listeners_inherit(&l, NULL, &err), 0, "%s", err.message);
     cr_assert_eq(listeners_open(&l, &err), 0, "%s", err.message);
     cr_expect_str_eq(l.chosen, "");
     cr_expect(strstr(passed_on(), name), "%s", passed_on());
@@ -259,7 +259,7 @@ Test(listeners, sockets_of_the_service_manager_come_first) {
     pass(http, "http");
     pass(admin, "admin");
     set("listen", "127.0.0.1:0");
-    cr_assert_eq(listeners_take(&l, NULL, &err), 0, "%s", err.message);
+    cr_assert_eq(listeners_inherit(&l, NULL, &err), 0, "%s", err.message);
     cr_expect(listeners_managed(&l, false) && listeners_managed(&l, true));
     cr_assert_eq(listeners_open(&l, &err), 0, "%s", err.message);
     cr_expect_str_eq(l.url, "inherited sockets");
@@ -296,7 +296,7 @@ Test(listeners, sockets_of_the_previous_daemon_are_kept) {
     snprintf(name, sizeof(name), "admin=%s", in_folder("a2"));
     pass(old_admin, name);
     pending = true;
-    cr_assert_eq(listeners_take(&l, NULL, &err), 0, "%s", err.message);
+    cr_assert_eq(listeners_inherit(&l, NULL, &err), 0, "%s", err.message);
     cr_assert_eq(listeners_open(&l, &err), 0, "%s", err.message);
     snprintf(text, sizeof(text), "http://127.0.0.1:%d", port);
     cr_expect_str_eq(l.url, text);
@@ -322,7 +322,7 @@ Test(listeners, kept_weights_are_no_sockets) {
     struct err err = {0};
 
     pass(STDERR_FILENO, "weights-1");
-    cr_assert_eq(listeners_take(&l, NULL, &err), 0, "%s", err.message);
+    cr_assert_eq(listeners_inherit(&l, NULL, &err), 0, "%s", err.message);
     cr_expect_str_eq(did, "keep weights-1;");
     cr_expect_eq(l.n, 0);
 }
@@ -331,6 +331,6 @@ Test(listeners, what_is_no_socket_is_refused) {
     struct err err = {0};
 
     pass(STDERR_FILENO, "http");
-    cr_expect_lt(listeners_take(&l, NULL, &err), 0);
+    cr_expect_lt(listeners_inherit(&l, NULL, &err), 0);
     cr_expect(strstr(err.message, "is not a listening stream socket"), "%s", err.message);
 }

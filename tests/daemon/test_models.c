@@ -302,7 +302,7 @@ Test(models, the_device_is_free_when_a_model_that_gives_way_is_unloaded, .timeou
     cr_assert_eq(models_load(models, 1, &err), 0);
     run_until(s, SERVED_LOADING);
     strcpy(s->workers->backend, "cuda");
-    cr_expect(models_give_way(models));
+    cr_expect(models_hand_over(models));
     cr_assert_eq(models_unload(models, 1, &err), 0);
     cr_expect_eq(n_away, 0);
     run_until(s, SERVED_ABSENT);
@@ -333,7 +333,7 @@ static void on_left(void *ctx) {
 Test(models, without_a_disk_tier_nothing_is_waited_for) {
     struct models *all = models;
 
-    models_leave_disk(all, on_left);
+    models_release_disk(all, on_left);
     cr_expect_null(models);
     models = all;
     cr_expect(models->disk_waits);
@@ -381,7 +381,7 @@ Test(models, files_of_the_disk_tier_have_one_user) {
     }
     cr_expect_not(is_free("prefixes-b.kv"));
     cr_expect_not(uv_is_active((uv_handle_t *)&models->disk_timer));
-    models_leave_disk(models, on_left);
+    models_release_disk(models, on_left);
     cr_expect_null(models, "no worker has to leave first");
     models = all;
     for (size_t i = 0; i < 3; i++)
@@ -400,7 +400,7 @@ static void open_guests(struct chan *c, const char *name) {
 
     cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
     chan_init(c, pair[0], MSG_MAX_FRAME, MSG_MAX_QUEUED);
-    models_take_guests(models, name, pair[1]);
+    models_accept_guests(models, name, pair[1]);
     (void)chan_send(c, MSG_READY, NULL, 0); /* fails if no such model is served */
     uv_run(&w.loop, UV_RUN_NOWAIT);
 }

@@ -18,18 +18,18 @@ Test(process, a_flag_is_taken_from_the_arguments) {
     char *argv[] = {"--worker", "a", "--worker", "b", "--worker", NULL};
     int argc = 5;
 
-    cr_expect_not(process_take_flag(&argc, argv, "--work"));
+    cr_expect_not(process_consume_flag(&argc, argv, "--work"));
     cr_expect_eq(argc, 5);
-    cr_expect(process_take_flag(&argc, argv, "--worker"));
+    cr_expect(process_consume_flag(&argc, argv, "--worker"));
     cr_expect_eq(argc, 4);
     cr_expect_str_eq(argv[0], "--worker", "the program's name is no flag");
     cr_expect_str_eq(argv[1], "a");
     cr_expect_str_eq(argv[2], "b");
     cr_expect_str_eq(argv[3], "--worker");
     cr_expect(argv[4] == NULL);
-    cr_expect(process_take_flag(&argc, argv, "--worker"));
+    cr_expect(process_consume_flag(&argc, argv, "--worker"));
     cr_expect(argc == 3 && argv[3] == NULL);
-    cr_expect_not(process_take_flag(&argc, argv, "--worker"));
+    cr_expect_not(process_consume_flag(&argc, argv, "--worker"));
     cr_expect_eq(argc, 3);
 }
 

@@ -250,7 +250,7 @@ Test(service, the_manager_is_told) {
     expect_told("STOPPING=1", 0);
     service_status("2 models");
     expect_told("STATUS=2 models", 0);
-    service_keep(manager, KEPT_PREFIX "7");
+    service_store_fd(manager, KEPT_PREFIX "7");
     expect_told("FDSTORE=1\nFDNAME=" KEPT_PREFIX "7\nFDPOLL=0", 1);
     service_forget(KEPT_PREFIX "7");
     expect_told("FDSTOREREMOVE=1\nFDNAME=" KEPT_PREFIX "7", 0);
@@ -267,7 +267,7 @@ Test(service, only_the_main_process_says_anything) {
     service_hold();
     service_ready();
     service_status("a");
-    service_keep(manager, KEPT_PREFIX "7");
+    service_store_fd(manager, KEPT_PREFIX "7");
     expect_told("", 0);
     service_release();
     service_ready();

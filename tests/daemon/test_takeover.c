@@ -33,7 +33,7 @@ static void on_load(void *ctx) {
     takeover_ready();
 }
 
-static void on_take(void *ctx) {
+static void on_commit(void *ctx) {
     note("take;");
     takeover_taken();
     note("%s", takeover_has_old() && !takeover_is_pending() ? "" : "wrong state;");
@@ -66,7 +66,7 @@ static void live(void) {
     const struct takeover_opts o = {
         .loop = &loop,
         .load = on_load,
-        .take = on_take,
+        .commit = on_commit,
         .main = on_main,
         .guests = on_guests,
         .gone = on_gone,

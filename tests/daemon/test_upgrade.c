@@ -46,19 +46,19 @@ static void on_opened(void *ctx) {
     struct scene *s = ctx;
 
     note(s, "opened;");
-    upgrade_take(s->u); /* has no effect yet */
+    upgrade_commit(s->u); /* has no effect yet */
     upgrade_load(s->u);
 }
 
 static void on_ready(void *ctx) {
     struct scene *s = ctx;
 
-    note(s, "ready%s;", upgrade_takes_requests(s->u) ? " for requests" : "");
+    note(s, "ready%s;", upgrade_accepts_requests(s->u) ? " for requests" : "");
     upgrade_load(s->u); /* has no effect any more */
     if (s->guests)
         upgrade_send_guests(s->u, s->guests, STDERR_FILENO);
     if (!s->stays)
-        upgrade_take(s->u);
+        upgrade_commit(s->u);
 }
 
 static void on_taken(void *ctx, int pid) {
@@ -131,7 +131,7 @@ Test(upgrade, the_next_daemon_takes_over, .timeout = 60) {
     cr_expect_str_eq(s.told, "ready for requests;taken;");
     cr_expect_gt(s.pid, 1, "not the number in the message");
     cr_expect_eq(upgrade_state(s.u), UPGRADE_TAKEN);
-    cr_expect(upgrade_takes_requests(s.u));
+    cr_expect(upgrade_accepts_requests(s.u));
     cr_expect_eq(n_open(), before + 1, "the next daemon sees the end of this process");
     end(&s);
 }
@@ -224,7 +224,7 @@ Test(upgrade, whatever_is_not_expected_fails_it, .timeout = 100) {
     for (size_t i = 0; i < ARRAY_SIZE(all); i++) {
         run(&s, all[i].script, all[i].limit_ms ? all[i].limit_ms : 60000, all[i].waits);
         cr_expect_str_eq(s.told, all[i].told, "%zu: %s", i, s.told);
-        cr_expect_not(upgrade_takes_requests(s.u));
+        cr_expect_not(upgrade_accepts_requests(s.u));
         before = before ? before : n_open();
         cr_expect_eq(n_open(), before);
     }

@@ -406,7 +406,7 @@ Test(workers, one_with_a_full_channel_is_told_of_the_disk_later, .timeout = 60) 
     for (size_t sent = 0; sent < MSG_MAX_QUEUED; sent += sizeof(served))
         workers_report_served(workers, served, SERVED_MAX);
     for (int i = 0; i < 100000 && (told_it = workers_use_disk(workers)); i++)
-        workers_leave_disk(workers); /* both are small and fill the rest */
+        workers_release_disk(workers); /* both are small and fill the rest */
     cr_assert_not(told_it);
     for (int quiet = 0; quiet < 3; quiet = chan_recv(&chan, &f) == 0 ? 0 : quiet + 1)
         world_turns(&world, quiet > 0);
@@ -517,7 +517,7 @@ Test(workers, weights_stay_good_when_a_worker_gives_way_while_it_loads, .timeout
         cr_assert_eq(workers_start(workers), 0);
         if (dies)
             kill_and_wait(SIGTERM, true);
-        cr_expect(workers_give_way(workers));
+        cr_expect(workers_hand_over(workers));
         wait_for_end(pid, false);
         struct kept_file *again = kept_claim(kept, keys[0]);
         cr_expect_eq(again == other, !dies);
@@ -535,7 +535,7 @@ Test(workers, the_next_daemon_may_take_the_requests, .timeout = 60) {
         serve();
         *told = 0;
         if (early) {
-            cr_expect(workers_give_way(workers));
+            cr_expect(workers_hand_over(workers));
             wait_for_end(pid, false);
             expect_told("away;");
         }
@@ -543,7 +543,7 @@ Test(workers, the_next_daemon_may_take_the_requests, .timeout = 60) {
         answer(&other, MSG_READY);
         cr_expect_eq(workers_answer(workers), WORKERS_ACCEPTED);
         cr_expect_not(goes_to(&other));
-        cr_expect_eq(workers_give_way(workers), !early);
+        cr_expect_eq(workers_hand_over(workers), !early);
         if (!early) {
             wait_for_end(pid, false);
             expect_told("away;");

@@ -47,7 +47,7 @@ struct jobs *jobs_free(struct jobs *p) {
     return NULL;
 }
 
-int jobs_put(struct jobs *p, struct job *j) {
+int jobs_submit(struct jobs *p, struct job *j) {
     bool was = sim_enter();
 
     assert(j->state == JOB_IDLE || j->state == JOB_DONE);

@@ -285,7 +285,7 @@ static bool load(struct sim_worker *w) {
 
 /* Takes a part of a request. Returns 0 or -errno. */
 static int take_part(struct sim_worker *w, const struct chan_frame *f) {
-    int r = msg_submit_take_part(&w->parts, f->data, f->len);
+    int r = msg_submit_add_part(&w->parts, f->data, f->len);
     struct submit m;
 
     if (r != 1)

@@ -44,7 +44,7 @@ static void read_submit(const void *data, uint32_t len) {
 
 /* Takes a part; a request whose last part has come is read. */
 static void read_part(struct submit_parts *parts, const void *data, uint32_t len) {
-    int r = msg_submit_take_part(parts, data, len);
+    int r = msg_submit_add_part(parts, data, len);
 
     FUZZ_ASSERT(r < 0 || parts->text.len <= parts->total);
     if (r != 1)

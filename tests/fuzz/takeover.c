@@ -31,7 +31,7 @@ static void on_main(void *ctx) {
     FUZZ_ASSERT(n_mains++ == 0 && n_gone == 0 && n_takes == (flags & MAIN ? 1 : 0));
 }
 
-static void on_take(void *ctx) {
+static void on_commit(void *ctx) {
     FUZZ_ASSERT(n_takes++ == 0 && n_gone == 0 && !takeover_is_pending());
     takeover_taken();
     FUZZ_ASSERT(takeover_has_old());
@@ -52,7 +52,7 @@ static void begin(const char *names) {
         .loop = &loop,
         .load = on_load,
         .main = on_main,
-        .take = on_take,
+        .commit = on_commit,
         .guests = on_guests,
         .gone = on_gone,
     };

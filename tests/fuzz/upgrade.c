@@ -44,10 +44,10 @@ static void on_opened(void *ctx) {
 
 static void on_ready(void *ctx) {
     FUZZ_ASSERT(n_ready++ == 0 && n_opened == (flags & WAITS ? 1 : 0));
-    if (flags & GUESTS && upgrade_takes_requests(u))
+    if (flags & GUESTS && upgrade_accepts_requests(u))
         upgrade_send_guests(u, "model", STDERR_FILENO);
     if (flags & TAKES)
-        upgrade_take(u);
+        upgrade_commit(u);
 }
 
 static void on_taken(void *ctx, int pid) {

@@ -432,7 +432,7 @@ static uint32_t n_snapshots(const struct model *m) {
 
 void model_put_snapshot(struct model *m, uint32_t seq, bool passes) {
     struct model_seq *s = &m->seq[seq];
-    uint32_t n = n_snapshots(m), number = kv_snapshot_take(m->pager, s->real) + 1;
+    uint32_t n = n_snapshots(m), number = kv_snapshot_acquire(m->pager, s->real) + 1;
     struct model_entry *e = (struct model_entry *)find(m, s->share, s->token, s->n_committed);
 
     EXPECT(number != 0, m->opts.n_snapshots > 0);
@@ -446,7 +446,7 @@ void model_put_snapshot(struct model *m, uint32_t seq, bool passes) {
     if (n == m->opts.n_snapshots && s->passing)
         EXPECT(number, s->passing);
     leave_snapshot(m, number);
-    kv_seq_put_snapshot(s->real, number - 1, passes);
+    kv_seq_attach_snapshot(s->real, number - 1, passes);
     if (s->passing && s->passing != e->snapshot)
         clear_snapshot(m, s->passing);
     s->passing = 0;

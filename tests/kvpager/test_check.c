@@ -38,7 +38,7 @@ static void commit(struct kv_seq *of, int32_t chain, uint32_t n) {
 }
 
 static void take(uint32_t snapshot) {
-    cr_assert_eq(kv_snapshot_take(p, NULL), snapshot);
+    cr_assert_eq(kv_snapshot_acquire(p, NULL), snapshot);
 }
 
 static struct kv_seq *begin(void) {
@@ -66,7 +66,7 @@ static void fill_rest(void) {
     root = ended->page[0], leaf = ended->page[1];
     if (p->opts.n_snapshots > 0) {
         take(OF_LEAF);
-        kv_seq_put_snapshot(ended, OF_LEAF, false);
+        kv_seq_attach_snapshot(ended, OF_LEAF, false);
         take(TAKEN);
     }
     kv_seq_free(ended);
@@ -87,10 +87,10 @@ static void fill_with_snapshots(void) {
 
     fill(&o, T);
     take(OF_FIRST);
-    kv_seq_put_snapshot(s, OF_FIRST, false);
+    kv_seq_attach_snapshot(s, OF_FIRST, false);
     commit(s, 1, 2 * T);
     take(OF_SECOND);
-    kv_seq_put_snapshot(s, OF_SECOND, true);
+    kv_seq_attach_snapshot(s, OF_SECOND, true);
     fill_rest();
     o.peer = p;
     cr_assert_eq(kv_pager_new(&host, &o), 0);
@@ -335,7 +335,7 @@ Test(kv_check, what_is_damaged_is_named) {
 Test(kv_check, damage_of_snapshots_and_states_is_named) {
     fill_with_snapshots();
     each_is_named(damage_snapshots, 21);
-    kv_snapshot_give(p, TAKEN);
+    kv_snapshot_free(p, TAKEN);
     free_all();
 }
 

@@ -35,10 +35,10 @@ Test(kv_pager, snapshots_belong_to_pages) {
     cr_assert_eq(kv_seq_new(&s, p, &isolation), 0);
     cr_assert_eq(kv_seq_grow(s, 16), 0);
     for (uint32_t n = 4; n <= 12; n += 4) { /* three snapshots, with room for two */
-        uint32_t snapshot = kv_snapshot_take(p, NULL);
+        uint32_t snapshot = kv_snapshot_acquire(p, NULL);
         cr_assert_lt(snapshot, 2);
         kv_seq_commit(s, token, n);
-        kv_seq_put_snapshot(s, snapshot, false);
+        kv_seq_attach_snapshot(s, snapshot, false);
         kv_pager_check(p);
     }
     cr_expect_eq(kv_pager_match(p, &isolation, token, 16).n_tokens, 12);
@@ -48,19 +48,19 @@ Test(kv_pager, snapshots_belong_to_pages) {
     cr_expect_neq(kv_seq_state(s), kv_seq_state(other));
     cr_assert_eq(kv_seq_attach(other, token, 8), 8);
     cr_expect_neq(kv_seq_snapshot(other), KV_NO_SNAPSHOT); /* used: the one at 12 goes first */
-    uint32_t taken = kv_snapshot_take(p, NULL);
+    uint32_t taken = kv_snapshot_acquire(p, NULL);
     kv_pager_check(p);
     cr_expect_eq(kv_pager_match(p, &isolation, token, 16).n_tokens, 8);
     kv_snapshot_hold(p, kv_seq_snapshot_at(other, 1));
     cr_expect_eq(kv_snapshot_untaken(p), 0);
-    cr_expect_eq(kv_snapshot_take(p, NULL), KV_NO_SNAPSHOT);
+    cr_expect_eq(kv_snapshot_acquire(p, NULL), KV_NO_SNAPSHOT);
     kv_snapshot_release(p, 1 - taken);
-    cr_expect_neq(kv_snapshot_take(p, NULL), KV_NO_SNAPSHOT);
-    cr_expect_eq(kv_snapshot_take(p, NULL), KV_NO_SNAPSHOT); /* both are taken */
-    kv_snapshot_give(p, taken);
-    kv_snapshot_give(p, 1 - taken);
-    taken = kv_snapshot_take(p, NULL);
-    kv_seq_put_snapshot(other, taken, false);
+    cr_expect_neq(kv_snapshot_acquire(p, NULL), KV_NO_SNAPSHOT);
+    cr_expect_eq(kv_snapshot_acquire(p, NULL), KV_NO_SNAPSHOT); /* both are taken */
+    kv_snapshot_free(p, taken);
+    kv_snapshot_free(p, 1 - taken);
+    taken = kv_snapshot_acquire(p, NULL);
+    kv_seq_attach_snapshot(other, taken, false);
     kv_seq_free(s);
     kv_seq_free(other);
     kv_pager_drop_cached(p);
@@ -123,14 +123,15 @@ static void compute(struct peers *e, uint32_t family, uint32_t n, bool passes) {
     if (kv_seq_new(&s, e->pager[0], &peers_key) < 0)
         return;
     kv_seq_attach(s, token, n * T);
-    uint32_t slot = kv_seq_grow(s, n * T) == 0 ? kv_snapshot_take(e->pager[0], s) : KV_NO_SNAPSHOT;
+    uint32_t slot =
+        kv_seq_grow(s, n * T) == 0 ? kv_snapshot_acquire(e->pager[0], s) : KV_NO_SNAPSHOT;
     if (slot == KV_NO_SNAPSHOT) {
         kv_seq_free(s);
         return;
     }
     e->content[slot] = content_of(family, n * T);
     kv_seq_commit(s, token, n * T);
-    kv_seq_put_snapshot(s, slot, passes);
+    kv_seq_attach_snapshot(s, slot, passes);
     if (e->running || !passes) {
         kv_seq_free(s);
     } else {
@@ -170,10 +171,10 @@ static void go_on(struct peers *e) {
     family_tokens(e->running_of, token);
     uint32_t n = kv_seq_committed(e->running) + T, slot;
     if (n <= CHAIN * T && kv_seq_grow(e->running, n) == 0 &&
-        (slot = kv_snapshot_take(e->pager[0], e->running)) != KV_NO_SNAPSHOT) {
+        (slot = kv_snapshot_acquire(e->pager[0], e->running)) != KV_NO_SNAPSHOT) {
         e->content[slot] = content_of(e->running_of, n);
         kv_seq_commit(e->running, token, n);
-        kv_seq_put_snapshot(e->running, slot, true);
+        kv_seq_attach_snapshot(e->running, slot, true);
     } else {
         e->running = kv_seq_free(e->running);
     }
@@ -380,16 +381,16 @@ Test(kv_pager, a_snapshot_that_was_used_stays) {
     for (int i = 0; i < 2; i++) {
         cr_assert_eq(kv_seq_new(&s, p, &isolation), 0);
         cr_assert_eq(kv_seq_grow(s, 4), 0);
-        snapshot[i] = kv_snapshot_take(p, NULL);
+        snapshot[i] = kv_snapshot_acquire(p, NULL);
         kv_seq_commit(s, token[i], 4);
-        kv_seq_put_snapshot(s, snapshot[i], false);
+        kv_seq_attach_snapshot(s, snapshot[i], false);
         kv_seq_free(s);
     }
     cr_assert_eq(kv_seq_new(&s, p, &isolation), 0);
     cr_assert_eq(kv_seq_attach(s, token[0], 4), 4);
     cr_expect_eq(kv_seq_snapshot(s), snapshot[0]);
     kv_seq_free(s);
-    cr_expect_eq(kv_snapshot_take(p, NULL), snapshot[1]);
+    cr_expect_eq(kv_snapshot_acquire(p, NULL), snapshot[1]);
     cr_expect_eq(kv_pager_match(p, &isolation, token[0], 4).n_tokens, 4);
     cr_expect_eq(kv_pager_match(p, &isolation, token[1], 4).n_tokens, 0);
     kv_pager_stats(p, &stats);
@@ -397,6 +398,6 @@ Test(kv_pager, a_snapshot_that_was_used_stays) {
     cr_expect_eq(stats.n_snapshots_made, 2);
     cr_expect_eq(stats.n_snapshots_used, 1);
     cr_expect_eq(stats.n_snapshots_evicted, 1);
-    kv_snapshot_give(p, snapshot[1]);
+    kv_snapshot_free(p, snapshot[1]);
     kv_pager_free(p);
 }

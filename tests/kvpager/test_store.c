@@ -513,18 +513,18 @@ Test(kv_restore, a_snapshot_that_is_held_stays) {
     kv_snapshot_hold(pager, 1);
     cr_expect_eq(kv_snapshot_untaken(pager), 2);
     for (uint32_t i = 0; i < 2; i++) {
-        got[i] = kv_snapshot_take(pager, NULL);
+        got[i] = kv_snapshot_acquire(pager, NULL);
         cr_expect(got[i] == 0 || got[i] == 2);
         kv_pager_check(pager);
     }
-    cr_expect_eq(kv_snapshot_take(pager, NULL), KV_NO_SNAPSHOT);
+    cr_expect_eq(kv_snapshot_acquire(pager, NULL), KV_NO_SNAPSHOT);
     cr_expect_eq(kv_pager_forget_snapshot(pager, 1), -EBUSY);
     cr_expect_eq(kv_pager_forget_snapshot(pager, got[0]), -EBUSY);
     kv_snapshot_release(pager, 1);
-    cr_expect_eq(kv_snapshot_take(pager, NULL), KV_NO_SNAPSHOT);
+    cr_expect_eq(kv_snapshot_acquire(pager, NULL), KV_NO_SNAPSHOT);
     kv_snapshot_release(pager, 1);
-    kv_seq_put_snapshot_at(s, got[0], 1); /* the page has a snapshot */
-    kv_seq_put_snapshot_at(s, got[1], 2);
+    kv_seq_attach_snapshot_at(s, got[0], 1); /* the page has a snapshot */
+    kv_seq_attach_snapshot_at(s, got[1], 2);
     kv_pager_check(pager);
     cr_expect_eq(kv_seq_snapshot_at(s, 1), 1);
     cr_expect_eq(kv_seq_snapshot_at(s, 2), got[1]);
@@ -555,12 +555,12 @@ Test(kv_restore, a_snapshot_that_is_held_stays_for_the_peer) {
     cr_assert_eq(kv_seq_attach(s, tokens_of(1, 0), T), T);
     kv_seq_share_snapshot(s, 0, 4); /* the snapshot may be read meanwhile */
     cr_expect_eq(kv_seq_snapshot(s), 2);
-    uint32_t a = kv_snapshot_take(pager, NULL), b = kv_snapshot_take(pager, NULL);
-    cr_expect_eq(kv_snapshot_take(pager, NULL), KV_NO_SNAPSHOT);
+    uint32_t a = kv_snapshot_acquire(pager, NULL), b = kv_snapshot_acquire(pager, NULL);
+    cr_expect_eq(kv_snapshot_acquire(pager, NULL), KV_NO_SNAPSHOT);
     kv_pager_check(pager);
     kv_pager_check(host);
-    kv_snapshot_give(pager, a);
-    kv_snapshot_give(pager, b);
+    kv_snapshot_free(pager, a);
+    kv_snapshot_free(pager, b);
     kv_snapshot_release(host, 2);
     kv_seq_free(s);
     kv_seq_free(h);
@@ -687,10 +687,10 @@ Test(kv_store, pages_and_states_of_other_runs_are_entered) {
     cr_expect_eq(found(&mine, 1), 2);
     for (int32_t i = 1; i <= 3; i++)
         cr_expect_eq(kv_pager_match(pager, &mine, tokens_of(i, 0), 8 * T).n_tokens, T, "%d", i);
-    cr_expect_eq(kv_snapshot_take(pager, NULL), 0, "that of the first chain is the oldest");
-    cr_expect_eq(kv_snapshot_take(pager, NULL), 2);
-    cr_expect_eq(kv_snapshot_take(pager, NULL), 1);
+    cr_expect_eq(kv_snapshot_acquire(pager, NULL), 0, "that of the first chain is the oldest");
+    cr_expect_eq(kv_snapshot_acquire(pager, NULL), 2);
+    cr_expect_eq(kv_snapshot_acquire(pager, NULL), 1);
     for (uint32_t i = 0; i < 3; i++)
-        kv_snapshot_give(pager, i);
+        kv_snapshot_free(pager, i);
     kv_pager_free(pager);
 }

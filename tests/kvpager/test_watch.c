@@ -132,10 +132,10 @@ static struct kv_seq *run(struct kv_pager *p, const struct kv_isolation *who, co
         return kv_seq_free(s);
     kv_seq_commit(s, tokens, n);
     if (p->opts.n_snapshots && n % T == 0) {
-        uint32_t snapshot = kv_snapshot_take(p, s);
+        uint32_t snapshot = kv_snapshot_acquire(p, s);
 
         if (snapshot != KV_NO_SNAPSHOT)
-            kv_seq_put_snapshot(s, snapshot, n % 2);
+            kv_seq_attach_snapshot(s, snapshot, n % 2);
     }
     return s;
 }

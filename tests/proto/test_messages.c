@@ -92,7 +92,7 @@ static int join_parts(const struct submit *m) {
         buf_clear(&part);
         cr_assert_gt(n = msg_submit_pack_part(&part, m, at), 0);
         cr_assert(n <= (int)SUBMIT_WHOLE && part.len <= SUBMIT_WHOLE + 16);
-        r = msg_submit_take_part(&parts, part.data, (uint32_t)part.len);
+        r = msg_submit_add_part(&parts, part.data, (uint32_t)part.len);
     }
     cr_assert_eq(r, 1);
     cr_assert_eq(parts.text.len, whole.len);
@@ -127,7 +127,7 @@ static int take_part_at(struct submit_parts *parts, const struct submit *m, stru
                         uint32_t at) {
     buf_clear(b);
     cr_assert_gt(msg_submit_pack_part(b, m, at), 0);
-    return msg_submit_take_part(parts, b->data, (uint32_t)b->len);
+    return msg_submit_add_part(parts, b->data, (uint32_t)b->len);
 }
 
 Test(messages, parts_follow_each_other) {
@@ -157,8 +157,8 @@ Test(messages, parts_follow_each_other) {
     cr_expect_eq(take_part_at(&parts, &m, &b, at[1]), -EPROTO, "of another request");
     cr_expect_eq(take_part_at(&parts, &m, &b, at[0]), 0, "which begins");
     cr_expect_eq(take_part_at(&parts, &m, &b, at[1]), 0);
-    cr_expect_eq(msg_submit_take_part(&parts, b.data, sizeof(struct msg_submit_part)), -EPROTO);
-    cr_expect_eq(msg_submit_take_part(&parts, b.data, 7), -EPROTO);
+    cr_expect_eq(msg_submit_add_part(&parts, b.data, sizeof(struct msg_submit_part)), -EPROTO);
+    cr_expect_eq(msg_submit_add_part(&parts, b.data, 7), -EPROTO);
 }
 
 /* Packs full_submit() without pictures, copies the @size bytes of @value to byte @at, and parses

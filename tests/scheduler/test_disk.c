@@ -62,7 +62,7 @@ Test(disk, it_is_left_with_what_is_there) {
     sim_submit(&sim, c, 0);
     while (c->n_got < 20)
         sim_step(&sim);
-    sched_leave_disk(sim.sched, INT64_MAX - 1);
+    sched_release_disk(sim.sched, INT64_MAX - 1);
     for (uint32_t i = 0; i < 50; i++)
         sim_step(&sim);
     cr_expect(!sched_uses_disk(sim.sched));
@@ -83,7 +83,7 @@ Test(disk, it_is_left_in_time) {
     sim_submit(&sim, c, 0);
     while (c->n_got < 20)
         sim_step(&sim);
-    sched_leave_disk(sim.sched, 0);
+    sched_release_disk(sim.sched, 0);
     sim_step(&sim);
     cr_expect(!sched_uses_disk(sim.sched));
     cr_expect_eq(sim.n_notes, 1);
@@ -374,7 +374,7 @@ Test(disk, what_waits_for_it_goes_on_without) {
     sim_restart(&sim);
     struct sim_client *c = sim_client(&sim, 200, 1, 192, 20);
     sim_submit(&sim, c, 0);
-    sched_leave_disk(sim.sched, 0);
+    sched_release_disk(sim.sched, 0);
     sim_run(&sim, 500);
     cr_expect_eq(c->n_ends, 1);
     cr_expect_eq(c->n_cached + sim.stats.n_disk_left_tokens + sim.stats.n_left_tokens, 192);
@@ -704,10 +704,10 @@ Test(disk, slots_of_states_without_room_are_withheld) {
     cr_expect(disk_room_failed(&room, 9 + 1, -ENOSPC));
     cr_expect_eq(disk_room_withheld(&room), 0, "pages have room");
     cr_expect_eq(kv_snapshot_untaken(o.slots), 1);
-    cr_expect_eq(kv_snapshot_take(o.slots, NULL), 2);
+    cr_expect_eq(kv_snapshot_acquire(o.slots, NULL), 2);
     cr_expect(!disk_room_failed(&room, 9 + 2, -ENOSPC), "it has its room: the disk is broken");
     cr_expect_eq(disk_room_for(&room, 1, 100), 0);
-    kv_snapshot_give(o.slots, 2);
+    kv_snapshot_free(o.slots, 2);
     disk_room_deinit(&room);
     cr_expect_eq(kv_snapshot_untaken(o.slots), 4);
     kv_pager_free(o.slots);

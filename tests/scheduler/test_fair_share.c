@@ -72,7 +72,7 @@ Test(fair_share, who_comes_back_gets_no_arrears) {
     uint16_t a = fair_enter(&s, 1, 1000, 0, 0), b = fair_enter(&s, 2, 1000, 0, 0);
 
     fair_charge(&s, b, 1e6, 0);
-    fair_leave(&s, b, 0);
+    fair_exit(&s, b, 0);
     fair_charge(&s, a, 1000e9, 0);
     b = fair_enter(&s, 2, 1000, 0, SECOND);
     double lag = s.tenant[a].served_ns - s.tenant[b].served_ns;
@@ -84,7 +84,7 @@ Test(fair_share, who_was_alone_is_not_punished_for_it) {
     uint16_t a = fair_enter(&s, 1, 1000, 0, 0);
 
     fair_charge(&s, a, 1000e9, 0);
-    fair_leave(&s, a, 0);
+    fair_exit(&s, a, 0);
     uint16_t b = fair_enter(&s, 2, 1000, 0, 0);
     a = fair_enter(&s, 1, 1000, 0, 0);
     cr_expect_leq(s.tenant[a].served_ns - s.tenant[b].served_ns, 1.001e9);
@@ -135,7 +135,7 @@ Test(fair_share, over_is_more_than_ones_part) {
     cr_expect(!fair_is_over(&s, a, 75, 100, false, 0));
     cr_expect(fair_is_over(&s, a, 76, 100, false, 0));
     cr_expect(fair_is_over(&s, b, 26, 100, false, 0));
-    fair_leave(&s, a, 0);
+    fair_exit(&s, a, 0);
     cr_expect(!fair_is_over(&s, b, 100, 100, false, 0), "alone it may have all");
     cr_expect(fair_is_over(&s, b, 100, 100, true, 0), "but the other was here lately");
     cr_expect(!fair_is_over(&s, b, 100, 100, true, 1000 * SECOND));
@@ -150,7 +150,7 @@ Test(fair_share, tables_never_overflow) {
     for (uint32_t i = 0; i < 2000; i++) {
         cr_assert_lt(live[i], FAIR_TENANTS);
         fair_charge(&s, live[i], 1e6, i);
-        fair_leave(&s, live[i], i);
+        fair_exit(&s, live[i], i);
     }
     for (uint32_t i = 0; i < FAIR_TENANTS; i++)
         cr_assert_eq(s.tenant[i].n_live, 0);
@@ -183,15 +183,15 @@ Test(fair_share, seats_are_left_to_those_that_come_and_go) {
     for (int64_t t = 0; t <= 60 * SECOND; t += SECOND / 10)
         fair_note_slots(&s, 64, t);
     int64_t now = 60 * SECOND;
-    cr_expect_eq(fair_leaves(&s, flood, 64, now), 14, "8 and twice their root");
+    cr_expect_eq(fair_yields(&s, flood, 64, now), 14, "8 and twice their root");
     for (uint32_t i = 0; i < 4; i++)
         s.tenant[other[i]].n_running = 1;
-    cr_expect_eq(fair_leaves(&s, flood, 64, now), 10, "4 have theirs");
-    cr_expect_eq(fair_leaves(&s, other[0], 64, now), 0, "it has its part");
+    cr_expect_eq(fair_yields(&s, flood, 64, now), 10, "4 have theirs");
+    cr_expect_eq(fair_yields(&s, other[0], 64, now), 0, "it has its part");
     fair_charge(&s, other[7], 1e9, now);
-    cr_expect_eq(fair_leaves(&s, flood, 64, now), 9, "one has had enough");
+    cr_expect_eq(fair_yields(&s, flood, 64, now), 9, "one has had enough");
     s.tenant[flood].served_ns = s.tenant[other[7]].served_ns - FAIR_QUANTUM_NS;
-    cr_expect_eq(fair_leaves(&s, flood, 64, now), 10, "one quantum is not enough");
+    cr_expect_eq(fair_yields(&s, flood, 64, now), 10, "one quantum is not enough");
 }
 
 Test(fair_share, half_of_a_share_is_forgotten_in_a_half_life) {
@@ -382,7 +382,7 @@ Test(fair_share, what_was_had_elsewhere_is_forgotten) {
 
     open_device(&d, asks, weight);
     d.asks[0][0] = d.asks[0][1] = false;
-    fair_leave(&d.worker[0], d.ref[0][0], 0);
+    fair_exit(&d.worker[0], d.ref[0][0], 0);
     run_device(&d, 600);
     d.asks[1][0] = false;
     d.asks[0][0] = d.asks[0][1] = true;
@@ -394,7 +394,7 @@ Test(fair_share, what_was_had_elsewhere_is_forgotten) {
 
     uint16_t a = fair_enter(&s, 1, 1000, 0, 0), b = fair_enter(&s, 2, 1000, 0, 0);
     fair_charge_elsewhere(&s, 1, 5000000000, 0);
-    fair_leave(&s, a, 0);
+    fair_exit(&s, a, 0);
     /* less than the uncounted use, and within the second of FAIR_BURST_NS */
     fair_charge(&s, b, 3e9, 0);
     a = fair_enter(&s, 1, 1000, 0, 0);

@@ -23,7 +23,7 @@ REPAIRED = [
     ("health", "front", "realloc", "http_feed", "ENOMEM"),
     ("health", "front", "realloc", "respond_send_head", "ENOMEM"),
     ("health", "front", "malloc", "route_find", "ENOMEM"),
-    ("pipelined", "front", "realloc", "conn_keep", "ENOMEM"),
+    ("pipelined", "front", "realloc", "conn_retain_ahead", "ENOMEM"),
     ("admin", "front", "malloc", "add_model", "ENOMEM"),
     ("reload", "front", "malloc", "tls_config_init", "ENOMEM"),
     ("embeddings", "front", "send", "chan_flush", "ECONNRESET"),

@@ -187,7 +187,7 @@ struct Element {
         n_rows = n;
         scale = row < n ? a.scale[row] : 0;
     }
-    /* Packs column @out of n, as put_quads() does. */
+    /* Packs column @out of n, as write_quads() does. */
     static MEMBER void pack(const struct matmul_args &a, uint32_t n, uint32_t row, uint32_t out,
                             float v) {
         uint32_t group = row / PACK_ROWS * (n / 32) + out / 32;
@@ -336,12 +336,12 @@ KERNEL(matvec_16, struct matmul_args, CUDA_THREADS, 2) {
 /* -- matmul_wide ------------------------------------------------------------------------------- */
 
 /* Writes y of a thread's sum @k, which belongs to column k / 4 of eight rows of the activations. */
-DEVICE void put_wide(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
-                     uint32_t row0, uint32_t tile, uint32_t k, float sum) {
+DEVICE void store_wide(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
+                       uint32_t row0, uint32_t tile, uint32_t k, float sum) {
     uint32_t lane = threadIdx.x % 32;
 
-    product_put(a, m, n_rows, row0 + k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2,
-                tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, sum);
+    product_store(a, m, n_rows, row0 + k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2,
+                  tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, sum);
 }
 
 DEVICE void multiply_wide(const struct matmul_args &a, struct Part part) {
@@ -367,7 +367,7 @@ DEVICE void multiply_wide(const struct matmul_args &a, struct Part part) {
     walk_of(m.format, WideWalk{supply, m, total, shared});
     copy_wait<0>();
     if (shared)
-        return put_shared(a, m, n_rows, row0, block * WIDE_OUT, part.panel);
+        return store_shared(a, m, n_rows, row0, block * WIDE_OUT, part.panel);
     if (a.gated) {
         sync_block();
 #pragma unroll
@@ -380,7 +380,7 @@ DEVICE void multiply_wide(const struct matmul_args &a, struct Part part) {
         return;
 #pragma unroll
     for (uint32_t k = 0; k < WIDE_GROUPS * 4; k++)
-        put_wide(a, m, n_rows, row0, tile, k, total[k]);
+        store_wide(a, m, n_rows, row0, tile, k, total[k]);
 }
 
 KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {

@@ -81,7 +81,7 @@ int cuda_load_kernels(struct be *b) {
     return load_attention(b);
 }
 
-bool wgmma_takes(const struct be *b, uint32_t n_rows) {
+bool wgmma_handles(const struct be *b, uint32_t n_rows) {
     return b->products.wgmma && n_rows > MATVEC_ROWS;
 }
 

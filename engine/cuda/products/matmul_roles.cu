@@ -352,8 +352,8 @@ DEVICE float *roles_sum(const struct matmul_args &a, const struct RolesPart &par
 
 /* Adds up the sums of a panel, done by the last block to arrive of those that share its segments. A
  * thread has four outputs of every eighth row. */
-DEVICE void roles_put_shared(const struct matmul_args &a, const struct RolesPart &part,
-                             uint32_t n_rows) {
+DEVICE void roles_store_shared(const struct matmul_args &a, const struct RolesPart &part,
+                               uint32_t n_rows) {
     SHARED uint32_t is_last;
     constexpr uint32_t across = ROLES_OUT / 4;
     uint32_t out = threadIdx.x % across * 4, row = threadIdx.x / across;
@@ -380,15 +380,15 @@ DEVICE void roles_put_shared(const struct matmul_args &a, const struct RolesPart
 #pragma unroll
             for (uint32_t s = 1; s < TILE_SEGMENTS; s++)
                 sum += v[s][j];
-            product_put(a, *part.m, n_rows, row, tile * TILE_ROWS + out % TILE_ROWS + j, sum);
+            product_store(a, *part.m, n_rows, row, tile * TILE_ROWS + out % TILE_ROWS + j, sum);
         }
     }
 }
 
 /* Stores glu(gate, up) of the thread's outputs. */
 template <uint32_t N>
-DEVICE void roles_put_gated(const struct matmul_args &a, const struct RolesPart &part,
-                            uint32_t n_rows, const float (&total)[N / 2]) {
+DEVICE void roles_store_gated(const struct matmul_args &a, const struct RolesPart &part,
+                              uint32_t n_rows, const float (&total)[N / 2]) {
     uint32_t warp = threadIdx.x / 32;
     const struct matrix &own = part.matrix_of(a, warp);
 
@@ -417,7 +417,7 @@ DEVICE void roles_multiply(const struct matmul_args &a, float (&total)[N / 2]) {
 
 /* Writes y. Computes the part again, since registers are scarce during the walk. */
 template <uint32_t N>
-DEVICE void roles_put(const struct matmul_args &a, const float (&total)[N / 2]) {
+DEVICE void roles_store(const struct matmul_args &a, const float (&total)[N / 2]) {
     uint32_t lane = threadIdx.x % 32, n_rows = product_count_rows(a);
     struct RolesPart part;
 
@@ -426,15 +426,15 @@ DEVICE void roles_put(const struct matmul_args &a, const float (&total)[N / 2]) 
     part.find(a, anew(blockIdx.x));
     uint32_t tile = part.tile_of(a, threadIdx.x / 32);
     if (a.n_splits > 1)
-        return roles_put_shared(a, part, n_rows);
+        return roles_store_shared(a, part, n_rows);
     if (a.gated)
-        return roles_put_gated<N>(a, part, n_rows, total);
+        return roles_store_gated<N>(a, part, n_rows, total);
     if (tile >= part.m->n_row_tiles)
         return;
 #pragma unroll
     for (uint32_t k = 0; k < N / 2; k++)
-        product_put(a, *part.m, n_rows, k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2,
-                    tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, total[k]);
+        product_store(a, *part.m, n_rows, k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2,
+                      tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, total[k]);
 }
 
 /* Copies the part's stages, by one warp. */
@@ -462,7 +462,7 @@ template <uint32_t N> DEVICE void roles_run(const struct matmul_args &a) {
         wgmma_more<ROLES_MANY>();
         wait_for_previous();
         roles_multiply<N>(a, total);
-        roles_put<N>(a, total);
+        roles_store<N>(a, total);
     } else {
         wgmma_fewer<ROLES_FEW>();
         if (threadIdx.x < ROLES_MULTIPLY + 32)

@@ -249,7 +249,7 @@ template <uint32_t N> DEVICE void wgmma_multiply(const struct matmul_args &a, st
     copy_wait<0>();
     uint32_t n_rows = product_count_rows(a);
     if (divides && shared)
-        return put_shared(a, m, n_rows, row0, block * WIDE_OUT, part.panel);
+        return store_shared(a, m, n_rows, row0, block * WIDE_OUT, part.panel);
     if (a.gated) {
         sync_block();
 #pragma unroll
@@ -262,8 +262,8 @@ template <uint32_t N> DEVICE void wgmma_multiply(const struct matmul_args &a, st
         return;
 #pragma unroll
     for (uint32_t k = 0; k < N / 2; k++)
-        product_put(a, m, n_rows, row0 + k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2,
-                    tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, total[k]);
+        product_store(a, m, n_rows, row0 + k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2,
+                      tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, total[k]);
 }
 
 #endif

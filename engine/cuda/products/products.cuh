@@ -26,8 +26,8 @@ DEVICE float product_value(const struct matmul_args &a, const struct matrix &m, 
 
 /* Stores product_value() of @sum in y at row @row and output @out, or with a.add adds it; does
  * nothing beyond @n_rows or the matrix. */
-DEVICE void product_put(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
-                        uint32_t row, uint32_t out, float sum) {
+DEVICE void product_store(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
+                          uint32_t row, uint32_t out, float sum) {
     if (row >= n_rows || out >= m.n_out)
         return;
     float *y = m.y + (size_t)row * m.n_out + out, v = product_value(a, m, row, out, sum);
@@ -74,8 +74,8 @@ DEVICE constexpr uint32_t sum_place(uint32_t k) {
  * segments, and writes y from row @row0 and output @out0 on. With a.leave no block does (residual()
  * will). A thread has four outputs of every eighth row and issues the loads of all their segments
  * together, since one block reads 256 KiB. */
-DEVICE void put_shared(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
-                       uint32_t row0, uint32_t out0, uint32_t panel) {
+DEVICE void store_shared(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
+                         uint32_t row0, uint32_t out0, uint32_t panel) {
     uint32_t out = threadIdx.x % 32 * 4, row = threadIdx.x / 32;
     const float *from =
         a.sums + ((size_t)panel * (TILE_SEGMENTS * WIDE_SUMS) + row * WIDE_OUT + out);
@@ -96,7 +96,7 @@ DEVICE void put_shared(const struct matmul_args &a, const struct matrix &m, uint
 #pragma unroll
             for (uint32_t s = 1; s < TILE_SEGMENTS; s++)
                 sum += v[s][j];
-            product_put(a, m, n_rows, row0 + row, out0 + out + j, sum);
+            product_store(a, m, n_rows, row0 + row, out0 + out + j, sum);
         }
     }
 }

@@ -116,7 +116,7 @@ static int room_layers(const struct model_shape *s, const struct engine_opts *o,
         uint64_t room = 0;
 
         TRY(cuda_room(s, o, &rank, &room, err));
-        cuda_take_layers(&own, &rank.layers);
+        cuda_select_layers(&own, &rank.layers);
         for (uint32_t c = 0; c < PAGE_CLASSES; c++)
             *bytes = MIN(*bytes, room_of_all(room, own.n_kv_values[c], s->n_kv_values[c]));
         *bytes = MIN(*bytes, room_of_all(room, own.state.n_layer, s->state.n_layer));
@@ -387,7 +387,7 @@ static size_t sampled_bytes(const struct be *b) {
 }
 
 /* Copies the samples of the step before to the first device. */
-static int layers_take_samples(struct ranks *k) {
+static int layers_copy_samples(struct ranks *k) {
     struct be *b = k->be[0];
 
     TRY(ON_DEVICE(b, layers_wait_for(b, k->be[k->leader]->group.ready)));
@@ -406,7 +406,7 @@ static int layers_begin(struct be *b, const struct engine_batch *batch, struct s
     if (batch->model)
         return begin_on(k, k->leader);
     if (is_fed(batch))
-        TRY(layers_take_samples(k));
+        TRY(layers_copy_samples(k));
     if (n)
         return run_parts(k, batch, n);
     TRY(begin_on(k, 0));

@@ -170,7 +170,7 @@ static void ranks_close_all(struct ranks *k) {
 
 /* Writes the kinds of all devices, which are one or divide the layers: "sm_86 x2", or with the
  * layers of those before another kind "sm_86:20+sm_89". */
-static void tell_kinds(const struct ranks *k, const uint32_t *cut, struct be *leader) {
+static void list_kinds(const struct ranks *k, const uint32_t *cut, struct be *leader) {
     char all[sizeof(leader->isa)];
     size_t n = (size_t)snprintf(all, sizeof(all), "%s", k->be[0]->isa);
     bool same = true;
@@ -200,7 +200,7 @@ static int open_ranks(struct be **out, const struct be_opts *o, struct err *err)
         return r;
     }
     *out = k->be[k->leader];
-    tell_kinds(k, o->shape->cut, *out);
+    list_kinds(k, o->shape->cut, *out);
     return 0;
 }
 

@@ -76,8 +76,8 @@ int ranks_meet_in_step(struct ranks *k, const struct meeting *m);
 struct shares ranks_shares(const struct ranks *k, enum gathered what, uint32_t n);
 /* Copies rows of @from to @to in the memory of rank @b, in the order of its stream. @count: as in
  * struct gather_args, of at most @n_rows. Returns 0 or -EIO. */
-int ranks_take(struct be *b, float *to, const struct shares *from, const uint32_t *count,
-               uint32_t n_rows);
+int ranks_gather(struct be *b, float *to, const struct shares *from, const uint32_t *count,
+                 uint32_t n_rows);
 /* Buffers of a rank for its own columns and for all columns; whole NULL: there is none. */
 struct columns {
     float *own, *whole;

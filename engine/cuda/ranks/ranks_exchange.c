@@ -66,8 +66,8 @@ int ranks_meet_in_step(struct ranks *k, const struct meeting *m) {
     return ranks_meet_now(k, m);
 }
 
-int ranks_take(struct be *b, float *to, const struct shares *from, const uint32_t *count,
-               uint32_t n_rows) {
+int ranks_gather(struct be *b, float *to, const struct shares *from, const uint32_t *count,
+                 uint32_t n_rows) {
     const struct gather_args a = {count, to, *from};
     uint32_t parts = (from->n + GATHER_COLUMNS - 1) / GATHER_COLUMNS;
 

@@ -63,7 +63,7 @@ int ranks_embed(struct step *s, const struct model_op *op) {
     for (uint32_t i = 0; i + 1 < k->n; i++) {
         struct be *b = ranks_nth(k, i);
 
-        TRY(ranks_take(b, b->act.x, &x, &b->head->n_rows, s->grid.rows));
+        TRY(ranks_gather(b, b->act.x, &x, &b->head->n_rows, s->grid.rows));
     }
     return 0;
 }
@@ -210,7 +210,7 @@ int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     }
     TRY(ranks_meet_in_step(k, &to_first));
     const struct shares all = ranks_shares(k, GATHER_LOGITS, s->be->shape->n_vocab);
-    return ranks_take(s->be, s->be->sampling.logits, &all, step_wanted(s, first, n).count, n);
+    return ranks_gather(s->be, s->be->sampling.logits, &all, step_wanted(s, first, n).count, n);
 }
 
 static int sample_ranks(struct step *s) {

@@ -64,7 +64,7 @@ int step_keep(struct step *s, const struct model_op *op) {
 
 /* Copies x of all rows of the grid, also of rows beyond the batch, to part @i of @n of each row of
  * @to. */
-static int put_x(struct step *s, float *to, uint32_t i, uint32_t n) {
+static int store_x(struct step *s, float *to, uint32_t i, uint32_t n) {
     struct be *b = s->be;
     size_t row = b->shape->n_embd * sizeof(float);
     const struct copy_args a = {
@@ -102,13 +102,13 @@ int step_draft_in(struct step *s, const struct model_op *op) {
         a.keeps = !s->batch->model && op->part == 0 && i + 1 == n_parts;
         TRY(CUDA_LAUNCH(b, pair, s->grid.rows, 1, PACK_THREADS, &a));
         TRY(step_multiply(s, op->weights, false));
-        TRY(op->keep.streams ? put_x(s, b->compressed.s, i, n_parts) : 0);
+        TRY(op->keep.streams ? store_x(s, b->compressed.s, i, n_parts) : 0);
     }
     return 0;
 }
 
 int step_tap(struct step *s, const struct model_op *op) {
-    return put_x(s, s->be->draft.tap, op->part, s->be->shape->n_taps);
+    return store_x(s, s->be->draft.tap, op->part, s->be->shape->n_taps);
 }
 
 /* Writes to be.act.o, since x still belongs to the model. */

@@ -35,7 +35,7 @@ int hidden_launch(struct step *s) {
 
     if (b->fault.lost || s->n_hidden == 0)
         return b->fault.lost ? -EIO : 0;
-    uint32_t *row = staging_take(&s->wants, s->n_hidden * sizeof(*row), &device);
+    uint32_t *row = staging_alloc(&s->wants, s->n_hidden * sizeof(*row), &device);
     assert(row && s->logits); /* the area is empty and large enough for all wants */
     for (uint32_t i = 0; i < batch->n_wants; i++)
         if (batch->want[i].what == WANT_HIDDEN) {

@@ -27,10 +27,10 @@ bool pictures_fill(struct step *s, struct batch_head *h, uint32_t *last) {
     if (!b->pictures.row)
         return true;
     for (int k = 0; k < ROPE_AXES; k++) {
-        at[k] = staging_take(&s->rows, n, &d);
+        at[k] = staging_alloc(&s->rows, n, &d);
         h->at[k] = d;
     }
-    place = staging_take(&s->rows, n, &d);
+    place = staging_alloc(&s->rows, n, &d);
     if (!place)
         return false;
     h->picture_row = d;
@@ -46,7 +46,7 @@ bool pictures_fill(struct step *s, struct batch_head *h, uint32_t *last) {
         place[r] = row->values ? n_values++ : NO_PICTURE;
     }
     s->pictures = n_values > 0;
-    float *values = staging_take(&s->rows, n_values * width, &d);
+    float *values = staging_alloc(&s->rows, n_values * width, &d);
     h->picture = d;
     for (uint32_t r = 0; r < batch->n_rows && values; r++)
         if (b->pictures.row[r].values)

@@ -183,7 +183,7 @@ KERNEL(residual, struct residual_args, CUDA_THREADS, 3) {
     uint32_t r = blockIdx.x;
     bool there = r < a.batch->n_rows;
 
-    if (!there && may_leave())
+    if (!there && may_exit())
         return;
     prefetch_weights(a.norm, a.n);
     prefetch_weights(a.packs ? a.pack.weight : NULL, a.n);
@@ -237,7 +237,7 @@ KERNEL(pack, struct pack_args, PACK_THREADS, 2) {
     uint32_t r = blockIdx.x, row = r;
     bool there = has_row(a, r);
 
-    if (!there && may_leave())
+    if (!there && may_exit())
         return;
     if (a.wanted && there)
         row = a.batch->want_row[r];
@@ -423,7 +423,7 @@ KERNEL(store, struct store_args, CUDA_THREADS, 2) {
     uint32_t h = blockIdx.y * (CUDA_THREADS / 32) + warp;
 
     if (r >= a.batch->n_rows || h >= a.n_head + a.n_kv) {
-        if (!may_leave())
+        if (!may_exit())
             wait_for_previous();
     } else if (a.shape.head_dim <= 128)
         store_values<4>(a, r, h, heads[warp]);

@@ -152,8 +152,8 @@ DEVICE struct vec4 pack_codes(const float v[4]) {
 
 /* Packs columns in the order of load_quads(), multiplied by @shrink, in row @r. */
 template <uint32_t STEP, int QUADS>
-DEVICE void put_quads(const struct pack_args &a, uint32_t r, uint32_t i, float shrink,
-                      float (&v)[QUADS][4]) {
+DEVICE void write_quads(const struct pack_args &a, uint32_t r, uint32_t i, float shrink,
+                        float (&v)[QUADS][4]) {
     size_t group = (size_t)(r / PACK_ROWS) * (a.n_padded / 32) * (PACK_ROWS * PACK_PLANES);
     uint16_t *to = a.packed + (group + (size_t)(i / 32) * PACK_ROWS) * 32;
 
@@ -305,7 +305,7 @@ DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, con
             if (threadIdx.x == 0)
                 a.scale[r] = tile_power_of_two(e);
         }
-        put_quads<step>(a, r, i, shrink, v);
+        write_quads<step>(a, r, i, shrink, v);
         if (ends())
             return;
     }

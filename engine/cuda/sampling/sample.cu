@@ -17,7 +17,7 @@
  * A row goes through the L2 cache two or three times. If the list overflows (a flat distribution),
  * the last block reads the whole row alone, which is slow but correct. A counter tells a block that
  * it is the last one. It reads results of other blocks past the L1 cache, which is not coherent
- * (put_global(), get_global(), add_global(), ...). Every launch resets the sums of struct
+ * (store_global(), get_global(), add_global(), ...). Every launch resets the sums of struct
  * sample_state to zero.
  *
  * Logits are cleaned when they are read, so rows without processors are never copied.
@@ -67,10 +67,10 @@ DEVICE struct Row sample_row(const struct sample_args &a) {
 }
 
 /* Reads a sum that the last block consumes, and resets it to zero for the next launch. */
-template <typename T> DEVICE T take_global(T *p) {
+template <typename T> DEVICE T consume_global(T *p) {
     T v = get_global(p);
 
-    put_global(p, (T)0);
+    store_global(p, (T)0);
     return v;
 }
 
@@ -133,9 +133,9 @@ DEVICE void sample_process_row(const struct sample_args &a, struct Bench &b, con
     sync_block();
     for (uint32_t i = threadIdx.x; i < r.w.n_bans; i += SAMPLE_THREADS)
         if (r.l.holds((uint32_t)a.ban[r.w.ban0 + i]))
-            put_alike((uint32_t *)&r.z[a.ban[r.w.ban0 + i]],
-                      /* an atomic store, since a token may be listed twice */
-                      mx_bits_of(-INFINITY));
+            store_alike((uint32_t *)&r.z[a.ban[r.w.ban0 + i]],
+                        /* an atomic store, since a token may be listed twice */
+                        mx_bits_of(-INFINITY));
     sync_block();
     if (r.mask)
         r.l.each([&](uint32_t i, float x) {
@@ -182,7 +182,7 @@ DEVICE void rank_tops(struct Bench &b, const struct Row &r, uint64_t best) {
         uint64_t next = 0;
 
         if (threadIdx.x == 0)
-            put_global(&r.state->tops[blockIdx.x][k], best);
+            store_global(&r.state->tops[blockIdx.x][k], best);
         if (k + 1u < r.w.n_top)
             r.raw.each([&](uint32_t i, float x) {
                 uint64_t rank = samp_rank(x, i);
@@ -197,9 +197,9 @@ DEVICE void rank_tops(struct Bench &b, const struct Row &r, uint64_t best) {
  * it. */
 DEVICE void end_scan(const struct sample_args &a, struct Bench &b, const struct Row &r) {
     if (threadIdx.x == 0) {
-        b.part[0] = take_global(&r.state->best);
-        b.part[1] = take_global(&r.state->best_raw);
-        b.part[2] = take_global(&r.state->digest);
+        b.part[0] = consume_global(&r.state->best);
+        b.part[1] = consume_global(&r.state->best_raw);
+        b.part[2] = consume_global(&r.state->digest);
     }
     sync_block();
     uint64_t best = b.part[0];
@@ -325,11 +325,11 @@ DEVICE void find_bin(const struct sample_args &a, struct Bench &b, const struct 
     uint64_t *taken = b.part; /* b.part; b.word and b.above are used by choose_bin() */
 
     for (uint32_t i = threadIdx.x; i < SAMPLE_BINS; i += SAMPLE_THREADS)
-        b.bins[i] = take_global(&r.state->bins[i]);
+        b.bins[i] = consume_global(&r.state->bins[i]);
     if (threadIdx.x == 0) {
         b.above = 0;
-        taken[0] = take_global(&r.state->total);
-        taken[1] = take_global(&r.state->n_finite);
+        taken[0] = consume_global(&r.state->total);
+        taken[1] = consume_global(&r.state->n_finite);
     }
     sync_block();
     uint64_t total = taken[0], n_finite = taken[1];
@@ -368,7 +368,7 @@ KERNEL(sample_weigh, struct sample_args, SAMPLE_THREADS, 1) {
     if (!last_of(&r.state->n_arrived, gridDim.x))
         return;
     if (threadIdx.x == 0)
-        r.state->logprob_sum = take_global(&r.state->sum);
+        r.state->logprob_sum = consume_global(&r.state->sum);
     sync_block();
     if (cuts)
         find_bin(a, b, r);
@@ -397,7 +397,7 @@ DEVICE void list_tokens(const struct sample_args &a, struct Bench &b, const stru
             uint32_t at = add_shared(&b.base, 1u);
 
             if (at < a.list_max)
-                put_global(&r.state->list[at], select_listed(i, x));
+                store_global(&r.state->list[at], select_listed(i, x));
         });
 }
 
@@ -405,7 +405,7 @@ DEVICE void list_tokens(const struct sample_args &a, struct Bench &b, const stru
 DEVICE struct Drawn draw_cut(const struct sample_args &a, struct Bench &b, const struct Row &r,
                              uint32_t bin, float max) {
     if (threadIdx.x == 0)
-        b.base = take_global(&r.state->n_listed);
+        b.base = consume_global(&r.state->n_listed);
     sync_block();
     if (bin != NONE && b.base <= a.list_max) {
         struct Listed tokens = {r.state->list, b.base};
@@ -441,8 +441,8 @@ KERNEL(sample_draw, struct sample_args, SAMPLE_THREADS, 1) {
 
         d = select_draw(b, r.w, r.l, max, cut_low(r.w, max, {-INFINITY, 0}));
         if (threadIdx.x == 0) {
-            put_global(&drawn[blockIdx.x].key, d.key);
-            put_global(&drawn[blockIdx.x].id, d.id);
+            store_global(&drawn[blockIdx.x].key, d.key);
+            store_global(&drawn[blockIdx.x].id, d.id);
         }
         if (!last_of(&r.state->n_arrived, gridDim.x))
             return;

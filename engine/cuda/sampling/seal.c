@@ -62,9 +62,9 @@ static uint32_t list_penalties(struct be *b, const struct engine_param *p, struc
 
 /* Returns room for @n elements of @size bytes, a divisor of 16, in the staging area, and sets
  * *first to the index of the first one; NULL if the area is full. */
-static void *take_list(struct step *s, size_t n, uint32_t size, uint32_t *first) {
+static void *alloc_list(struct step *s, size_t n, uint32_t size, uint32_t *first) {
     const void *d = s->wants.device;
-    void *list = staging_take(&s->wants, n * size, &d);
+    void *list = staging_alloc(&s->wants, n * size, &d);
 
     *first = (uint32_t)((const uint8_t *)d - s->wants.device) / size;
     return list;
@@ -74,9 +74,9 @@ static void *take_list(struct step *s, size_t n, uint32_t size, uint32_t *first)
 static bool put_lists(struct step *s, const struct engine_param *p, struct lists *l) {
     struct be *b = s->be;
     uint32_t n_penals = has_penalties(p) ? MIN(p->n_tokens, b->shape->n_vocab) : 0;
-    struct bias_entry *bias = take_list(s, p->n_bias, sizeof(*bias), &l->bias0);
-    int32_t *ban = take_list(s, p->n_bans, sizeof(*ban), &l->ban0);
-    struct penal *penal = take_list(s, n_penals, sizeof(*penal), &l->penal0);
+    struct bias_entry *bias = alloc_list(s, p->n_bias, sizeof(*bias), &l->bias0);
+    int32_t *ban = alloc_list(s, p->n_bans, sizeof(*ban), &l->ban0);
+    struct penal *penal = alloc_list(s, n_penals, sizeof(*penal), &l->penal0);
 
     if (!bias || !ban || !penal)
         return false;
@@ -152,7 +152,7 @@ static bool put_wants(struct step *s, uint32_t first, uint32_t n, struct sample_
     struct lists l = {.param = UINT32_MAX};
     const void *d;
     uint32_t hint = 0;
-    struct sample_want *want = staging_take(&s->wants, n * sizeof(*want), &d);
+    struct sample_want *want = staging_alloc(&s->wants, n * sizeof(*want), &d);
 
     if (!want)
         return false;
@@ -181,11 +181,11 @@ static bool put_wants(struct step *s, uint32_t first, uint32_t n, struct sample_
 static bool put_masks(struct step *s, uint32_t first, uint32_t n, struct sample_args *a) {
     uint32_t n_masks = 0, words = (s->be->shape->n_vocab + 31) / 32;
     const void *d[2];
-    int32_t *index = staging_take(&s->wants, n * sizeof(*index), &d[0]);
+    int32_t *index = staging_alloc(&s->wants, n * sizeof(*index), &d[0]);
 
     for (uint32_t i = 0; i < n; i++)
         n_masks += s->mask[first + i] != NULL;
-    uint32_t *bits = staging_take(&s->wants, (size_t)n_masks * words * sizeof(*bits), &d[1]);
+    uint32_t *bits = staging_alloc(&s->wants, (size_t)n_masks * words * sizeof(*bits), &d[1]);
     if (!index || !bits)
         return false;
     n_masks = 0;

@@ -45,7 +45,7 @@ static uint32_t cuda_vision_padded(uint32_t dim) {
 }
 
 /* Returns the next @bytes of the encoder's memory; while they are counted, @v has no backend. */
-static void *cuda_vision_take(struct vis_be *v, size_t bytes) {
+static void *cuda_vision_alloc(struct vis_be *v, size_t bytes) {
     void *at = v->b ? v->b->pictures.memory + v->used : NULL;
 
     v->used += whole(bytes);
@@ -63,11 +63,11 @@ static void cuda_vision_lay_out(struct vis_be *v, const struct vis_sizes *s) {
                                    .padded = cuda_vision_padded(s->head_dim),
                                    .max_keys = s->max_keys};
     v->heads.half =
-        cuda_vision_take(v, 3ul * s->max_keys * s->n_head * v->heads.padded * sizeof(uint16_t));
-    v->packed = cuda_vision_take(v, rows * round_up(s->max_in, 64) * 2 * sizeof(uint16_t));
-    v->scale = cuda_vision_take(v, rows * sizeof(float));
-    v->places = cuda_vision_take(v, s->place_bytes);
-    v->pixels = cuda_vision_take(v, s->pixel_bytes);
+        cuda_vision_alloc(v, 3ul * s->max_keys * s->n_head * v->heads.padded * sizeof(uint16_t));
+    v->packed = cuda_vision_alloc(v, rows * round_up(s->max_in, 64) * 2 * sizeof(uint16_t));
+    v->scale = cuda_vision_alloc(v, rows * sizeof(float));
+    v->places = cuda_vision_alloc(v, s->place_bytes);
+    v->pixels = cuda_vision_alloc(v, s->pixel_bytes);
 }
 
 static uint64_t cuda_vision_open_bytes(const struct vis_sizes *s, uint32_t n_threads) {
@@ -117,11 +117,11 @@ static int cuda_vision_open_be(struct vis_be **out, const struct image_encoder_o
 }
 
 static float *buffer(struct vis_be *v, size_t n) {
-    return cuda_vision_take(v, n * sizeof(float));
+    return cuda_vision_alloc(v, n * sizeof(float));
 }
 
 /* Returns @r, the result of loading; sets @err if the device failed. */
-static int told(const struct vis_be *v, int r, struct err *err) {
+static int report_load(const struct vis_be *v, int r, struct err *err) {
     if (r == -EIO)
         err_set(err, 0, NULL, "loading the image encoder: %s", v->b->fault.text);
     return r;
@@ -133,12 +133,12 @@ static int cuda_vision_load(struct vis_be *v, const struct tensor *t, const floa
     int r = cuda_load_one(v->b, t, bias, &w, err);
 
     *out = (struct vis_mat *)w;
-    return told(v, r, err);
+    return report_load(v, r, err);
 }
 
 static int cuda_vision_vector(struct vis_be *v, const float *x, size_t n, const float **out,
                               struct err *err) {
-    return told(v, cuda_load_floats(v->b, x, n, out, err), err);
+    return report_load(v, cuda_load_floats(v->b, x, n, out, err), err);
 }
 
 static const void *cuda_vision_bring(struct vis_be *v, const void *from, size_t n) {
@@ -164,7 +164,7 @@ static void cuda_vision_linear(struct vis_be *v, const struct vis_mat *m, const 
     struct operand x = {.packed = v->packed,
                         .scale = v->scale,
                         .n_rows = n_rows,
-                        .cores = wgmma_takes(v->b, n_rows),
+                        .cores = wgmma_handles(v->b, n_rows),
                         .untimed = true};
     const struct pack_args pack = {.x = in,
                                    .packed = v->packed,

@@ -233,7 +233,7 @@ template <uint32_t D> DEVICE void fetch_keys(const struct Segment &s, uint32_t f
 }
 
 /* Running values of queries g and g + 8 of the warp, where g = lane / 4; see above. l covers only
- * the lane's own keys until put_sums(). */
+ * the lane's own keys until store_head_sums(). */
 template <uint32_t D> struct Sums { float m[2], l[2], o[D / 8][4]; };
 
 /* Updates the running values with a tile, of which the first @n_keys keys exist. */
@@ -295,8 +295,8 @@ DEVICE void vision_add_keys(const uint32_t q[D / 16][4], const Tile<D> &tile, ui
 
 /* Stores o / l of queries @row and @row + 8, unless they are at @end or later. */
 template <uint32_t D>
-DEVICE void put_sums(const struct vis_attend_args &a, uint32_t head, uint32_t row, uint32_t end,
-                     const Sums<D> &r) {
+DEVICE void store_head_sums(const struct vis_attend_args &a, uint32_t head, uint32_t row,
+                            uint32_t end, const Sums<D> &r) {
     uint32_t t = threadIdx.x % 4, dim = a.from.dim;
 
 #pragma unroll
@@ -333,8 +333,8 @@ template <uint32_t D> DEVICE void attend_rows(const struct vis_attend_args &a, T
         return;
     uint32_t row = first + threadIdx.x / 32 * 16 + g, w[D / 16][4];
     fetch_keys<D>(s, s.start, ring[0]);
-    /* A block's last queries may lie past the segment's end: they read its last row, and put_sums()
-     * skips them. */
+    /* A block's last queries may lie past the segment's end: they read its last row, and
+     * store_head_sums() skips them. */
     const uint16_t *q0 = s.q + (size_t)(row < s.end ? row : s.end - 1) * D + 2 * t;
     const uint16_t *q1 = s.q + (size_t)(row + 8 < s.end ? row + 8 : s.end - 1) * D + 2 * t;
 #pragma unroll
@@ -356,7 +356,7 @@ template <uint32_t D> DEVICE void attend_rows(const struct vis_attend_args &a, T
         vision_add_keys<D>(w, ring[i % 2], s.end - key, a.scale, r);
         sync_block();
     }
-    put_sums<D>(a, head, row, s.end, r);
+    store_head_sums<D>(a, head, row, s.end, r);
 }
 
 #define ATTEND(D, blocks)                                                                          \

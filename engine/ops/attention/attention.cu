@@ -56,7 +56,7 @@
 template <int D> struct alignas(16) Shared {
     static constexpr uint32_t queries = ATTN_QUERIES;
 
-    uint16_t q[D][2][1][32][8]; /* attention_take_queries(); first: 16 bytes are stored at a time */
+    uint16_t q[D][2][1][32][8]; /* attention_load_queries(); first: 16 bytes are stored at a time */
     struct attn_item item;      /* in shared memory because tiles need the registers */
     struct Place place;
     float m[ATTN_QUERIES][ATTN_TILES], l[ATTN_QUERIES][ATTN_TILES];
@@ -144,7 +144,7 @@ DEVICE void start_values(const struct Place &p, uint32_t first, uint8_t *tile) {
 }
 
 /* Loads rows 64 n .. 64 n + 63 of the values as operands of mma. */
-template <int V> DEVICE void take_values(const uint8_t *tile, int n, struct vec4 v[8]) {
+template <int V> DEVICE void load_values(const uint8_t *tile, int n, struct vec4 v[8]) {
     uint32_t lane = anew(threadIdx.x) % 32;
 
     tile += n * 8 * 512;
@@ -177,7 +177,7 @@ DEVICE void weigh_values(uint8_t *tile, bool seen, bool both, const uint32_t h[2
         struct vec4 v[8] = {};
 
         if (seen)
-            take_values<V>(tile, n, v);
+            load_values<V>(tile, n, v);
         sync_warp(); /* every lane has read its values */
 #pragma unroll
         for (int b = 0; b < 8; b++) {
@@ -310,7 +310,7 @@ template <int D, int HALF> DEVICE void merge_half(const struct Shared<D> &s, str
 /* Reads item @i, the addresses of its keys, and the reach of its queries. plan() must have
  * ended. */
 template <int D>
-DEVICE void attention_take_item(const struct attend_args &a, uint32_t i, struct Shared<D> &s) {
+DEVICE void attention_load_item(const struct attend_args &a, uint32_t i, struct Shared<D> &s) {
     constexpr uint32_t words = sizeof(struct attn_item) / 4;
 
     if (threadIdx.x < words)
@@ -318,7 +318,7 @@ DEVICE void attention_take_item(const struct attend_args &a, uint32_t i, struct 
     sync_block();
     if (threadIdx.x == 0)
         find_place(s.place, a, s.item, first_key_of(a, s.item));
-    take_reaches(a, s.item, s);
+    load_reaches(a, s.item, s);
     sync_block();
 }
 
@@ -358,7 +358,7 @@ DEVICE void attention_attend_item(const struct attend_args &a, struct Shared<D> 
                 if (warp + 8 * k < it.n_q)
                     all[k].begin(a, it, first, warp + 8 * k);
             }
-            attention_take_queries<D>(a, it, s);
+            attention_load_queries<D>(a, it, s);
             sync_block();
         }
         if (seen) {
@@ -389,7 +389,7 @@ DEVICE void attention_attend_item(const struct attend_args &a, struct Shared<D> 
 template <int D, int K, int V>
 DEVICE void attention_attend(const struct attend_args &a, struct Shared<D> &s) {
     for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
-        attention_take_item<D>(a, i, s);
+        attention_load_item<D>(a, i, s);
         attention_attend_item<D, K, V>(a, s);
         sync_block();
     }
@@ -400,7 +400,7 @@ DEVICE void attention_attend(const struct attend_args &a, struct Shared<D> &s) {
         SHARED struct Shared<D> s;                                                                 \
                                                                                                    \
         attention_attend<D, K, V>(a, s);                                                           \
-        if (!may_leave())                                                                          \
+        if (!may_exit())                                                                           \
             wait_for_previous(); /* it may have no item */                                         \
     }
 
@@ -412,7 +412,7 @@ KERNEL(merge, struct attend_args, CUDA_THREADS, 4) {
     const struct attn_merge *merge = a.batch->merge; /* loaded together with n */
     struct attn_merge it = merge[i < n ? i : 0];
 
-    if (i >= n && may_leave())
+    if (i >= n && may_exit())
         return;
     wait_for_previous();
     while (i < n) {

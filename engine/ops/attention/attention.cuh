@@ -267,7 +267,7 @@ DEVICE struct Reach query_reach(const struct attend_args &a, const struct attn_i
 
 /* Stores the reach of each of the block's queries in s.reach. */
 template <class S>
-DEVICE void take_reaches(const struct attend_args &a, const struct attn_item &it, S &s) {
+DEVICE void load_reaches(const struct attend_args &a, const struct attn_item &it, S &s) {
     if (threadIdx.x < S::queries)
         s.reach[threadIdx.x] = query_reach(a, it, threadIdx.x);
 }
@@ -277,7 +277,7 @@ DEVICE void take_reaches(const struct attend_args &a, const struct attn_item &it
  * queries in the order of mma: assembling an operand from two loads would cost four moves for each
  * mma. */
 template <int D, class S>
-DEVICE void attention_take_queries(const struct attend_args &a, const struct attn_item &it, S &s) {
+DEVICE void attention_load_queries(const struct attend_args &a, const struct attn_item &it, S &s) {
     uint32_t warp = threadIdx.x / 32;
 
     /* queries first + warp and first + warp + 8 */
@@ -450,7 +450,7 @@ DEVICE float *attention_result(const struct attend_args &a, const struct attn_it
 
 /* Writes m and l of the item's chunk to its partial result. */
 template <class S>
-DEVICE void put_weights(const struct attend_args &a, const struct attn_item &it, const S &s) {
+DEVICE void store_weights(const struct attend_args &a, const struct attn_item &it, const S &s) {
     if (it.chunk < 0 || threadIdx.x >= a.few)
         return;
     float *to = partial_of(a, it, threadIdx.x) + a.n_value;
@@ -459,7 +459,7 @@ DEVICE void put_weights(const struct attend_args &a, const struct attn_item &it,
     to[1] = s.chunk_l[threadIdx.x];
 }
 
-/* Packs N values of query @query of the item or merge @it from value @d on, as put_quads() packs
+/* Packs N values of query @query of the item or merge @it from value @d on, as write_quads() packs
  * rows for matvec. */
 template <int N, class ITEM>
 DEVICE void attention_pack(const struct attend_args &a, const ITEM &it, uint32_t query, uint32_t d,

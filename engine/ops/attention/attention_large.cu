@@ -37,7 +37,7 @@ template <int D, int G> struct alignas(16) Shared {
 
     struct Place place;
     struct Group group[ATTN_CHUNK / 8];  /* where each eight keys of the chunk are */
-    uint16_t q[D][2][G][32][8];          /* attention_take_queries() */
+    uint16_t q[D][2][G][32][8];          /* attention_load_queries() */
     struct vec4 p[ATTN_TILES][G][2][32]; /* p by lane, as operands of both mma of a product */
     float m[ATTN_TILES][queries], l[ATTN_TILES][queries];
     float a[ATTN_TILES][queries], b[ATTN_TILES][queries];
@@ -199,8 +199,8 @@ DEVICE void merge_tiles(const struct Shared<D, G> &s, uint32_t chunk, uint32_t d
 /* Writes the warp's share of the results, which begins with value @d0; @x is not divided by l
  * yet. */
 template <int D, int G, int N, class VALUES>
-DEVICE void large_put_share(const struct attend_args &a, const struct attn_item &it,
-                            const struct Shared<D, G> &s, uint32_t d0, const float x[G][N][4]) {
+DEVICE void large_store_share(const struct attend_args &a, const struct attn_item &it,
+                              const struct Shared<D, G> &s, uint32_t d0, const float x[G][N][4]) {
     uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 
 #pragma unroll
@@ -238,8 +238,8 @@ DEVICE void large_attend_item(const struct attend_args &a, const struct attn_ite
         return;
     if (tid == 0)
         find_place(s.place, a, it, seen);
-    take_reaches(a, it, s);
-    attention_take_queries<D>(a, it, s);
+    load_reaches(a, it, s);
+    attention_load_queries<D>(a, it, s);
     if (tid < queries) {
         s.all_m[tid] = -INFINITY;
         s.all_l[tid] = 0;
@@ -271,8 +271,8 @@ DEVICE void large_attend_item(const struct attend_args &a, const struct attn_ite
     if (tid < queries)
         end_query(a, it, s, tid);
     sync_block();
-    large_put_share<D, G, n, Values<n, V, LATENT>>(a, it, s, d0, all);
-    put_weights(a, it, s);
+    large_store_share<D, G, n, Values<n, V, LATENT>>(a, it, s, d0, all);
+    store_weights(a, it, s);
 }
 
 template <int D, int G, int N, int K, int V, bool LATENT>

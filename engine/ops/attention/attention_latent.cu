@@ -102,7 +102,7 @@ template <int K> struct alignas(16) Shared {
     static constexpr uint32_t queries = ATTN_LATENT_BULK;
 
     struct Ring<K> ring;
-    uint16_t q[BLOCKS][2][GROUPS][32][8]; /* attention_take_queries() */
+    uint16_t q[BLOCKS][2][GROUPS][32][8]; /* attention_load_queries() */
     struct vec4 p[2][GROUPS][2][32]; /* probabilities of two tiles, by lane, as mma takes them */
     struct Pair tile[2][queries];    /* weights for merging the tile into its chunk */
     struct Pair whole[2][queries];   /* weights for merging the chunk that ends with the tile */
@@ -284,9 +284,9 @@ DEVICE void add_chunk(const struct Shared<K> &s, uint32_t i, float x[GROUPS][PRO
 
 /* Writes the warp's share of the results, which begins with value @d0. */
 template <int K>
-DEVICE void latent_put_share(const struct attend_args &a, const struct attn_item &it,
-                             const struct Shared<K> &s, uint32_t d0,
-                             const float all[GROUPS][PRODUCTS][4]) {
+DEVICE void latent_store_share(const struct attend_args &a, const struct attn_item &it,
+                               const struct Shared<K> &s, uint32_t d0,
+                               const float all[GROUPS][PRODUCTS][4]) {
     uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 
 #pragma unroll
@@ -314,7 +314,7 @@ DEVICE void latent_put_share(const struct attend_args &a, const struct attn_item
 
 /* Reads item @i; called by one thread. */
 template <int K>
-DEVICE void latent_take_item(const struct attend_args &a, struct Shared<K> &s, uint32_t i) {
+DEVICE void latent_load_item(const struct attend_args &a, struct Shared<K> &s, uint32_t i) {
     struct attn_item &it = s.item;
 
     it = a.batch->item[i];
@@ -349,8 +349,8 @@ template <int K> DEVICE void latent_attend_item(const struct attend_args &a, str
     if (warp == 0)
         for (uint32_t i = 0; i < 3 - before && i < s.span.n; i++)
             latent_fetch(s, i);
-    take_reaches(a, s.item, s);
-    attention_take_queries<BLOCKS>(a, s.item, s);
+    load_reaches(a, s.item, s);
+    attention_load_queries<BLOCKS>(a, s.item, s);
     for (uint32_t step = 0; step < s.span.n + before; step++) {
         uint32_t ahead = step + 3 - before,
                  weighed = step + 1 - before; /* unsigned: wraps to a large number before tile 0 */
@@ -384,8 +384,8 @@ template <int K> DEVICE void latent_attend_item(const struct attend_args &a, str
         end_query(a, s.item, s, tid);
     sync_block();
     if (d0 < a.n_value)
-        latent_put_share(a, s.item, s, d0, all);
-    put_weights(a, s.item, s);
+        latent_store_share(a, s.item, s, d0, all);
+    store_weights(a, s.item, s);
 }
 
 template <int K> DEVICE void attend_items(const struct attend_args &a) {
@@ -401,7 +401,7 @@ template <int K> DEVICE void attend_items(const struct attend_args &a) {
     }
     for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
         if (threadIdx.x == 0)
-            latent_take_item(a, s, i);
+            latent_load_item(a, s, i);
         sync_block();
         if (s.span.n > 0) /* plan.cu makes no item of which no query sees a key */
             latent_attend_item(a, s);

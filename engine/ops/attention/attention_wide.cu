@@ -207,7 +207,7 @@ template <int D> DEVICE void merge_result(Result<D> &r, const Result<D> &x) {
 template <int D> struct alignas(16) Shared {
     static constexpr uint32_t queries = ATTN_WIDE;
 
-    uint16_t q[D][2][WARPS][32][8]; /* attention_take_queries() */
+    uint16_t q[D][2][WARPS][32][8]; /* attention_load_queries() */
     struct Reach reach[ATTN_WIDE];
     /* range of the positions of a warp's queries; low > high if it has none */
     uint32_t low[WARPS], high[WARPS];
@@ -287,8 +287,8 @@ DEVICE void add_tile(const struct attend_args &a, const struct Shared<D> &s, con
 /* Stores values 2 t and 2 t + 1 of each eight of query g (@i 0) or g + 8 (1), times @scale /
  * @sum. */
 template <int D>
-DEVICE void wide_put_values(const struct attend_args &a, float *to, int i, const Result<D> &r,
-                            float scale, float sum) {
+DEVICE void wide_store_values(const struct attend_args &a, float *to, int i, const Result<D> &r,
+                              float scale, float sum) {
     uint32_t t = threadIdx.x % 4;
 
 #pragma unroll
@@ -303,8 +303,8 @@ DEVICE void wide_put_values(const struct attend_args &a, float *to, int i, const
 
 /* Writes the final results of the warp's queries, which begin with @query. */
 template <int D>
-DEVICE void wide_put_results(const struct attend_args &a, const struct attn_item &it,
-                             uint32_t query, const Result<D> &r) {
+DEVICE void wide_store_results(const struct attend_args &a, const struct attn_item &it,
+                               uint32_t query, const Result<D> &r) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         uint32_t mine = query + threadIdx.x % 32 / 4 + 8 * i;
@@ -318,15 +318,15 @@ DEVICE void wide_put_results(const struct attend_args &a, const struct attn_item
             sum = merge_with(sum, 1.0f, w.a, w.b);
             scale = w.a;
         }
-        wide_put_values<D>(a, to, i, r, scale, sum);
+        wide_store_values<D>(a, to, i, r, scale, sum);
     }
 }
 
 /* Writes the partial results of the warp's queries, which begin with @query: of chunk @chunk, or of
  * all chunks up to it. */
 template <int D>
-DEVICE void put_partial(const struct attend_args &a, const struct attn_item &it, uint32_t query,
-                        uint32_t chunk, const Result<D> &r) {
+DEVICE void store_partial(const struct attend_args &a, const struct attn_item &it, uint32_t query,
+                          uint32_t chunk, const Result<D> &r) {
     uint32_t step = (it.n_q + ATTN_QUERIES - 1) / ATTN_QUERIES;
     uint32_t before = it.chunk > 0 ? chunk - (uint32_t)it.chunk : 0, g = threadIdx.x % 32 / 4;
     uint32_t index = it.partial + before * step + query / ATTN_QUERIES;
@@ -338,7 +338,7 @@ DEVICE void put_partial(const struct attend_args &a, const struct attn_item &it,
 
         if (query + g + 8 * i >= it.n_q)
             continue;
-        wide_put_values<D>(a, to, i, r, 1, 1);
+        wide_store_values<D>(a, to, i, r, 1, 1);
         if (threadIdx.x % 4 == 0) {
             to[a.n_value] = r.m[i];
             to[a.n_value + 1] = r.l[i];
@@ -356,9 +356,9 @@ DEVICE void end_chunk(const struct attend_args &a, const struct Shared<D> &s, ui
     if (s.item.chunk <= 0 && !last)
         return;
     if (s.item.chunk < 0)
-        wide_put_results<D>(a, s.item, query, all);
+        wide_store_results<D>(a, s.item, query, all);
     else
-        put_partial<D>(a, s.item, query, chunk, all);
+        store_partial<D>(a, s.item, query, chunk, all);
     clear<D>(all);
 }
 
@@ -381,8 +381,8 @@ DEVICE void wide_attend_item(const struct attend_args &a, struct Shared<D> &s,
             wide_fetch<D, K, V>(p, ring, i);
         copy_commit();
     }
-    take_reaches(a, s.item, s);
-    attention_take_queries<D>(a, s.item, s);
+    load_reaches(a, s.item, s);
+    attention_load_queries<D>(a, s.item, s);
     if (threadIdx.x < WARPS)
         wide_find_range<D>(a, s);
     clear<D>(all);

@@ -206,8 +206,7 @@ struct wanted {
 };
 
 /* Turns a way on or off. */
-static void selftest_attention_take(struct be *b, const struct wanted *all, enum way way,
-                                    bool use) {
+static void selftest_attention_use(struct be *b, const struct wanted *all, enum way way, bool use) {
     if (way == BULK)
         b->attention.bulk = use && all->bulk;
     else if (way == WIDE)
@@ -294,7 +293,7 @@ static int selftest_try_ways(struct be *b, struct scene *t, struct err *err) {
     char why[80];
 
     for (enum way way = PLAIN + 1; way < WAYS; way++)
-        selftest_attention_take(b, &all, way, false);
+        selftest_attention_use(b, &all, way, false);
     TRY(selftest_attend(b, t, &prompt, t->right));
     double error = selftest_attention_error(t);
     if (!(error <= SELFTEST_LIMIT))
@@ -305,19 +304,19 @@ static int selftest_try_ways(struct be *b, struct scene *t, struct err *err) {
     for (enum way way = PLAIN + 1; way < WAYS && r >= 0; way++) {
         if (!selftest_is_wanted(b, t, &all, way))
             continue;
-        selftest_attention_take(b, &all, way, true);
+        selftest_attention_use(b, &all, way, true);
         r = selftest_is_right(b, t, way);
         if (r != 0)
             continue;
-        selftest_attention_take(b, &all, way, false);
+        selftest_attention_use(b, &all, way, false);
         snprintf(why, sizeof(why), "other bits in %s", what);
-        r = selftest_leave_out(b, way_name[way], why);
+        r = selftest_disable(b, way_name[way], why);
     }
     return MIN(r, 0);
 }
 
 /* Rounds numbers to those that pages of @bits store exactly: codes times a power of two. */
-static void take_codes(float *x, size_t n, uint32_t bits) {
+static void round_to_codes(float *x, size_t n, uint32_t bits) {
     float one = (float)(1u << (bits - 1)), least = bits == 8 ? -127 : -one;
 
     /* the first value of a block determines its scale */
@@ -375,8 +374,8 @@ static int make_scene(struct be *b, struct scene *t) {
         selftest_fill(all, parts[i].n, 1 + i);
         all += parts[i].n;
     }
-    take_codes(t->k, t->n_keys * t->n_kv, page.k_bits);
-    take_codes(t->v, t->n_keys * t->n_kv, page.v_bits);
+    round_to_codes(t->k, t->n_keys * t->n_kv, page.k_bits);
+    round_to_codes(t->v, t->n_keys * t->n_kv, page.v_bits);
     turn_values(t->v, t->n_keys * t->n_kv, value_run(b, &t->heads));
     if (t->n_turned) /* keys are also the values */
         t->v = t->k;

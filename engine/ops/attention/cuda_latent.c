@@ -17,13 +17,13 @@ uint32_t latent_query_width(const struct model_shape *m) {
     return m->mla.n_nope + m->head_dim - m->mla.rank;
 }
 
-static bool latent_takes_few(const struct step *s) {
+static bool latent_is_few(const struct step *s) {
     return experts_few(s->be, s->grid.rows, 1);
 }
 
 /* Returns the number of items for all heads. */
 static uint32_t latent_items_of(const struct step *s) {
-    uint32_t columns = latent_takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS;
+    uint32_t columns = latent_is_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS;
 
     return latent_heads(s->be) * ((s->grid.rows + columns - 1) / columns);
 }
@@ -46,7 +46,7 @@ static int list_items(struct step *s) {
     struct be *b = s->be;
     const struct heads_args a = {.batch = b->head,
                                  .n_head = latent_heads(b),
-                                 .columns = latent_takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS,
+                                 .columns = latent_is_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS,
                                  .item = b->latent.item,
                                  .n_items = b->latent.n_items};
 
@@ -82,7 +82,7 @@ int latent_multiply(struct step *s, const struct model_op *op, const float *x, u
     if (step_lists(s, op))
         TRY(list_items(s));
     TRY(CUDA_LAUNCH(b, pack, s->grid.rows * n_head, 1, PACK_THREADS, &pack));
-    return experts_product(b, &a, latent_takes_few(s), latent_items_of(s));
+    return experts_product(b, &a, latent_is_few(s), latent_items_of(s));
 }
 
 int step_mla_q(struct step *s, const struct model_op *op) {

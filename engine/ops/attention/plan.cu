@@ -194,8 +194,8 @@ DEVICE uint32_t run_of(const struct plan_args &a, const struct Plan &p, uint32_t
 }
 
 /* Assigns the items of one sequence: for each block of queries one item, or one for each chunk. */
-DEVICE void give_seq(const struct plan_args &a, const struct plan_seq &s, uint32_t seq,
-                     struct Given &g) {
+DEVICE void assign_seq(const struct plan_args &a, const struct plan_seq &s, uint32_t seq,
+                       struct Given &g) {
     uint32_t n_queries = s.n_rows * a.group;
 
     for (uint32_t q0 = 0; q0 < n_queries; q0 += a.few) {
@@ -213,8 +213,8 @@ DEVICE void give_seq(const struct plan_args &a, const struct plan_seq &s, uint32
 }
 
 /* Assigns items for the chunks of sequence @s after the shared ones, one each, and a merge. */
-DEVICE void give_own(const struct plan_args &a, const struct plan_seq &s, uint32_t seq,
-                     const struct attn_shared &shared, struct Given &g) {
+DEVICE void assign_own(const struct plan_args &a, const struct plan_seq &s, uint32_t seq,
+                       const struct attn_shared &shared, struct Given &g) {
     uint32_t n_chunks = s.pos0 / ATTN_CHUNK + 1, n_own = n_chunks - shared.n_chunks;
 
     for (uint32_t q0 = 0; q0 < a.group; q0 += a.few) {
@@ -237,8 +237,9 @@ DEVICE bool plan_goes_on(const struct plan_seq &s, uint32_t n_shared, bool many)
 /* Assigns the items of a group of @n sequences: shared items of @run chunks, then each sequence's
  * own chunks. @many: one own item for each sequence suffices to fill the device. Returns false if
  * there is no room for the group. */
-DEVICE bool give_group(const struct plan_args &a, struct Plan &p, uint32_t i, uint32_t n,
-                       uint32_t n_shared, uint32_t run, bool many, uint32_t seq, struct Given &g) {
+DEVICE bool assign_group(const struct plan_args &a, struct Plan &p, uint32_t i, uint32_t n,
+                         uint32_t n_shared, uint32_t run, bool many, uint32_t seq,
+                         struct Given &g) {
     bool wide = n * a.group > a.few;
     uint32_t step = ceil_div(n * a.group, a.few), blocks = ceil_div(a.group, a.few);
     uint32_t n_results = n_shared - run + 1;
@@ -263,7 +264,7 @@ DEVICE bool give_group(const struct plan_args &a, struct Plan &p, uint32_t i, ui
         if (whole)
             g.items += blocks;
         else
-            give_own(a, p.known[k].s, seq + k - i, p.planned[k].shared, g);
+            assign_own(a, p.known[k].s, seq + k - i, p.planned[k].shared, g);
     }
     p.planned[i].n = n;
     p.planned[i].run = run;
@@ -272,8 +273,8 @@ DEVICE bool give_group(const struct plan_args &a, struct Plan &p, uint32_t i, ui
 }
 
 /* Assigns the items of @n sequences from @first on; called by one thread. */
-DEVICE void plan_give(const struct plan_args &a, struct Plan &p, uint32_t first, uint32_t n,
-                      uint64_t work, struct Given &g) {
+DEVICE void plan_assign(const struct plan_args &a, struct Plan &p, uint32_t first, uint32_t n,
+                        uint64_t work, struct Given &g) {
     uint32_t run = run_of(a, p, n);
     bool many = n * a.n_head_kv >= a.n_multiprocessors;
 
@@ -285,7 +286,7 @@ DEVICE void plan_give(const struct plan_args &a, struct Plan &p, uint32_t first,
         uint32_t wide_run = run < n_shared ? run : n_shared;
         uint32_t its_run = wide ? wide_run : 1;
 
-        if (n_group > 1 && give_group(a, p, i, n_group, n_shared, its_run, many, first + i, g)) {
+        if (n_group > 1 && assign_group(a, p, i, n_group, n_shared, its_run, many, first + i, g)) {
             i += n_group;
             continue;
         }
@@ -298,7 +299,7 @@ DEVICE void plan_give(const struct plan_args &a, struct Plan &p, uint32_t first,
             g.wide_items += n_wide;
             g.items += blocks_of(a, s) - n_wide;
         } else {
-            give_seq(a, s, first + i, g);
+            assign_seq(a, s, first + i, g);
         }
         i++;
     }
@@ -384,7 +385,7 @@ KERNEL(plan, struct plan_args, CUDA_THREADS, 1) {
         }
         sync_block();
         if (tid == 0)
-            plan_give(a, p, first, n, work, g);
+            plan_assign(a, p, first, n, work, g);
         sync_block();
         for (uint32_t i = warp; i < n; i += CUDA_THREADS / 32)
             write_seq(a, p, i);

@@ -150,7 +150,7 @@ static void ref_finish_heads(const struct be *b, const struct model_op *op, floa
 }
 
 /* Copies the queries of row @row from b->gated, where each head's query precedes its gate. */
-static void ref_take_queries(struct be *b, const struct heads *heads, uint32_t row) {
+static void ref_copy_queries(struct be *b, const struct heads *heads, uint32_t row) {
     size_t dim = heads->dim, n = heads->n;
 
     for (size_t h = row * n; h < (row + 1) * n; h++)
@@ -191,7 +191,7 @@ int ref_qkv(struct step *s, const struct model_op *op) {
         ref_linear(b, op->w[i], op->bias[i], b->normed, n_rows, to[i]);
     for (uint32_t r = 0; r < n_rows; r++) {
         if (op->qkv.gated)
-            ref_take_queries(b, h, r);
+            ref_copy_queries(b, h, r);
         ref_set_rope(b, &b->shape->rope[op->rope], r);
         float *q = b->act[ACT_Q] + (size_t)r * h->n * h->dim;
         ref_finish_heads(b, op, q, h->n, op->q_norm);

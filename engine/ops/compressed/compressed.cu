@@ -202,7 +202,7 @@ KERNEL(keep_rows, struct keep_rows_args, CUDA_THREADS, 2) {
 
 /* Stores the queries of row @r in shared memory as operands of mma, for each 16 heads and 32
  * values: lane 4 g + t has 8 values from 8 t on of heads g and g + 8, for two products. */
-DEVICE void take_picks(const struct pick_args &a, uint32_t r, struct vec4 *to) {
+DEVICE void load_picks(const struct pick_args &a, uint32_t r, struct vec4 *to) {
     uint32_t n = a.keys.n, blocks = (n + 31) / 32, tiles = (a.n_head + 15) / 16;
 
     for (uint32_t i = threadIdx.x; i < tiles * blocks * 32; i += CUDA_THREADS) {
@@ -275,7 +275,7 @@ KERNEL(score_blocks, struct pick_args, CUDA_THREADS, 2) {
     if (n <= a.n_best || blockIdx.y * WARPS * 16 >= n)
         return;
     const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
-    take_picks(a, r, q);
+    load_picks(a, r, q);
     for (uint32_t i = threadIdx.x; i < (a.n_head + 15) / 16 * 16; i += CUDA_THREADS) {
         weight[i] = i < a.n_head;
         if (a.weight && i < a.n_head)
@@ -398,7 +398,7 @@ DEVICE struct csa_view view_of(const struct csa_args &a, uint32_t r) {
 
 /* halves of a key in shared memory; padded so that eight rows begin on different banks */
 #define CSA_ROW (CSA_DIM + 8)
-#define CSA_HALF (CSA_DIM / 64 / 2) /* HALF of take_heads() */
+#define CSA_HALF (CSA_DIM / 64 / 2) /* HALF of load_heads() */
 
 /* A tile of keys, partial scores over either half of their values, and weights. */
 struct alignas(16) csa_shared {
@@ -440,7 +440,7 @@ DEVICE void compressed_add_values(uint32_t n, const struct csa_shared &s, float 
     float back[2] = {s.back[g], s.back[g + 8]};
     uint32_t p[2][4];
 
-    take_weights(s, p);
+    load_key_weights(s, p);
 #pragma unroll
     for (uint32_t j = 0; j < 8; j++) {
         if (d0 + 8 * j >= n)
@@ -457,8 +457,8 @@ DEVICE void compressed_add_values(uint32_t n, const struct csa_shared &s, float 
 
 /* Divides by the sums of weights, rotates back and stores the heads from @head0 on. They are
  * exchanged in the shared memory of the keys. */
-DEVICE void put_heads(const struct csa_args &a, uint32_t r, uint32_t head0, const float o[8][4],
-                      struct csa_shared &s) {
+DEVICE void write_heads(const struct csa_args &a, uint32_t r, uint32_t head0, const float o[8][4],
+                        struct csa_shared &s) {
     float(*head)[CSA_ROW] = (float(*)[CSA_ROW])s.key;
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = a.turn.dim;
 
@@ -488,7 +488,7 @@ ROW_KERNEL(attend_compressed, struct csa_args, CUDA_THREADS, 2) {
 
     const struct csa_view v = view_of(a, r);
     struct csa_head h = {head < a.n_head ? a.sinks[head] * LOG2_E : 0, 1};
-    take_heads<CSA_HALF>(a.q + ((size_t)r * a.n_head + head0) * a.turn.dim, a.n_head - head0,
+    load_heads<CSA_HALF>(a.q + ((size_t)r * a.n_head + head0) * a.turn.dim, a.n_head - head0,
                          a.turn.dim, a.scale, q);
     for (uint32_t i = 0; i < v.n; i += CSA_TILE) {
         sync_block();
@@ -503,5 +503,5 @@ ROW_KERNEL(attend_compressed, struct csa_args, CUDA_THREADS, 2) {
     if (threadIdx.x % 16 == 0)
         s.sum[threadIdx.x / 16] = h.sum;
     sync_block();
-    put_heads(a, r, head0, o, s);
+    write_heads(a, r, head0, o, s);
 }

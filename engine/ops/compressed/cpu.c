@@ -15,10 +15,10 @@
  *     CSA_Q        q of all heads
  *     COMPRESS     keys of the blocks that end in this step: means over the tokens of the block,
  *                  weighted by a softmax for each channel. Tokens of earlier steps are in the state
- *                  (compressed_keep_tokens()).
+ *                  (compressed_save_tokens()).
  *     CSA_INDEX    layers with short blocks: scores all blocks of 16 rows at a time (CHOOSE_ROWS),
  *                  in parts that threads share, and picks the best blocks of each row
- *     CSA_ATTEND   attention; then the last keys are copied to the window (keep_window())
+ *     CSA_ATTEND   attention; then the last keys are copied to the window (save_window())
  *     CSA_OUT      projections of groups of heads
  *
  * A work item of attention is a row and CSA_HEADS of its heads, which share the conversion of the
@@ -260,7 +260,7 @@ static void compress_row(void *ctx, uint32_t row, uint32_t thread) {
 }
 
 /* Copies u and g of the last tokens of sequence @i to its state. */
-static void compressed_keep_tokens(void *ctx, uint32_t i, uint32_t thread) {
+static void compressed_save_tokens(void *ctx, uint32_t i, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
     const struct engine_seq *q = &k->step->host.batch->seq[i];
@@ -284,7 +284,7 @@ int ops_compress(struct step *s, const struct model_op *op) {
     ops_store_each(s, ops_prepare(s, op->weights, 0, 2, ACT_X),
                    (float *[]){b->compressed->u, b->compressed->g});
     be_each(b, s->n_rows, compress_row, &k);
-    be_each(b, s->host.batch->n_seqs, compressed_keep_tokens, &k);
+    be_each(b, s->host.batch->n_seqs, compressed_save_tokens, &k);
     return 0;
 }
 
@@ -462,7 +462,7 @@ static void compressed_attend_item(void *ctx, uint32_t item, uint32_t thread) {
 }
 
 /* Copies the keys of the last positions of sequence @i to the window in its state. */
-static void keep_window(void *ctx, uint32_t i, uint32_t thread) {
+static void save_window(void *ctx, uint32_t i, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
     const struct engine_seq *q = &k->step->host.batch->seq[i];
@@ -477,7 +477,7 @@ static void keep_window(void *ctx, uint32_t i, uint32_t thread) {
 int ops_csa_keys(struct step *s, const struct model_op *op) {
     struct run k = {.step = s, .op = op};
 
-    be_each(s->be, s->host.batch->n_seqs, keep_window, &k);
+    be_each(s->be, s->host.batch->n_seqs, save_window, &k);
     return 0;
 }
 

@@ -153,7 +153,7 @@ static size_t stride_of(const struct be *b) {
     return state_floats(&b->shape->state);
 }
 
-static int cuda_compressed_keep(struct step *s, const struct keep_rows_args *a) {
+static int cuda_compressed_save(struct step *s, const struct keep_rows_args *a) {
     return CUDA_LAUNCH(s->be, keep_rows, s->grid.seqs, a->n_kept, CUDA_THREADS, a);
 }
 
@@ -193,7 +193,7 @@ int step_compress(struct step *s, const struct model_op *op) {
     TRY(step_norm(s, op));
     TRY(step_multiply(s, w, false));
     TRY(CUDA_LAUNCH(b, compress, s->grid.rows, 1, CUDA_THREADS, &a));
-    return cuda_compressed_keep(s, &kept);
+    return cuda_compressed_save(s, &kept);
 }
 
 /* Returns the number of blocks that share the keys of each of @n rows: two for each
@@ -253,7 +253,7 @@ int step_csa_keys(struct step *s, const struct model_op *op) {
         .n_kept = window_rows(b->shape, op),
     };
 
-    return cuda_compressed_keep(s, &a);
+    return cuda_compressed_save(s, &a);
 }
 
 int step_csa_attend(struct step *s, const struct model_op *op) {

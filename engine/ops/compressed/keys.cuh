@@ -91,7 +91,7 @@ DEVICE struct vec4 eight_halves(const float *x, uint32_t d, uint32_t n, float fa
  * by @scale log2(e). Lane 4 g + t gets, of heads g and g + 8, 16 values from 16 t on of each block
  * of 64. */
 template <uint32_t HALF>
-DEVICE void take_heads(const float *q, uint32_t n_head, uint32_t n, float scale,
+DEVICE void load_heads(const float *q, uint32_t n_head, uint32_t n, float scale,
                        struct vec4 to[HALF][4]) {
     uint32_t lane = threadIdx.x % 32, head = lane / 4;
     const float *from = q + (size_t)head * n;
@@ -159,7 +159,7 @@ template <class S> DEVICE void weigh_keys(uint32_t n, struct csa_head &h, S &s) 
 
 /* Loads the weights of the tile's keys as operands of mma: of heads g and g + 8, two blocks of 16
  * keys. */
-template <class S> DEVICE void take_weights(const S &s, uint32_t p[2][4]) {
+template <class S> DEVICE void load_key_weights(const S &s, uint32_t p[2][4]) {
     uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 
 #pragma unroll

@@ -349,7 +349,7 @@ struct beside {
 /* Copies or norms a row of a device to experts.normed, and takes those of its picks whose expert is
  * here. An invalid expert number, which is a defect of the device's kernels, is ignored here: the
  * backend's proof finds it (prove.h). */
-static void cpu_experts_take_row(void *ctx, uint32_t row, uint32_t thread) {
+static void cpu_experts_begin_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct beside *k = ctx;
     const struct be *b = k->be;
     size_t n = b->shape.n_embd, used = b->shape.n_expert_used;
@@ -368,7 +368,7 @@ static void cpu_experts_take_row(void *ctx, uint32_t row, uint32_t thread) {
 }
 
 /* Copies the outputs of a row's pairs that were computed here to y. */
-static void give_row(void *ctx, uint32_t row, uint32_t thread) {
+static void copy_row_outputs(void *ctx, uint32_t row, uint32_t thread) {
     const struct beside *k = ctx;
     const struct experts *e = k->be->experts;
     size_t n = k->be->shape.n_embd, used = k->be->shape.n_expert_used;
@@ -382,9 +382,9 @@ void experts_beside(struct step *s, const struct model_op *op, const float *x,
                     const uint32_t *expert, float *y) {
     struct beside k = {s->be, op->weights, x, expert, y};
 
-    be_each(s->be, s->n_rows, cpu_experts_take_row, &k);
+    be_each(s->be, s->n_rows, cpu_experts_begin_row, &k);
     compute_pairs(s, op);
-    be_each(s->be, s->n_rows, give_row, &k);
+    be_each(s->be, s->n_rows, copy_row_outputs, &k);
 }
 
 /* Adds the output of the shared expert, times sigmoid(w[3] y), to x of a row, or to b with

@@ -17,7 +17,7 @@ bool experts_few(const struct be *b, uint64_t n_pairs, uint32_t n_experts) {
     return b->experts.no_wide || (n_pairs <= (uint64_t)FEW_PAIRS * n_experts && !b->experts.no_vec);
 }
 
-static bool cuda_experts_takes_few(const struct step *s) {
+static bool cuda_experts_is_few(const struct step *s) {
     const struct model_shape *m = s->be->shape;
 
     return experts_few(s->be, (uint64_t)s->grid.rows * m->n_expert_used, m->n_expert);
@@ -78,7 +78,7 @@ struct route_args experts_route_args(const struct step *s, const struct model_op
         .bias = w->pick_bias,
         .n_expert = m->n_expert,
         .n_used = m->n_expert_used,
-        .columns = cuda_experts_takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS,
+        .columns = cuda_experts_is_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS,
         .gating = m->gating,
         .table = (const int32_t *)w->raw.data,
         .sampled = b->sampling.sampled,
@@ -324,7 +324,7 @@ int ffn_on_host(struct step *s, const struct model_op *op) {
 /* Returns the most items of a step. */
 static uint32_t cuda_experts_items(const struct step *s) {
     return most_items(s->be->shape, s->grid.rows,
-                      cuda_experts_takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS);
+                      cuda_experts_is_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS);
 }
 
 /* Packs the norm of x in the layout that the kernels of experts take. */
@@ -345,9 +345,9 @@ int experts_gates(struct step *s, const struct model_op *op, enum pack_kind *kin
 
     assert(w->n_mats == (op->ffn.glu == GLU_RELU ? 2 : 3));
     in.glu = step_glu(op);
-    *kind = cuda_experts_takes_few(s) && n_in == 2 ? PACK_PLAIN : step_glu(op);
+    *kind = cuda_experts_is_few(s) && n_in == 2 ? PACK_PLAIN : step_glu(op);
     TRY(w->norm ? experts_pack_norm(s, w->norm) : 0);
-    return experts_product(b, &in, cuda_experts_takes_few(s), cuda_experts_items(s));
+    return experts_product(b, &in, cuda_experts_is_few(s), cuda_experts_items(s));
 }
 
 int experts_downs(struct step *s, const struct model_op *op) {
@@ -355,7 +355,7 @@ int experts_downs(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct expert_args out = product_args(b, op, w->n_mats - 1, 1, b->shape->n_ff_expert);
 
-    return experts_product(b, &out, cuda_experts_takes_few(s), cuda_experts_items(s));
+    return experts_product(b, &out, cuda_experts_is_few(s), cuda_experts_items(s));
 }
 
 /* Computes y of the device's pairs: gates and ups of all items, glu, downs. */

@@ -78,7 +78,7 @@ DEVICE float expert_judge_group(const struct route_args &a, const float *p, uint
 
 /* Returns the experts outside the best groups, by one warp: bit i for expert i * 32 + lane. A lane
  * judges groups lane and lane + 32, each from its first expert on, like engine/experts.c. */
-DEVICE uint32_t leave_groups(const struct route_args &a, const float *p) {
+DEVICE uint32_t excluded_groups(const struct route_args &a, const float *p) {
     uint32_t lane = threadIdx.x % 32, each = a.n_expert / a.n_group, left = 0;
     uint64_t key[ROUTE_GROUPS / 32], kept = 0;
 
@@ -124,7 +124,7 @@ DEVICE void expert_pick_row(const struct route_args &a, uint32_t r, float *p) {
     if (!late)
         expert_probabilities(a, p);
     if (a.n_group)
-        taken = leave_groups(a, p);
+        taken = excluded_groups(a, p);
     for (uint32_t k = 0; k < a.n_used; k++) {
         uint64_t best = 0;
 
@@ -178,7 +178,7 @@ DEVICE uint32_t oldest_slot(const struct expert_slots &a, uint32_t now) {
 }
 
 /* Takes slots for the experts in @missing (shared: bit e % 32 of word e / 32), by one warp. */
-DEVICE void take_slots(const struct expert_slots &s, const uint32_t *missing, uint32_t now) {
+DEVICE void acquire_slots(const struct expert_slots &s, const uint32_t *missing, uint32_t now) {
     uint32_t lane = threadIdx.x, left = missing[lane], n = 0;
 
     for (;;) {
@@ -195,10 +195,10 @@ DEVICE void take_slots(const struct expert_slots &s, const uint32_t *missing, ui
                 bit++;
             uint32_t e = lane * 32 + bit;
 
-            put_global(s.slot + get_global(s.expert + slot), SLOT_HOST);
-            put_global(s.slot + e, slot);
-            put_global(s.expert + slot, e);
-            put_global(s.since + slot, now);
+            store_global(s.slot + get_global(s.expert + slot), SLOT_HOST);
+            store_global(s.slot + e, slot);
+            store_global(s.expert + slot, e);
+            store_global(s.since + slot, now);
             s.move[n][0] = e;
             s.move[n][1] = slot;
             left -= 1u << bit;
@@ -208,7 +208,7 @@ DEVICE void take_slots(const struct expert_slots &s, const uint32_t *missing, ui
     }
     if (lane == 0) {
         *s.n_moves = n;
-        put_global(s.since + s.n, now);
+        store_global(s.since + s.n, now);
     }
 }
 
@@ -229,12 +229,12 @@ DEVICE void choose_slots(const struct route_args &a, uint32_t *shared) {
             if (s.n_missed)
                 add_global(s.n_missed, (uint64_t)count);
         } else if (count > 0) {
-            put_global(s.since + slot, now);
+            store_global(s.since + slot, now);
         }
     }
     sync_block();
     if (tid < 32)
-        take_slots(s, shared, now);
+        acquire_slots(s, shared, now);
     sync_block();
 }
 
@@ -264,7 +264,7 @@ DEVICE void make_items(const struct route_args &a, uint32_t *shared) {
         }
         if (a.picks)
             add_global(a.picks + e, (uint64_t)get_global(a.count + e));
-        put_global(a.count + e, 0u);
+        store_global(a.count + e, 0u);
     }
     if (tid == CUDA_THREADS - 1)
         *a.n_items = at;
@@ -533,8 +533,8 @@ DEVICE void add_share(const struct expert_args &a, const struct Place &at, struc
 
 /* Stores y of value @i of the tiles at @at. Values are numbered by team, then by accumulator of mma
  * (4), then by lane (32). */
-DEVICE void expert_put_value(const struct expert_args &a, const struct Place &at, struct Sums *sums,
-                             uint32_t i, float sum) {
+DEVICE void expert_store_value(const struct expert_args &a, const struct Place &at,
+                               struct Sums *sums, uint32_t i, float sum) {
     /* loaded only here, since registers are scarce before */
     const struct expert_item item = a.item[at.item];
     const struct matrix &m = a.m[at.mat];
@@ -552,7 +552,7 @@ DEVICE void expert_put_value(const struct expert_args &a, const struct Place &at
 }
 
 /* Adds up the segments of each team; the first warp's segments are already one sum. */
-DEVICE void put_teams(const struct expert_args &a, const struct Place &at, struct Sums *sums) {
+DEVICE void store_teams(const struct expert_args &a, const struct Place &at, struct Sums *sums) {
     const struct expert_cut &cut = a.cut[at.mat];
 
     for (uint32_t i = threadIdx.x; i < a.n_teams * TILE_VALUES; i += EXPERT_THREADS) {
@@ -563,7 +563,7 @@ DEVICE void put_teams(const struct expert_args &a, const struct Place &at, struc
         float sum = sums->segment[first][j][lane];
         for (uint32_t s = cut.share[1]; s < cut.n_segments; s++)
             sum += sums->segment[first + s][j][lane];
-        expert_put_value(a, at, sums, i, sum);
+        expert_store_value(a, at, sums, i, sum);
     }
 }
 
@@ -585,13 +585,13 @@ DEVICE void multiply_item(const struct expert_args &a, struct Place &at, struct 
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++) {
             if (there && alone)
-                expert_put_value(a, at, sums, team_of(a) * TILE_VALUES + j * 32 + lane, total[j]);
+                expert_store_value(a, at, sums, team_of(a) * TILE_VALUES + j * 32 + lane, total[j]);
             else if (there && team_rank(a) == 0)
                 sums->segment[team_of(a) * TILE_SEGMENTS][j][lane] = total[j];
         }
         if (!alone) {
             sync_block();
-            put_teams(a, at, sums);
+            store_teams(a, at, sums);
             sync_block();
         }
         at.next(a);

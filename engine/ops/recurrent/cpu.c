@@ -158,7 +158,7 @@ void recurrent_begin(const struct recurrent_run *k) {
 
 /* Shifts the last kernel - 1 rows of in[0] of sequence @i into its state, where rows of earlier
  * steps may remain. */
-static void recurrent_keep_inputs(void *ctx, uint32_t i, uint32_t thread) {
+static void recurrent_save_inputs(void *ctx, uint32_t i, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
     const struct engine_seq *q = &k->step->host.batch->seq[i];
@@ -173,5 +173,5 @@ static void recurrent_keep_inputs(void *ctx, uint32_t i, uint32_t thread) {
 }
 
 void recurrent_end(const struct recurrent_run *k) {
-    be_each(k->step->be, k->step->host.batch->n_seqs, recurrent_keep_inputs, (void *)k);
+    be_each(k->step->be, k->step->host.batch->n_seqs, recurrent_save_inputs, (void *)k);
 }

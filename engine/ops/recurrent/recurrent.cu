@@ -190,5 +190,5 @@ ROW_KERNEL(conv, struct conv_args, CUDA_THREADS, 2) {
 KERNEL(conv_keep, struct conv_args, CUDA_THREADS, 2) {
     wait_for_previous();
     if (blockIdx.x < a.batch->n_seqs)
-        state_keep_inputs<CUDA_THREADS>(a, a.batch->seq[blockIdx.x]);
+        state_save_inputs<CUDA_THREADS>(a, a.batch->seq[blockIdx.x]);
 }

@@ -51,7 +51,7 @@ DEVICE float state_convolve(const Args &a, const struct plan_seq &seq, uint32_t 
 /* Stores the inputs of the last n_taps - 1 rows, which the convolution of the next rows needs. The
  * blocks of a sequence, of THREADS threads, divide the channels. */
 template <uint32_t THREADS, class Args>
-DEVICE void state_keep_inputs(const Args &a, const struct plan_seq &seq) {
+DEVICE void state_save_inputs(const Args &a, const struct plan_seq &seq) {
     for (uint32_t c = blockIdx.y * THREADS + threadIdx.x; c < a.n; c += gridDim.y * THREADS)
         for (uint32_t j = 0; j + 1 < a.n_taps; j++)
             a.state[seq.state * a.stride + (size_t)j * a.n + c] =
@@ -221,7 +221,7 @@ DEVICE void run_sequence(const Args &a, const struct plan_seq &seq, Rows rows[2]
         run_head<128>(a, seq, rows);
         break;
     }
-    state_keep_inputs<DELTA_THREADS>(a, seq);
+    state_save_inputs<DELTA_THREADS>(a, seq);
 }
 
 /* Defines the kernel of a recurrence. */

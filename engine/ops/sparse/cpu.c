@@ -10,7 +10,7 @@
  *     cpu_sparse_finish_row() queries of a row; the key of the block that ends with it, if one does
  *     cpu_sparse_score_part() scores of the blocks of a row: the sum over heads of max(0, q . key)
  *     cpu_sparse_choose_row() the n_block best blocks of a row, as a bit mask of positions
- *     (sparse.h) cpu_sparse_keep_state() tokens of the incomplete block, to the state
+ *     (sparse.h) cpu_sparse_save_state() tokens of the incomplete block, to the state
  *
  * A long context has many blocks and a prompt has many rows, so the scores of all rows would not
  * fit into memory. CHOOSE_ROWS rows are scored and choose before the next ones are scored. Their
@@ -154,7 +154,7 @@ static void cpu_sparse_choose_row(void *ctx, uint32_t nth, uint32_t thread) {
 }
 
 /* Copies w[1] x of the tokens of sequence @i whose block is not complete to its state. */
-static void cpu_sparse_keep_state(void *ctx, uint32_t i, uint32_t thread) {
+static void cpu_sparse_save_state(void *ctx, uint32_t i, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
     const struct sparse_shape *p = &b->shape.sparse;
@@ -186,6 +186,6 @@ int ops_index(struct step *s, const struct model_op *op) {
             be_each(b, n * k.n_parts, cpu_sparse_score_part, &k);
         be_each(b, n, cpu_sparse_choose_row, &k);
     }
-    be_each(b, s->host.batch->n_seqs, cpu_sparse_keep_state, &k);
+    be_each(b, s->host.batch->n_seqs, cpu_sparse_save_state, &k);
     return 0;
 }

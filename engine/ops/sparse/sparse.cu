@@ -32,7 +32,7 @@ ROW_KERNEL(mean_keys, struct mean_args, CUDA_THREADS, 2) {
 
 /* -- attention --------------------------------------------------------------------------------- */
 
-#define SPARSE_HALF (SPARSE_DIM / 64 / 2) /* HALF of take_heads() */
+#define SPARSE_HALF (SPARSE_DIM / 64 / 2) /* HALF of load_heads() */
 #define QUADS (CSA_TILE / 4)
 
 /* A tile of keys, [key][d], and of values, transposed: [d][key]. Scores are partial sums over
@@ -134,7 +134,7 @@ DEVICE struct Quad load_quad(const struct Place &p, const struct Group *at, bool
 }
 
 /* Decodes value @d of four keys to halves in shared memory. */
-template <int V> DEVICE void put_quad(const struct Quad &q, uint32_t d, uint16_t *to) {
+template <int V> DEVICE void store_quad(const struct Quad &q, uint32_t d, uint16_t *to) {
     uint32_t h[2] = {q.w[0], q.w[1]};
 
     if constexpr (V == 8)
@@ -175,7 +175,7 @@ DEVICE void bring_tile(const struct sparse_args &a, const struct Place &p, uint3
 #pragma unroll
     for (uint32_t e = 0; e < QUADS; e++)
         if (d < p.dim)
-            put_quad<V>(v[e], d, s.value[d] + 4 * e);
+            store_quad<V>(v[e], d, s.value[d] + 4 * e);
 }
 
 #define SPARSE_EACH (SPARSE_DIM / WARPS) /* values of a head that a warp accumulates */
@@ -188,7 +188,7 @@ DEVICE void sparse_add(uint32_t n, const struct sparse_shared &s, float o[SPARSE
     float back[2] = {s.back[g], s.back[g + 8]};
     uint32_t p[2][4];
 
-    take_weights(s, p);
+    load_key_weights(s, p);
 #pragma unroll
     for (uint32_t j = 0; j < SPARSE_EACH / 8; j++) {
         const uint16_t *v = s.value[d0 + 8 * j + g] + 2 * t;
@@ -214,8 +214,8 @@ DEVICE float *sparse_part_at(const struct sparse_args &a, uint32_t row, uint32_t
 }
 
 /* Stores the results of the block's part: o, then m and l of each head. */
-DEVICE void put_part(const struct sparse_args &a, const struct sparse_view &v,
-                     const struct csa_head &h, const float o[SPARSE_EACH / 8][4]) {
+DEVICE void store_block_part(const struct sparse_args &a, const struct sparse_view &v,
+                             const struct csa_head &h, const float o[SPARSE_EACH / 8][4]) {
     uint32_t lane = threadIdx.x % 32, n = a.of.shape.head_dim, head = threadIdx.x / 16;
 
 #pragma unroll
@@ -247,7 +247,7 @@ DEVICE void attend_part(const struct sparse_args &a, struct sparse_shared &s) {
         return;
     find_pages(p, a.of, v.kv, a.of.batch->seq[a.of.batch->row_seq[v.row]].page0);
     sparse_find_keys(a, v, p, s.at);
-    take_heads<SPARSE_HALF>(a.of.q + ((size_t)v.row * a.of.n_head + v.head0) * p.dim, v.n_head,
+    load_heads<SPARSE_HALF>(a.of.q + ((size_t)v.row * a.of.n_head + v.head0) * p.dim, v.n_head,
                             p.dim, a.of.scale, q);
     for (uint32_t i = 0; i < v.n; i += CSA_TILE) {
         sync_block();
@@ -259,7 +259,7 @@ DEVICE void attend_part(const struct sparse_args &a, struct sparse_shared &s) {
         sync_block();
         sparse_add(p.dim, s, o);
     }
-    put_part(a, v, h, o);
+    store_block_part(a, v, h, o);
 }
 
 #define ATTEND_SPARSE(NAME, K, V)                                                                  \

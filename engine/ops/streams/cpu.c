@@ -297,7 +297,7 @@ static void streams_add_row(void *ctx, uint32_t row, uint32_t thread) {
 }
 
 /* Updates the state of sequence @i to that after the rows of this step. */
-static void streams_keep_state(void *ctx, uint32_t i, uint32_t thread) {
+static void streams_save_state(void *ctx, uint32_t i, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
     const struct ngram_shape *g = &b->shape.ngram;
@@ -328,6 +328,6 @@ int ops_ngram(struct step *s, const struct model_op *op) {
                    (float *[]){b->streams->gate, b->act[ACT_B]});
     be_each(b, s->n_rows, streams_weigh_row, &k);
     be_each(b, s->n_rows, streams_add_row, &k);
-    be_each(b, k.batch->n_seqs, streams_keep_state, &k);
+    be_each(b, k.batch->n_seqs, streams_save_state, &k);
     return 0;
 }

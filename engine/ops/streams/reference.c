@@ -165,7 +165,7 @@ static void ref_streams_convolve(struct be *b, const struct model_op *op,
 }
 
 /* Updates the state of a sequence to that after the rows of this step. */
-static void ref_streams_keep_state(struct be *b, const struct engine_batch *batch,
+static void ref_streams_save_state(struct be *b, const struct engine_batch *batch,
                                    const struct engine_seq *q, float *state) {
     const struct ngram_shape *g = &b->shape->ngram;
     size_t width = (size_t)b->shape->n_embd * b->shape->stream.n;
@@ -209,7 +209,7 @@ int ref_ngram(struct step *s, const struct model_op *op) {
             memset(past, 0, (g->kernel - 1) * g->n * width * sizeof(float));
         for (uint32_t k = 0; k < q->n_rows; k++)
             ref_streams_convolve(b, op, q, k, past);
-        ref_streams_keep_state(b, batch, q, state);
+        ref_streams_save_state(b, batch, q, state);
     }
     return 0;
 }

@@ -140,7 +140,7 @@ ROW_KERNEL(ngram_add, struct ngram_args, CUDA_THREADS, 2) {
 }
 
 /* Updates the last tokens in the state, by one thread; equals ngram_keep() of engine/ngram.c. */
-DEVICE void streams_keep_tokens(const struct ngram_args &a, const struct plan_seq &seq,
+DEVICE void streams_save_tokens(const struct ngram_args &a, const struct plan_seq &seq,
                                 float *last) {
     float next[NGRAM_KNOWN] = {};
 
@@ -168,5 +168,5 @@ KERNEL(ngram_keep, struct ngram_args, CUDA_THREADS, 2) {
     for (uint32_t k = 0; k < before; k++)
         state[STATE + k * width + i] = ngram_input(a, seq, k + seq.n_rows, i);
     if (i == 0)
-        streams_keep_tokens(a, seq, state);
+        streams_save_tokens(a, seq, state);
 }

@@ -188,7 +188,7 @@ static void check_lang(const struct lang *l) {
 }
 
 /* Returns a copy of @from in the arena. */
-static const struct lang *lang_keep(struct build *b, const struct lang *from) {
+static const struct lang *lang_copy(struct build *b, const struct lang *from) {
     struct lang *l = build_alloc(b, 1, sizeof(*l));
     struct lang_state *s = build_alloc(b, MAX(from->n, 1u), sizeof(*s));
     struct edge *e = build_alloc(b, MAX(from->n_edges, 1u), sizeof(*e));
@@ -242,7 +242,7 @@ const struct lang *lang_product(struct build *b, const struct lang *const *in, u
 
     if (lang_merge(b, &made) < 0)
         return NULL;
-    return lang_keep(b, &made);
+    return lang_copy(b, &made);
 }
 
 /* Adds to alive[] the states from which a state that is alive already can be reached. */
@@ -308,7 +308,7 @@ static const struct lang *select_states(struct build *b, const struct lang *l, u
 
     if (build_work(b, l->n + l->n_edges) < 0 || lang_merge(b, &made) < 0)
         return NULL;
-    return lang_keep(b, &made);
+    return lang_copy(b, &made);
 }
 
 const struct lang *lang_select(struct build *b, const struct lang *l, uint64_t care, uint64_t want,
@@ -522,7 +522,7 @@ static const struct lang *lang_from_states(struct build *b, const struct grammar
 
     if (lang_merge(b, &made) < 0)
         return NULL;
-    return lang_keep(b, &made);
+    return lang_copy(b, &made);
 }
 
 const struct lang *lang_of(struct build *b, const struct expr *e) {

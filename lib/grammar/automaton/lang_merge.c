@@ -221,7 +221,7 @@ static int find_sets(struct build *b, const struct lang *l, uint32_t *set, uint3
 
 /* Keeps the first state of each set, so that the start stays the first state. Edges lead to sets,
  * and adjacent ranges of bytes that lead to one set are one edge. */
-static void keep_sets(struct lang *l, const uint32_t *set, uint32_t *number, uint32_t n_sets) {
+static void merge_sets(struct lang *l, const uint32_t *set, uint32_t *number, uint32_t n_sets) {
     uint32_t n = 0, n_edges = 0;
 
     memset(number, 0xff, n_sets * sizeof(*number));
@@ -264,6 +264,6 @@ int lang_merge(struct build *b, struct lang *l) {
     if (!set)
         return build_no_memory(b);
     TRY(find_sets(b, l, set, &n_sets));
-    keep_sets(l, set, set + l->n, n_sets);
+    merge_sets(l, set, set + l->n, n_sets);
     return 0;
 }

@@ -7,7 +7,7 @@
 
 #define WORD_BITS 32
 
-int members_keep(struct build *b, struct grammar *g) {
+int members_copy(struct build *b, struct grammar *g) {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < b->n_rules; i++)

@@ -7,7 +7,7 @@
 
 /* Copies the members of the build to g->members, in the order of their rules, and sets
  * auto_rule.members. */
-int members_keep(struct build *b, struct grammar *g);
+int members_copy(struct build *b, struct grammar *g);
 /* Records that member @i of @rule can be written (NO_MAX: no more can). Returns whether all
  * required members can. */
 bool members_live(struct grammar *g, uint32_t rule, uint32_t i);

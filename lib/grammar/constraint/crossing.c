@@ -182,7 +182,7 @@ static int crossing_by_id(const void *a, const void *b) {
 }
 
 /* Sorts the ids from place @from on and removes duplicates. */
-static void put_in_order(struct ids *v, uint32_t from) {
+static void sort_unique(struct ids *v, uint32_t from) {
     uint32_t n = from;
 
     assert(from <= v->n && v->n <= v->cap);
@@ -204,8 +204,8 @@ static void crossing_search(struct search *s, uint32_t node) {
         differ(s, node, &s->trie->node[0], node, s->root_node);
         try_special(s, node);
     }
-    put_in_order(&s->refused, refused);
-    put_in_order(&s->done, done);
+    sort_unique(&s->refused, refused);
+    sort_unique(&s->done, done);
 }
 
 /* Finds the tokens of the nodes in [@first, @end), a trie of triggers whose root is @root. (The

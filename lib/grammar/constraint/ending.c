@@ -296,7 +296,7 @@ static int64_t free_within(struct constraint_state *s, uint32_t after, uint32_t 
 /* Makes the mask where the grammar may end, from @bits, the tokens that it allows with @after
  * tokens left. Tokens that it would allow only with more time must not come; tokens that it never
  * allows here end it and are free text. */
-static int64_t leave_within(struct constraint_state *s, uint32_t after, uint32_t *bits) {
+static int64_t end_mask_within(struct constraint_state *s, uint32_t after, uint32_t *bits) {
     uint32_t n_words = constraint_n_words(s->c);
 
     if (need_scratch(s) < 0)
@@ -321,7 +321,7 @@ int64_t constraint_mask_within(struct constraint_state *s, uint32_t *bits, uint3
         return free_within(s, MAX(left, 1u) - 1, bits);
     int64_t n = grammar_mask_within(s->g, bits, left);
 
-    return n >= 0 && position_may_leave(s) ? leave_within(s, MAX(left, 1u) - 1, bits) : n;
+    return n >= 0 && position_may_end(s) ? end_mask_within(s, MAX(left, 1u) - 1, bits) : n;
 }
 
 bool constraint_is_free_within(const struct constraint_state *s, uint32_t left) {

@@ -124,7 +124,7 @@ static inline bool position_may_stop(const struct constraint_state *s) {
 }
 
 /* Returns true if the grammar may end here, and text that does not fit it is free text again. */
-static inline bool position_may_leave(const struct constraint_state *s) {
+static inline bool position_may_end(const struct constraint_state *s) {
     return s->at.phase == HELD && s->c->triggers && s->c->triggers->repeat && grammar_can_end(s->g);
 }
 

@@ -224,7 +224,7 @@ int64_t constraint_mask(struct constraint_state *s, uint32_t *bits) {
     }
     int64_t n = grammar_mask(s->g, bits);
 
-    return n >= 0 && position_may_leave(s) ? mask_add_free(s, bits) : n;
+    return n >= 0 && position_may_end(s) ? mask_add_free(s, bits) : n;
 }
 
 /* Accepts @token while the output is free; *@at is the position before it and becomes the one
@@ -251,7 +251,7 @@ static int accept_free(struct constraint_state *s, struct position *at, int32_t 
 static int accept_held(struct constraint_state *s, struct position *at, int32_t token) {
     int r = grammar_accept(s->g, token);
 
-    if (r == -EINVAL && position_may_leave(s)) {
+    if (r == -EINVAL && position_may_end(s)) {
         at->phase = FREE;
         at->node = s->c->triggers->open;
         return accept_free(s, at, token);

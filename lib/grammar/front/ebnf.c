@@ -65,7 +65,7 @@ static bool at_rule(struct reader *r) {
 /* Reads the name at the current place. Sets *@out to its entry, which is made when it is new. */
 static int ebnf_read_name(struct reader *r, uint32_t *out) {
     size_t len = ebnf_name_length(r);
-    int e = rulebook_take(&r->book, r->in.b, r->in.p, len, out);
+    int e = rulebook_add(&r->book, r->in.b, r->in.p, len, out);
 
     r->in.p += len;
     return e;

@@ -101,7 +101,7 @@ static size_t lark_name_length(const struct reader *r, bool *terminal) {
 static struct expr *call_of(struct reader *r, const char *s, size_t len) {
     uint32_t i;
 
-    return rulebook_take(&r->book, r->in.b, s, len, &i) < 0
+    return rulebook_add(&r->book, r->in.b, s, len, &i) < 0
                ? NULL
                : expr_call(r->in.b, r->book.entry[i].rule);
 }
@@ -109,7 +109,7 @@ static struct expr *call_of(struct reader *r, const char *s, size_t len) {
 static int define(struct reader *r, const char *s, size_t len, uint32_t *rule) {
     uint32_t i;
 
-    TRY(rulebook_take(&r->book, r->in.b, s, len, &i));
+    TRY(rulebook_add(&r->book, r->in.b, s, len, &i));
     if (r->book.entry[i].defined)
         return build_invalid(r->in.b, "grammar, line %zu: '%.*s' is defined twice",
                              source_line(&r->in), (int)MIN(len, (size_t)100), s);

@@ -13,8 +13,7 @@ static uint32_t rulebook_index(const struct rulebook *book, const char *s, size_
     return HASH_INDEX_NONE;
 }
 
-int rulebook_take(struct rulebook *book, struct build *b, const char *s, size_t len,
-                  uint32_t *out) {
+int rulebook_add(struct rulebook *book, struct build *b, const char *s, size_t len, uint32_t *out) {
     uint32_t i = rulebook_index(book, s, len);
 
     if (i == HASH_INDEX_NONE) {

@@ -24,7 +24,7 @@ struct rulebook {
 };
 
 /* Finds the entry of a name; a new name gets a rule. Returns 0 or -EINVAL. */
-int rulebook_take(struct rulebook *book, struct build *b, const char *s, size_t len, uint32_t *out);
+int rulebook_add(struct rulebook *book, struct build *b, const char *s, size_t len, uint32_t *out);
 /* Returns the entry of a name; NULL: it was never mentioned. */
 const struct rulebook_entry *rulebook_find(const struct rulebook *book, const char *s, size_t len);
 /* Refuses names that were never defined. Returns 0 or -EINVAL. */

@@ -275,8 +275,8 @@ static bool distinct_enter(struct machine *m, const struct config *from, const s
     return true;
 }
 
-static bool distinct_leave(struct machine *m, const struct call_desc *d, uint32_t state,
-                           uint32_t frame, uint32_t *reg, uint32_t *match) {
+static bool distinct_return(struct machine *m, const struct call_desc *d, uint32_t state,
+                            uint32_t frame, uint32_t *reg, uint32_t *match) {
     if (d->kind != CALL_ONCE)
         return true;
     if (*match && distinct_is_known(m, frame, *match))
@@ -292,5 +292,5 @@ static bool distinct_is_frame(const struct members *k) {
 
 const struct register_kind REGISTER_DISTINCT = {.is_open = is_open_at,
                                                 .enter = distinct_enter,
-                                                .leave = distinct_leave,
+                                                .on_return = distinct_return,
                                                 .is_frame = distinct_is_frame};

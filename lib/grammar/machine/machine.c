@@ -285,15 +285,15 @@ static void machine_enter(struct machine *m, struct set *out, uint32_t state, ui
         enter_calls(m, out, &c, goes_on ? n - 1 : n);
         goes_on = goes_on && start_call(m, &c, s->call + n - 1, &start);
         if (may_leave && (!k || !k->may_end || k->may_end(m, desc_of(m, c.frame), c.state, c.reg)))
-            machine_leave(m, out, c.reg, c.frame, c.match);
+            machine_return(m, out, c.reg, c.frame, c.match);
         if (goes_on)
             c = start;
     }
     m->depth--;
 }
 
-void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame,
-                   uint32_t match) {
+void machine_return(struct machine *m, struct set *out, uint32_t reg, uint32_t frame,
+                    uint32_t match) {
     if (frame == 0) {
         out->can_end = true;
         return;
@@ -307,7 +307,7 @@ void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t fr
         const struct register_kind *k = register_of(m->g, c->to, NULL);
         uint32_t reg = f.count;
 
-        if (k && k->leave && !k->leave(m, d, c->to, frame, &reg, &match)) {
+        if (k && k->on_return && !k->on_return(m, d, c->to, frame, &reg, &match)) {
             m->n_pruned++;
             return;
         }
@@ -395,7 +395,7 @@ static bool is_node(const struct grammar *g, uint32_t state) {
     return k && k->is_frame && k->is_frame(members_of(g, state));
 }
 
-static bool keeps_node(const struct grammar *g, const struct frame *f) {
+static bool holds_node(const struct grammar *g, const struct frame *f) {
     return !(f->call & MEMBERS_NODE) && is_node(g, g->call[f->call].to);
 }
 
@@ -431,7 +431,7 @@ void machine_collect(struct machine *m) {
             continue;
         assert(m->frame[i].parent < i);
         number[m->frame[i].parent] = 1;
-        if (keeps_node(m->g, &m->frame[i]))
+        if (holds_node(m->g, &m->frame[i]))
             number[m->frame[i].count] = 1;
     }
     number[0] = 0;
@@ -440,7 +440,7 @@ void machine_collect(struct machine *m) {
             continue;
         m->frame[n] = m->frame[i];
         m->frame[n].parent = number[m->frame[n].parent];
-        if (keeps_node(m->g, &m->frame[n]))
+        if (holds_node(m->g, &m->frame[n]))
             m->frame[n].count = number[m->frame[n].count];
         number[i] = n++;
     }

@@ -92,8 +92,8 @@ bool machine_follow(struct machine *m, const struct set *from, unsigned symbol, 
 /* Enters the calls of @state, which is in no loop and no object, with the stacks of @from. */
 void machine_call(struct machine *m, const struct set *from, uint32_t state, struct set *out);
 /* Returns from the rule of @frame: adds the configurations that follow to @out. */
-void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame,
-                   uint32_t match);
+void machine_return(struct machine *m, struct set *out, uint32_t reg, uint32_t frame,
+                    uint32_t match);
 /* Returns the frame with these values and makes it if needed; 0 if the stack is at its limit or
  * on an error. */
 uint32_t machine_push(struct machine *m, uint32_t parent, uint32_t call, uint32_t count);
@@ -173,8 +173,8 @@ struct register_kind {
                   uint32_t *kept, uint32_t *match);
     /* Returns to @state from call @d of @frame: *@reg has the value that the frame kept, and
      * becomes the register. Returns whether the callee may have ended. NULL: it may. */
-    bool (*leave)(struct machine *m, const struct call_desc *d, uint32_t state, uint32_t frame,
-                  uint32_t *reg, uint32_t *match);
+    bool (*on_return)(struct machine *m, const struct call_desc *d, uint32_t state, uint32_t frame,
+                      uint32_t *reg, uint32_t *match);
     /* Returns whether the register is a frame of the machine. NULL: it is a number. */
     bool (*is_frame)(const struct members *k);
 };

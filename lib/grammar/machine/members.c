@@ -84,8 +84,8 @@ static bool members_enter(struct machine *m, const struct config *from, const st
     return !(word >> (d->min % WORD_BITS) & 1);
 }
 
-static bool members_leave(struct machine *m, const struct call_desc *d, uint32_t state,
-                          uint32_t frame, uint32_t *reg, uint32_t *match) {
+static bool members_return(struct machine *m, const struct call_desc *d, uint32_t state,
+                           uint32_t frame, uint32_t *reg, uint32_t *match) {
     if (is_member(d))
         *reg = members_add(m, members_of(m->g, state), *reg, d->min);
     return true;
@@ -98,5 +98,5 @@ static bool members_is_frame(const struct members *k) {
 const struct register_kind REGISTER_MEMBERS = {.is_open = members_is_open,
                                                .may_end = members_may_end,
                                                .enter = members_enter,
-                                               .leave = members_leave,
+                                               .on_return = members_return,
                                                .is_frame = members_is_frame};

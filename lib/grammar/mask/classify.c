@@ -182,7 +182,7 @@ static int make_sparse(struct collector *k) {
 
 /* Makes the trie of the tokens that go on behind the rule. Leaves out those that are allowed anyway
  * because another reading stays inside the rule, unless a count may forbid that reading. */
-static int keep_rest(struct collector *k) {
+static int build_rest(struct collector *k) {
     struct token_class *c = k->c;
     uint32_t n = 0;
 
@@ -291,7 +291,7 @@ static int class_make(struct collector *k, const struct set *from, bool wide) {
     if (!k->c->bits)
         return -ENOMEM;
     TRY(class_collect(k, from, wide));
-    TRY(keep_rest(k));
+    TRY(build_rest(k));
     return make_sparse(k);
 }
 
@@ -387,7 +387,7 @@ static _Atomic(struct token_class *) *class_place(const struct grammar *g, uint3
     return g->places[rule] ? &g->places[rule][q - g->rule[rule].start] : NULL;
 }
 
-static bool class_take_room(const struct grammar *g, size_t bytes) {
+static bool class_acquire_room(const struct grammar *g, size_t bytes) {
     _Atomic size_t *room = (_Atomic size_t *)(uintptr_t)&g->class_room;
     size_t left = atomic_load(room);
 
@@ -441,7 +441,7 @@ static int make_class(const struct grammar *g, uint32_t q, bool quick, uint64_t 
         known = class_publish(g, place, c);
         c = known ? NULL : c; /* class_publish() took @c over, or freed it */
     }
-    if (!known && c && !class_take_room(g, c->bytes)) {
+    if (!known && c && !class_acquire_room(g, c->bytes)) {
         class_free(c);
         c = NULL;
     }

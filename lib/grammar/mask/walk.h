@@ -25,8 +25,8 @@ struct walk {
     bool (*visit)(struct walk *w, uint32_t node, const struct set *s, uint32_t depth);
     /* Called for items [first, last) of a subtree all of which is reached from @s, @depth bytes
      * deep; or NULL: they are set in bits. */
-    void (*take)(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
-                 uint32_t depth);
+    void (*accept)(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
+                   uint32_t depth);
     /* bits by place: walks only towards these items; or NULL: all */
     const uint64_t *need;
     /* bits: subtrees of these kinds of text may be taken whole */

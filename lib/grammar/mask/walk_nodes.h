@@ -61,10 +61,10 @@ static inline void set_items(struct walk *w, uint32_t first, uint32_t last) {
 }
 
 /* Accepts the items [first, last) below a node of which @s reads all texts. */
-static inline void node_take(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
-                             uint32_t depth) {
-    if (w->take) {
-        w->take(w, first, last, s, depth);
+static inline void node_accept(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
+                               uint32_t depth) {
+    if (w->accept) {
+        w->accept(w, first, last, s, depth);
         return;
     }
     set_items(w, first, last);

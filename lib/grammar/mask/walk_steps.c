@@ -54,7 +54,7 @@ static inline void steps_into(struct walk *w, const struct trie_node *n, uint32_
     if (!node_reach(w, n->child + i, next, depth + 1))
         return;
     if (reads_all(w, next, child->kind, child->height))
-        node_take(w, child->items + child->n_items, end, next, depth + 1);
+        node_accept(w, child->items + child->n_items, end, next, depth + 1);
     else
         steps_below(w, n->child + i, end, next, depth + 1);
 }
@@ -340,7 +340,7 @@ static bool steps_of_loop(struct walk *w, const struct trie_node *n, uint32_t la
     k.behind = set_open(m);
     uint32_t least = find_readings(m, from, i, &k);
 
-    machine_leave(m, &k.behind, 0, c.frame, 0);
+    machine_return(m, &k.behind, 0, c.frame, 0);
     k.bytes = steps_bytes(m, &k.behind);
     start = &m->g->state[m->g->rule[s->rule].start];
     bool apart = !w->visit || w->blind || !k.behind.can_end;
@@ -373,7 +373,7 @@ static void steps_of_one(struct walk *w, const struct trie_node *n, uint32_t las
 
 /* Returns whether the walk may do without sets where they are not needed. */
 static bool needs_no_sets(const struct walk *w) {
-    return !w->take && (!w->visit || w->ends || w->blind) && !w->m->g->n_texts;
+    return !w->accept && (!w->visit || w->ends || w->blind) && !w->m->g->n_texts;
 }
 
 static bool is_free(const struct machine *m, const struct config *c) {

@@ -25,7 +25,7 @@
  *   control characters, ...) and its height. A set that reads all texts of that kind up to that
  *   height takes the subtree as a whole (known_reads_all()).
  * - Results are collected in the order of the texts: all items are assumed to be reached, and what
- *   is not reached is cleared in ranges (leave_out()), because from such a set most are reached.
+ *   is not reached is cleared in ranges (subtract_out()), because from such a set most are reached.
  *   set_reached() translates positions in the trie to token ids at the end.
  *
  * A walk waits mostly for memory, so the children of a node are adjacent, and tables_below() keeps
@@ -48,7 +48,7 @@ enum { STEP_UNKNOWN, STEP_DEAD, STEP_SETS }; /* from here on: the number of a se
 /* A numbered set and what is known of it. @free_chars: for each kind, the length up to which all
  * texts of the kind are read. @visit_bytes: text_bit() of the bytes for which visit() is called
  * where they occur below a node. @watched: a node that this set reaches needs reach_place(), since
- * visit() or node_take() may have to be called, or nothing is read from the set. */
+ * visit() or node_accept() may have to be called, or nothing is read from the set. */
 struct known_set {
     struct set set;
     uint64_t visit_bytes;
@@ -139,7 +139,7 @@ static uint32_t add_set(struct tables *t, const struct set *s) {
     memset(t->next[t->n], 0, sizeof(*t->next));
     t->set[t->n] = (struct known_set){.set = *s,
                                       .visit_bytes = s->can_end && t->w->visit ? t->w->ends : 0,
-                                      .watched = t->w->take || (t->w->visit && !t->w->ends) ||
+                                      .watched = t->w->accept || (t->w->visit && !t->w->ends) ||
                                                  s->begin == s->end};
     tables_find_free(t->w, &t->set[t->n]);
     return t->n++;
@@ -256,7 +256,7 @@ static inline bool known_reads_all(const struct known_set *s, const struct trie_
     return n->height <= s->free_chars[n->kind];
 }
 
-static void leave_out(struct tables *t, uint32_t first, uint32_t last) {
+static void subtract_out(struct tables *t, uint32_t first, uint32_t last) {
     if (!t->reached || first == last)
         return;
     uint32_t i = first / 64, end = (last - 1) / 64;
@@ -287,13 +287,13 @@ static bool reach_place(struct tables *t, const struct place *p, size_t k) {
     uint32_t first = p->n->items + p->n->n_items;
 
     if (!visit_place(t, p, k) || t->set[k].set.begin == t->set[k].set.end) {
-        leave_out(t, first, p->end);
+        subtract_out(t, first, p->end);
         return false;
     }
     if (!known_reads_all(&t->set[k], p->n))
         return true;
-    if (w->take && first < p->end)
-        w->take(w, first, p->end, &t->set[k].set, p->depth);
+    if (w->accept && first < p->end)
+        w->accept(w, first, p->end, &t->set[k].set, p->depth);
     return false;
 }
 
@@ -339,7 +339,7 @@ static void tables_below(struct tables *t, uint32_t root, uint32_t last, uint32_
             if (w->m->error)
                 break;
             if (to == STEP_DEAD) {
-                leave_out(t, node[at].items, tables_end(trie, at, end, last));
+                subtract_out(t, node[at].items, tables_end(trie, at, end, last));
                 continue;
             }
         }

@@ -367,7 +367,7 @@ static uint32_t tokens_behind(struct closing *k, uint32_t frame) {
     struct set s = set_open(m);
     struct config c;
 
-    machine_leave(m, &s, 0, frame, 0);
+    machine_return(m, &s, 0, frame, 0);
     if (!s.can_end)
         n = closing_nearest(k, &s, &c) < FINISH_NEVER ? tokens_from(k, &c) : FINISH_NEVER;
     m->n_configs = n_configs;

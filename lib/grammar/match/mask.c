@@ -242,7 +242,7 @@ void class_apply(struct machine *m, const struct token_class *c, const struct co
         a.name = name_bytes(a.desc->names, at.reg);
     struct set below = set_open(m);
 
-    machine_leave(m, &below, 0, at.frame, 0);
+    machine_return(m, &below, 0, at.frame, 0);
     struct walk w = {
         .m = m, .trie = &c->after, .visit = visit_rest, .blind = closing == NULL, .arg = &a};
 

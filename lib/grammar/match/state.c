@@ -10,7 +10,7 @@
  * So rejecting k draft tokens (grammar_rollback()) is truncating that array at an earlier
  * checkpoint. When the history is full its older half is dropped; a request therefore allocates at
  * the start and when its stack grows, and never per token. A look-ahead (a mask, forced bytes)
- * works above the stored sets and truncates what it added (leave_no_trace()), also after an error:
+ * works above the stored sets and truncates what it added (rewind_machine()), also after an error:
  * a failed mask leaves the state as it was. A rollback leaves the frames of stacks; those that no
  * stored set needs are collected when their number has doubled.
  *
@@ -204,8 +204,8 @@ static bool matcher_is_within(const struct visitor *v, const struct set *s) {
 }
 
 /* Takes a subtree as a whole if all its tokens leave time to end; else sets by_node. */
-static void take_within(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
-                        uint32_t depth) {
+static void accept_within(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
+                          uint32_t depth) {
     struct visitor *v = w->arg;
 
     v->by_node = v->by_node || !closing_fits_inside(v->closing, s);
@@ -269,7 +269,7 @@ static const struct token_class *class_at(struct machine *m, const struct config
 }
 
 /* Truncates what a look-ahead left in the machine. Returns its error, which it clears. */
-static int leave_no_trace(struct grammar_state *s, uint32_t n_configs, uint32_t n_frames) {
+static int rewind_machine(struct grammar_state *s, uint32_t n_configs, uint32_t n_frames) {
     int r = s->m.error;
 
     assert(n_configs <= s->m.n_configs && n_frames <= s->m.n_frames);
@@ -337,7 +337,7 @@ static void walk_within(struct machine *m, const struct set *others, struct clos
     struct walk w = {.m = m,
                      .trie = &m->g->vocab->trie,
                      .visit = visit_within,
-                     .take = take_within,
+                     .accept = accept_within,
                      .kinds = many ? 0 : ALL_KINDS,
                      .arg = &v,
                      .max_visited = LONG_WALK};
@@ -579,7 +579,7 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
         distinct_settle(m, &k.at, k.closing, &k.mask);
     for (size_t i = 0; k.at.can_end && i < vocab->n_ends; i++)
         mask_set(&k.mask, (uint32_t)vocab->ends[i]);
-    TRY(leave_no_trace(s, n_configs, n_frames));
+    TRY(rewind_machine(s, n_configs, n_frames));
     return mask_count(&k.mask);
 }
 
@@ -589,7 +589,7 @@ uint32_t grammar_bytes_left(struct grammar_state *s) {
 
     if (look_ahead(s, 1, &closing) == 0 && closing)
         n = closing_bytes(closing, &latest(s)->set);
-    leave_no_trace(s, n_configs, n_frames);
+    rewind_machine(s, n_configs, n_frames);
     return latest(s)->done ? 0 : n;
 }
 
@@ -602,7 +602,7 @@ uint32_t grammar_distance(struct grammar_state *s) {
         return 0;
     if (look_ahead(s, 1, &closing) == 0 && closing)
         n = closing_distance(closing, &latest(s)->set);
-    leave_no_trace(s, n_configs, n_frames);
+    rewind_machine(s, n_configs, n_frames);
     return n < FINISH_NEVER ? n : GRAMMAR_NO_MAX;
 }
 
@@ -703,7 +703,7 @@ int grammar_accept(struct grammar_state *s, int32_t token) {
     if (ok && machine_stacks(m, &next) > STACKS_MAX)
         m->error = -E2BIG;
     if (!ok || m->error) {
-        TRY(leave_no_trace(s, n_configs, n_frames));
+        TRY(rewind_machine(s, n_configs, n_frames));
         return -EINVAL;
     }
     add_checkpoint(s, next, end);
@@ -718,7 +718,7 @@ int grammar_restart(struct grammar_state *s, const void *bytes, size_t len) {
     m->fuel = MASK_FUEL;
     machine_start(m, &next);
     if (m->error || !step_bytes(m, n_configs, bytes, len, &next)) {
-        TRY(leave_no_trace(s, n_configs, n_frames));
+        TRY(rewind_machine(s, n_configs, n_frames));
         return -EINVAL;
     }
     add_checkpoint(s, next, false);
@@ -789,7 +789,7 @@ size_t grammar_forced(struct grammar_state *s, uint8_t *out, size_t cap, int32_t
         out[n++] = (uint8_t)symbol;
         at = next;
     }
-    if (leave_no_trace(s, n_configs, n_frames) < 0) {
+    if (rewind_machine(s, n_configs, n_frames) < 0) {
         *token = -1;
         return 0;
     }

@@ -76,7 +76,7 @@ static inline uint64_t render_fuel_left(const struct render *rd) {
 /* Allocates @n zeroed objects of @size bytes, which live until the rendering ends. NULL: the error
  * is set. */
 void *render_alloc(struct render *rd, size_t n, size_t size);
-/* Begins a nested evaluation. Returns 0: render_leave() must follow; or a negative value with the
+/* Begins a nested evaluation. Returns 0: render_exit() must follow; or a negative value with the
  * error set. */
 static inline int render_enter(struct render *rd) {
     if (rd->depth >= RENDER_DEPTH_MAX)
@@ -84,7 +84,7 @@ static inline int render_enter(struct render *rd) {
     rd->depth++;
     return 0;
 }
-static inline void render_leave(struct render *rd) {
+static inline void render_exit(struct render *rd) {
     assert(rd->depth > 0);
     rd->depth--;
 }

@@ -87,7 +87,7 @@ int call_named(struct render *rd, const char *kind, const struct builtin *b,
 }
 
 /* Returns the first keyword argument @name, or NULL. */
-static const struct named_value *take_kwarg(const struct args *args, const struct tstr *name) {
+static const struct named_value *find_kwarg(const struct args *args, const struct tstr *name) {
     for (uint32_t i = 0; i < args->n_kw; i++) {
         if (tstr_equal(args->kw[i].name, name))
             return &args->kw[i];
@@ -102,7 +102,7 @@ static int bind_params(struct render *rd, const struct macro *def, const struct 
     uint32_t i = 0;
 
     for (const struct param *p = def->params; p; p = p->next, i++) {
-        const struct named_value *kw = take_kwarg(args, p->name);
+        const struct named_value *kw = find_kwarg(args, p->name);
         struct value v = value_undefined(p->name, V_MISSING);
 
         if (i < args->n_pos && kw)
@@ -188,7 +188,7 @@ static int bind_special(struct render *rd, const struct macro *def, const struct
     struct value v;
 
     if (def->reads & MACRO_CALLER && !is_param(def, TSTR_STATIC("caller"))) {
-        const struct named_value *kw = take_kwarg(args, TSTR_STATIC("caller"));
+        const struct named_value *kw = find_kwarg(args, TSTR_STATIC("caller"));
 
         v = kw ? kw->v : value_undefined(TSTR_STATIC("caller"), V_MISSING);
         TRY(scope_set(rd, scope, t->sym_caller, v));

@@ -71,7 +71,7 @@ static int hash_value(struct render *rd, struct value v, uint64_t *out) {
             TRY(hash_value(rd, v.seq->v[i], &part));
             h = dict_mix(h ^ part);
         }
-        render_leave(rd);
+        render_exit(rd);
         *out = h;
         return 0;
     case V_DICT:
@@ -142,7 +142,7 @@ static int locate(struct render *rd, const struct dict *d, struct value key, uin
     return 0;
 }
 
-static void put_index(struct dict *d, uint32_t i) {
+static void insert_index(struct dict *d, uint32_t i) {
     assert(i < d->n_index && (d->n_index & (d->n_index - 1)) == 0); /* a free slot ends the loop */
     uint32_t slot = (uint32_t)d->e[i].hash & (d->n_index - 1);
 
@@ -169,7 +169,7 @@ static int build_index(struct render *rd, struct dict *d) {
     for (uint32_t i = 0; i < d->n; i++) {
         if (!had_hashes && hash_value(rd, d->e[i].key, &d->e[i].hash))
             return -1;
-        put_index(d, i);
+        insert_index(d, i);
     }
     return 0;
 }
@@ -210,7 +210,7 @@ int dict_set(struct render *rd, struct dict *d, struct value key, struct value v
     assert(d->n < d->cap && (d->index || d->n <= INDEX_FROM));
     d->e[d->n++] = (struct dict_entry){key, v, hash};
     if (d->index)
-        put_index(d, d->n - 1);
+        insert_index(d, d->n - 1);
     else if (d->n > INDEX_FROM)
         return build_index(rd, d);
     return 0;
@@ -266,7 +266,7 @@ int dict_remove(struct render *rd, struct dict *d, struct value key, struct valu
     if (d->index) {
         memset(d->index, 0, d->n_index * sizeof(*d->index));
         for (uint32_t i = 0; i < d->n; i++)
-            put_index(d, i);
+            insert_index(d, i);
     }
     return 1;
 }

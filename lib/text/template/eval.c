@@ -47,7 +47,7 @@ void scope_end(struct render *rd, struct scope *s) {
 }
 
 /* Keeps @s and the scopes around it: a macro or a recursive loop sees them later. */
-static void scope_keep(struct scope *s) {
+static void scope_retain(struct scope *s) {
     for (; s && !s->kept; s = s->up)
         s->kept = true;
 }
@@ -129,7 +129,7 @@ int eval_capture(struct render *rd, const struct node *body, struct value *out) 
     scope_end(rd, inner);
     if (r)
         return r;
-    const struct tstr *s = sink_take(rd, k);
+    const struct tstr *s = sink_string(rd, k);
 
     if (!s)
         return -1;
@@ -285,7 +285,7 @@ static int run_over(struct render *rd, const struct node *n, struct value over, 
         loop->node = n;
         loop->scope = rd->scope;
         loop->taken = true;
-        scope_keep(rd->scope);
+        scope_retain(rd->scope);
     }
     bool empty = loop->n == 0;
 
@@ -331,7 +331,7 @@ int eval_loop_again(struct render *rd, const struct loop *loop, struct value ove
     rd->macro_depth--;
     rd->scope = scope;
     rd->out = outer;
-    const struct tstr *s = sink_take(rd, k);
+    const struct tstr *s = sink_string(rd, k);
 
     *out = value_str(s);
     return s ? 0 : -1;
@@ -443,7 +443,7 @@ static int make_macro(struct render *rd, const struct macro *def, struct value *
     if (!m)
         return -1;
     *m = (struct macro_value){def, rd->scope};
-    scope_keep(rd->scope);
+    scope_retain(rd->scope);
     *out = (struct value){.type = V_MACRO, .macro = m};
     return 0;
 }
@@ -510,6 +510,6 @@ int eval_block(struct render *rd, const struct node *n) {
             r = statement(rd, n);
     }
     assert(r < 0 || (rd->scope == scope && rd->out == out && !rd->failed));
-    render_leave(rd);
+    render_exit(rd);
     return r;
 }

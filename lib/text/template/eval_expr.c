@@ -410,6 +410,6 @@ int eval_expr(struct render *rd, const struct node *n, struct value *out) {
     assert(n->type < ARRAY_SIZE(EVAL) && EVAL[n->type]);
     int r = EVAL[n->type](rd, n, out);
 
-    render_leave(rd);
+    render_exit(rd);
     return r;
 }

@@ -121,7 +121,7 @@ static int filter_urlencode(struct render *rd, const struct call *c, struct valu
                 return -1;
         }
     }
-    *out = value_str(sink_take(rd, k));
+    *out = value_str(sink_string(rd, k));
     return out->s ? 0 : -1;
 }
 

@@ -89,7 +89,7 @@ static int filter_indent(struct render *rd, const struct call *c, struct value *
                 return -1;
         }
     }
-    in = sink_take(rd, k);
+    in = sink_string(rd, k);
     if (in)
         in = tstr_safe(rd, in, s->safe);
     *out = value_str(in);

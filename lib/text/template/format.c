@@ -200,7 +200,7 @@ static int repr_container(struct render *rd, struct sink *k, struct value v) {
         r = repr_namespace(rd, k, v.dict);
 
     k->all_user -= user;
-    render_leave(rd);
+    render_exit(rd);
     return r;
 }
 
@@ -264,6 +264,6 @@ int format_to_str(struct render *rd, struct value v, const struct tstr **out) {
 
     if (!k || format_str(rd, k, v))
         return -1;
-    *out = sink_take(rd, k);
+    *out = sink_string(rd, k);
     return *out ? 0 : -1;
 }

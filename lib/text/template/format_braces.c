@@ -111,7 +111,7 @@ static int field_convert(struct braces *b, char how, struct value *v) {
     } else if (how == 'r') {
         struct sink *k = sink_new(b->rd);
 
-        if (!k || format_repr(b->rd, k, *v) || !(s = sink_take(b->rd, k)))
+        if (!k || format_repr(b->rd, k, *v) || !(s = sink_string(b->rd, k)))
             return -1;
     } else {
         return render_fail(b->rd, "Unknown conversion specifier");
@@ -151,7 +151,7 @@ static int field_format(struct braces *b, struct sink *k, const struct tstr *fmt
 
         spec = tstr_slice(b->rd, fmt, rest + 1, end);
         if (!text || !spec || braces_write(b, text, spec, depth + 1) ||
-            !(spec = sink_take(b->rd, text)))
+            !(spec = sink_string(b->rd, text)))
             return -1;
     }
     return format_spec(b->rd, k, v, spec);
@@ -202,6 +202,6 @@ int format_braces(struct render *rd, const struct tstr *fmt, const struct args *
 
     if (!k || render_charge_bytes(rd, fmt->len) || braces_write(&b, k, fmt, 0))
         return -1;
-    *out = value_str(sink_take(rd, k));
+    *out = value_str(sink_string(rd, k));
     return out->s ? 0 : -1;
 }

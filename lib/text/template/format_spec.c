@@ -465,7 +465,7 @@ static int percent_value(struct render *rd, struct sink *k, struct field *f, str
     case 'r': {
         struct sink *text = sink_new(rd);
 
-        if (!text || format_repr(rd, text, v) || !(s = sink_take(rd, text)))
+        if (!text || format_repr(rd, text, v) || !(s = sink_string(rd, text)))
             return -1;
         break;
     }
@@ -554,6 +554,6 @@ int format_percent(struct render *rd, const struct tstr *s, struct value values,
     if (tuple ? p.next < values.seq->n : !p.used && !p.mapping)
         return render_fail(rd, "not all arguments converted during string formatting");
     TRY(sink_add_part(rd, k, s, done, s->len));
-    *out = value_str(sink_take(rd, k));
+    *out = value_str(sink_string(rd, k));
     return out->s ? 0 : -1;
 }

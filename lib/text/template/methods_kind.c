@@ -119,7 +119,7 @@ int text_pad(struct render *rd, const struct tstr *s, int64_t width, uint32_t fi
     }
     if (left == more)
         TRY(sink_add_str(rd, k, s));
-    *out = value_str(sink_take(rd, k));
+    *out = value_str(sink_string(rd, k));
     return out->s ? 0 : -1;
 }
 

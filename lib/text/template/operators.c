@@ -41,7 +41,7 @@ static int operator_repeat(struct render *rd, struct value a, struct value times
             if (sink_add_str(rd, k, a.s) || render_charge(rd, 1))
                 return -1;
         }
-        const struct tstr *s = sink_take(rd, k);
+        const struct tstr *s = sink_string(rd, k);
 
         *out = value_str(s);
         return s ? 0 : -1;
@@ -524,7 +524,7 @@ static int slice_str(struct render *rd, const struct tstr *s, const struct value
             if (sink_add_part(rd, k, s, pos[c], pos[c + 1]) || render_charge(rd, 1))
                 return -1;
         }
-        r = sink_take(rd, k);
+        r = sink_string(rd, k);
     }
     *out = value_str(r);
     return r ? 0 : -1;

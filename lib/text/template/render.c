@@ -195,7 +195,7 @@ static int trust_content(struct render *rd, const struct seq *messages,
         at = trust[i].end;
     }
     TRY(sink_add(rd, k, content.s->data + at, content.s->len - at, true));
-    const struct tstr *s = sink_take(rd, k);
+    const struct tstr *s = sink_string(rd, k);
 
     if (!s || dict_set(rd, m.dict, value_str(TSTR_STATIC("content")), value_str(s)))
         return -1;

@@ -33,7 +33,7 @@ int builtin_string(struct render *rd, struct value v, const struct tstr **out) {
 
 /* Makes the result of an operation on @s; it is safe if @s is. */
 static int text_finish(struct render *rd, struct sink *k, bool safe, struct value *out) {
-    const struct tstr *s = sink_take(rd, k);
+    const struct tstr *s = sink_string(rd, k);
 
     if (s && safe)
         s = tstr_safe(rd, s, true);

@@ -118,7 +118,7 @@ static int tojson_write_key(struct writer *w, struct value key) {
     case V_UINT:
     case V_FLOAT:
         plain.k = sink_new(w->rd);
-        if (!plain.k || write_number(&plain, key) || !(s = sink_take(w->rd, plain.k)))
+        if (!plain.k || write_number(&plain, key) || !(s = sink_string(w->rd, plain.k)))
             return -1;
         return write_string(w, s);
     default:
@@ -174,7 +174,7 @@ static int write_value(struct writer *w, struct value v, uint32_t depth) {
 
         assert(r || w->k->all_user >= user); /* inner values have undone their increments */
         w->k->all_user -= user;
-        render_leave(w->rd);
+        render_exit(w->rd);
         return r;
     }
     default:
@@ -221,6 +221,6 @@ int tojson(struct render *rd, const struct call *c, struct value *out) {
     if (!w.k || set_indent(&w, c->a[1]) || set_separators(&w, c->a[2]) ||
         write_value(&w, c->self, 0))
         return -1;
-    *out = value_str(sink_take(rd, w.k));
+    *out = value_str(sink_string(rd, w.k));
     return out->s ? 0 : -1;
 }

@@ -130,7 +130,7 @@ const struct tstr *tstr_concat(struct render *rd, const struct tstr *a, const st
     }
     if (sink_add_str(rd, k, b))
         return NULL;
-    const struct tstr *s = sink_take(rd, k);
+    const struct tstr *s = sink_string(rd, k);
 
     return s && safe ? tstr_safe(rd, s, true) : s;
 }
@@ -169,7 +169,7 @@ const struct tstr *tstr_escape(struct render *rd, const struct tstr *s) {
     }
     if (sink_add_part(rd, k, s, done, s->len))
         return NULL;
-    const struct tstr *out = sink_take(rd, k);
+    const struct tstr *out = sink_string(rd, k);
 
     return out ? tstr_safe(rd, out, true) : NULL;
 }
@@ -356,7 +356,7 @@ int sink_add_cp(struct render *rd, struct sink *k, uint32_t cp, bool user) {
 
 /* Makes a string of the content of the sink. More may be appended later, through the string or
  * directly. */
-const struct tstr *sink_take(struct render *rd, struct sink *k) {
+const struct tstr *sink_string(struct render *rd, struct sink *k) {
     assert(!k->n_marks || k->marks[k->n_marks - 1].end <= k->len);
     struct tstr *s = render_alloc(rd, 1, sizeof(*s));
 

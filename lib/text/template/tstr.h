@@ -99,4 +99,4 @@ int sink_add_part(struct render *rd, struct sink *k, const struct tstr *s, size_
                   size_t end);
 int sink_add_cp(struct render *rd, struct sink *k, uint32_t cp, bool user);
 /* Returns the text added so far as a string; the sink can be continued. */
-const struct tstr *sink_take(struct render *rd, struct sink *k);
+const struct tstr *sink_string(struct render *rd, struct sink *k);

@@ -174,7 +174,7 @@ int value_equal(struct render *rd, struct value a, struct value b, bool *out) {
         else
             r = equal_dicts(rd, a.dict, b.dict, out);
 
-        render_leave(rd);
+        render_exit(rd);
         return r;
     }
     default:
@@ -218,7 +218,7 @@ int value_less(struct render *rd, struct value a, struct value b, const char *op
         TRY(render_enter(rd));
         int r = less_seqs(rd, a.seq, b.seq, op, out);
 
-        render_leave(rd);
+        render_exit(rd);
         return r;
     }
     /* @op has been exchanged by the caller */

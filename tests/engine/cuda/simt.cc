@@ -791,7 +791,7 @@ bool arrive(uint32_t *count, uint32_t k, uint32_t n) {
     return true;
 }
 
-void put_alike(uint32_t *p, uint32_t v) {
+void store_alike(uint32_t *p, uint32_t v) {
     check_aligned(p, 4);
     simt_check_access(p, 4, SIMT_ATOMIC, __builtin_return_address(0));
     *p = v;

@@ -391,25 +391,25 @@ template <typename T> static inline T get_global(const T *p) {
     return v;
 }
 
-template <typename T> static inline void put_global(T *p, T v) {
+template <typename T> static inline void store_global(T *p, T v) {
     simt_atomic_put(p, sizeof(T), &v);
 }
 
 static inline uint32_t add_global(uint32_t *p, uint32_t v) {
     uint32_t old = get_global(p);
 
-    put_global(p, old + v);
+    store_global(p, old + v);
     return old;
 }
 
 static inline void add_global(uint64_t *p, uint64_t v) {
-    put_global(p, get_global(p) + v);
+    store_global(p, get_global(p) + v);
 }
 
 static inline void max_global(uint64_t *p, uint64_t v) {
     uint64_t old = get_global(p);
 
-    put_global(p, old > v ? old : v);
+    store_global(p, old > v ? old : v);
 }
 
 static inline uint32_t add_shared(uint32_t *p, uint32_t v) {
@@ -418,7 +418,7 @@ static inline uint32_t add_shared(uint32_t *p, uint32_t v) {
 
 void add_shared(uint64_t *p, uint64_t v);
 bool arrive(uint32_t *count, uint32_t k, uint32_t n);
-void put_alike(uint32_t *p, uint32_t v);
+void store_alike(uint32_t *p, uint32_t v);
 
 static inline float exp2_fast(float x) {
     float y = exp2f(x);

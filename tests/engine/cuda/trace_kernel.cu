@@ -12,7 +12,7 @@ DEVICE uint64_t trace_clock() {
 DEVICE uint64_t trace_count(uint64_t *n) {
     uint64_t before = get_global(n);
 
-    put_global(n, before + 1);
+    store_global(n, before + 1);
     return before;
 }
 
@@ -25,5 +25,5 @@ KERNEL(traced, struct traced_args, 64, 1) {
     trace_wait(a.ring); /* a second wait changes nothing */
     if (threadIdx.x == 0)
         a.done[blockIdx.x] = 1;
-    trace_leave(a.ring, trace_name_of("a name of thirty-two characters, and more"));
+    trace_end_block(a.ring, trace_name_of("a name of thirty-two characters, and more"));
 }

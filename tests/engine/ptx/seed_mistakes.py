@@ -91,7 +91,7 @@ MISTAKES = [
     ("n-grams, another slot", STREAMS + ".cu", "a.state[seq.state * a.stride + STATE", "a.state[STATE", STREAMS, IN_STREAMS, 80),
     ("n-grams, the first tokens", STREAMS + ".cu", "seq.row0 + seq.n_rows - 1 - k;", "seq.row0 + k;", STREAMS, IN_STREAMS, 90),
     ("n-grams, inputs stay", STREAMS + ".cu", "ngram_input(a, seq, k + seq.n_rows, i)", "ngram_input(a, seq, k, i)", STREAMS, IN_STREAMS, 90),
-    ("route, no groups", EXPERTS + ".cu", "taken = leave_groups(a, p);", "taken = 0;", EXPERTS, IN_EXPERTS, 90),
+    ("route, no groups", EXPERTS + ".cu", "taken = excluded_groups(a, p);", "taken = 0;", EXPERTS, IN_EXPERTS, 90),
     ("route, second best", EXPERTS + ".cu", "return each > 1 ? best + second : best;", "return best;", EXPERTS, IN_EXPERTS, 90),
     ("route, groups of the second half", EXPERTS + ".cu", "!(kept >> (lane + i * 32) & 1)", "!(kept >> lane & 1)", EXPERTS, IN_EXPERTS, 90),
 ]

@@ -16,7 +16,7 @@
 #include "grammar/front/schema/schema.h"
 
 /* Reads the keyword whose value is @at into @f; @how: its variant, from the table of keywords. */
-typedef int take_fn(struct schema *s, struct facets *f, struct place at, size_t how);
+typedef int read_fn(struct schema *s, struct facets *f, struct place at, size_t how);
 
 int count_read(struct schema *s, struct place at, uint32_t *out) {
     struct decimal d;
@@ -34,7 +34,7 @@ int count_read(struct schema *s, struct place at, uint32_t *out) {
 }
 
 /* Raises the minimum, or lowers the maximum, that is at offset @how of the facets. */
-static int take_min(struct schema *s, struct facets *f, struct place at, size_t how) {
+static int facets_read_min(struct schema *s, struct facets *f, struct place at, size_t how) {
     uint32_t n, *least = (uint32_t *)((char *)f + how);
 
     TRY(count_read(s, at, &n));
@@ -42,7 +42,7 @@ static int take_min(struct schema *s, struct facets *f, struct place at, size_t 
     return 0;
 }
 
-static int take_max(struct schema *s, struct facets *f, struct place at, size_t how) {
+static int facets_read_max(struct schema *s, struct facets *f, struct place at, size_t how) {
     uint32_t n, *most = (uint32_t *)((char *)f + how);
 
     TRY(count_read(s, at, &n));
@@ -54,7 +54,7 @@ enum { LOWER = 1, EXCLUSIVE = 2 };
 
 /* Reads a bound. In draft 4 exclusiveMinimum is a boolean, which excludes the value of minimum
  * itself. */
-static int take_bound(struct schema *s, struct facets *f, struct place at, size_t how) {
+static int facets_read_bound(struct schema *s, struct facets *f, struct place at, size_t how) {
     bool lower = how & LOWER, strict = how & EXCLUSIVE;
     struct bound *b = lower ? &f->lower : &f->upper;
     struct decimal d;
@@ -112,7 +112,7 @@ int types_read(struct schema *s, struct place at, unsigned *out) {
     return 0;
 }
 
-static int take_type(struct schema *s, struct facets *f, struct place at, size_t how) {
+static int facets_read_type(struct schema *s, struct facets *f, struct place at, size_t how) {
     unsigned types;
 
     TRY(types_read(s, at, &types));
@@ -130,13 +130,13 @@ static int facets_add_values(struct schema *s, struct facets *f, struct place at
     return places_add(s, &f->value, &f->n_values, &f->cap_values, at);
 }
 
-static int take_enum(struct schema *s, struct facets *f, struct place at, size_t how) {
+static int facets_read_enum(struct schema *s, struct facets *f, struct place at, size_t how) {
     if (!yyjson_is_arr(at.v) || yyjson_arr_size(at.v) == 0)
         return schema_invalid(s, at.path, "this must be an array of at least one value");
     return facets_add_values(s, f, at, false);
 }
 
-static int take_const(struct schema *s, struct facets *f, struct place at, size_t how) {
+static int facets_read_const(struct schema *s, struct facets *f, struct place at, size_t how) {
     return facets_add_values(s, f, at, true);
 }
 
@@ -152,7 +152,7 @@ static int facets_add_text(struct schema *s, struct facets *f, struct place at, 
     return build_work(s->b, f->n_text);
 }
 
-static int take_pattern(struct schema *s, struct facets *f, struct place at, size_t how) {
+static int facets_read_pattern(struct schema *s, struct facets *f, struct place at, size_t how) {
     if (!yyjson_is_str(at.v))
         return schema_invalid(s, at.path, "this must be a string");
     return facets_add_text(s, f, at, TEXT_PATTERN);
@@ -160,7 +160,7 @@ static int take_pattern(struct schema *s, struct facets *f, struct place at, siz
 
 /* Formats of numbers are ranges or have no effect; lower_string() handles the formats of
  * strings. */
-static int facets_take_format(struct schema *s, struct facets *f, struct place at, size_t how) {
+static int facets_read_format(struct schema *s, struct facets *f, struct place at, size_t how) {
     static const struct {
         const char *name, *min, *max;
     } INTS[] = {
@@ -202,7 +202,8 @@ static int facets_take_format(struct schema *s, struct facets *f, struct place a
     return facets_add_text(s, f, at, TEXT_FORMAT);
 }
 
-static int take_multiple(struct schema *s, struct facets *f, struct place at, size_t negated) {
+static int facets_read_multiple(struct schema *s, struct facets *f, struct place at,
+                                size_t negated) {
     struct decimal d, one = {.n_int = 1, .digit_int = "1"};
 
     if (!yyjson_is_raw(at.v) || decimal_read(&d, json_digits(at.v), json_n_digits(at.v)) < 0 ||
@@ -221,13 +222,14 @@ static int take_multiple(struct schema *s, struct facets *f, struct place at, si
 }
 
 /* Reads the word of logic.c that negates the multipleOf to which its value refers. */
-static int take_not_multiple(struct schema *s, struct facets *f, struct place at, size_t how) {
+static int facets_read_not_multiple(struct schema *s, struct facets *f, struct place at,
+                                    size_t how) {
     TRY(schema_target(s, at, &at));
-    return take_multiple(s, f, at, true);
+    return facets_read_multiple(s, f, at, true);
 }
 
 /* Reads a word of logic.c that negates the pattern, format or enum to which its value refers. */
-static int take_not_text(struct schema *s, struct facets *f, struct place at, size_t kind) {
+static int facets_read_not_text(struct schema *s, struct facets *f, struct place at, size_t kind) {
     TRY(schema_target(s, at, &at));
     return facets_add_text(s, f, at, (int)kind);
 }
@@ -251,7 +253,7 @@ static int same_some(struct schema *s, struct place x, struct place y, bool *out
     return 0;
 }
 
-static int take_some(struct schema *s, struct facets *f, struct place at, size_t how) {
+static int facets_read_some(struct schema *s, struct facets *f, struct place at, size_t how) {
     for (uint32_t i = 0; i < f->n_some; i++) {
         bool same;
         int r = same_some(s, f->some[i], at, &same);
@@ -262,7 +264,7 @@ static int take_some(struct schema *s, struct facets *f, struct place at, size_t
     return places_add(s, &f->some, &f->n_some, &f->cap_some, at);
 }
 
-static int take_contains(struct schema *s, struct facets *f, struct place at, size_t how) {
+static int facets_read_contains(struct schema *s, struct facets *f, struct place at, size_t how) {
     yyjson_val *least = yyjson_obj_get(f->part.v, "minContains");
 
     if (yyjson_obj_get(f->part.v, "maxContains") ||
@@ -272,7 +274,7 @@ static int take_contains(struct schema *s, struct facets *f, struct place at, si
     return places_add(s, &f->contains, &f->n_contains, &f->cap_contains, at);
 }
 
-static int take_unique(struct schema *s, struct facets *f, struct place at, size_t how) {
+static int facets_read_unique(struct schema *s, struct facets *f, struct place at, size_t how) {
     if (!yyjson_is_true(at.v))
         return 0;
     f->unique = true;
@@ -280,7 +282,8 @@ static int take_unique(struct schema *s, struct facets *f, struct place at, size
     return 0;
 }
 
-static int take_unevaluated(struct schema *s, struct facets *f, struct place at, size_t how) {
+static int facets_read_unevaluated(struct schema *s, struct facets *f, struct place at,
+                                   size_t how) {
     if (yyjson_is_true(at.v))
         return 0;
     if (!yyjson_is_false(at.v))
@@ -357,16 +360,16 @@ static int facets_pass(struct schema *s, struct facets *f, struct place at, size
  * annotation. */
 static const struct keyword {
     const char *name;
-    take_fn *take;
+    read_fn *read;
     /* types that it restricts values to, without `type` */
     unsigned implies;
     size_t how;
 } KEYWORDS[] = {
-    {OWN "notEnum", take_not_text, T_STRING, TEXT_NOT_ENUM},
-    {OWN "notFormat", take_not_text, T_STRING, TEXT_NOT_FORMAT},
-    {OWN "notMultiple", take_not_multiple, T_INT | T_REAL, 0},
-    {OWN "notPattern", take_not_text, T_STRING, TEXT_NOT_PATTERN},
-    {OWN "some", take_some, T_OBJECT, 0},
+    {OWN "notEnum", facets_read_not_text, T_STRING, TEXT_NOT_ENUM},
+    {OWN "notFormat", facets_read_not_text, T_STRING, TEXT_NOT_FORMAT},
+    {OWN "notMultiple", facets_read_not_multiple, T_INT | T_REAL, 0},
+    {OWN "notPattern", facets_read_not_text, T_STRING, TEXT_NOT_PATTERN},
+    {OWN "some", facets_read_some, T_OBJECT, 0},
     {"$id", check_inner_id, 0, 0},
     {"$dynamicRef", facets_refuse, 0, 0},
     {"$recursiveRef", facets_refuse, 0, 0},
@@ -375,45 +378,45 @@ static const struct keyword {
     {"additionalProperties", facets_pass, T_OBJECT, 0},
     {"allOf", facets_pass, 0, 0},
     {"anyOf", facets_pass, 0, 0},
-    {"const", take_const, 0, 0},
-    {"contains", take_contains, T_ARRAY, 0},
+    {"const", facets_read_const, 0, 0},
+    {"contains", facets_read_contains, T_ARRAY, 0},
     {"dependencies", facets_pass, T_OBJECT, 0},
     {"dependentRequired", facets_pass, T_OBJECT, 0},
     {"dependentSchemas", facets_pass, T_OBJECT, 0},
     {"disallow", facets_refuse, 0, 0},
     {"divisibleBy", facets_refuse, 0, 0},
     {"else", facets_pass, 0, 0},
-    {"enum", take_enum, 0, 0},
-    {"exclusiveMaximum", take_bound, T_INT | T_REAL, EXCLUSIVE},
-    {"exclusiveMinimum", take_bound, T_INT | T_REAL, LOWER | EXCLUSIVE},
+    {"enum", facets_read_enum, 0, 0},
+    {"exclusiveMaximum", facets_read_bound, T_INT | T_REAL, EXCLUSIVE},
+    {"exclusiveMinimum", facets_read_bound, T_INT | T_REAL, LOWER | EXCLUSIVE},
     {"extends", facets_refuse, 0, 0},
-    {"format", facets_take_format, 0, 0},
+    {"format", facets_read_format, 0, 0},
     {"if", facets_pass, 0, 0},
     {"items", facets_pass, T_ARRAY, 0},
     {"maxContains", facets_pass, 0, 0},
-    {"maxItems", take_max, T_ARRAY, offsetof(struct facets, max_items)},
-    {"maxLength", take_max, T_STRING, offsetof(struct facets, max_length)},
-    {"maxProperties", take_max, T_OBJECT, offsetof(struct facets, max_members)},
-    {"maximum", take_bound, T_INT | T_REAL, 0},
+    {"maxItems", facets_read_max, T_ARRAY, offsetof(struct facets, max_items)},
+    {"maxLength", facets_read_max, T_STRING, offsetof(struct facets, max_length)},
+    {"maxProperties", facets_read_max, T_OBJECT, offsetof(struct facets, max_members)},
+    {"maximum", facets_read_bound, T_INT | T_REAL, 0},
     {"minContains", facets_pass, 0, 0},
-    {"minItems", take_min, T_ARRAY, offsetof(struct facets, min_items)},
-    {"minLength", take_min, T_STRING, offsetof(struct facets, min_length)},
-    {"minProperties", take_min, T_OBJECT, offsetof(struct facets, min_members)},
-    {"minimum", take_bound, T_INT | T_REAL, LOWER},
-    {"multipleOf", take_multiple, T_INT | T_REAL, 0},
+    {"minItems", facets_read_min, T_ARRAY, offsetof(struct facets, min_items)},
+    {"minLength", facets_read_min, T_STRING, offsetof(struct facets, min_length)},
+    {"minProperties", facets_read_min, T_OBJECT, offsetof(struct facets, min_members)},
+    {"minimum", facets_read_bound, T_INT | T_REAL, LOWER},
+    {"multipleOf", facets_read_multiple, T_INT | T_REAL, 0},
     {"not", facets_pass, 0, 0},
     {"oneOf", facets_pass, 0, 0},
-    {"pattern", take_pattern, T_STRING, 0},
+    {"pattern", facets_read_pattern, T_STRING, 0},
     {"patternProperties", expect_object, T_OBJECT, 0},
     {"prefixItems", check_prefix, T_ARRAY, 0},
     {"properties", expect_object, T_OBJECT, 0},
     {"propertyNames", facets_pass, T_OBJECT, 0},
     {"required", check_required, T_OBJECT, 0},
     {"then", facets_pass, 0, 0},
-    {"type", take_type, 0, 0},
+    {"type", facets_read_type, 0, 0},
     {"unevaluatedItems", facets_refuse, 0, 0},
-    {"unevaluatedProperties", take_unevaluated, T_OBJECT, 0},
-    {"uniqueItems", take_unique, T_ARRAY, 0},
+    {"unevaluatedProperties", facets_read_unevaluated, T_OBJECT, 0},
+    {"uniqueItems", facets_read_unique, T_ARRAY, 0},
 };
 
 static const struct keyword *find_keyword(const char *name) {
@@ -427,7 +430,7 @@ static const struct keyword *find_keyword(const char *name) {
 bool keyword_constrains(const char *key) {
     const struct keyword *word = find_keyword(key);
 
-    return word && (word->take != facets_pass || word->implies);
+    return word && (word->read != facets_pass || word->implies);
 }
 
 static bool facets_is_one_of(const char *const *names, const char *name) {
@@ -483,8 +486,8 @@ int facets_gather(struct schema *s, const struct parts *parts, struct facets *f)
                 f->implied |= word->implies;
             struct place at = {value,
                                schema_path(s, parts->v[i].path, word->name, strlen(word->name))};
-            TRY(word->take(s, f, at, word->how));
-            if (word->take == take_unevaluated && yyjson_is_false(value))
+            TRY(word->read(s, f, at, word->how));
+            if (word->read == facets_read_unevaluated && yyjson_is_false(value))
                 TRY(check_closed(s, parts, i, at));
         }
     }

@@ -665,7 +665,7 @@ static yyjson_mut_val *write_const(struct writer *w) {
 
 /* ---- derived schemas */
 
-static int keep_doc(struct schema *s, yyjson_mut_doc *d, struct place *out) {
+static int own_doc(struct schema *s, yyjson_mut_doc *d, struct place *out) {
     yyjson_doc *doc = yyjson_mut_doc_imut_copy(d, NULL);
     struct schema_doc *kept = malloc(sizeof(*kept));
 
@@ -721,7 +721,7 @@ static int derive(struct schema *s, int kind, struct place p, struct place *out)
     assert(root && p.v);
     yyjson_mut_doc_set_root(w.d, root);
     *d = (struct derived){s->derived, p.v, kind, {NULL, p.path}};
-    int r = w.error ? w.error : keep_doc(s, w.d, &d->place);
+    int r = w.error ? w.error : own_doc(s, w.d, &d->place);
 
     yyjson_mut_doc_free(w.d);
     if (r < 0)

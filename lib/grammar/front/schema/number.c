@@ -180,7 +180,7 @@ static void add_one(struct whole *w) {
 }
 
 /* Subtracts one; @w must not be zero. */
-static void number_take_one(struct whole *w) {
+static void number_decrement(struct whole *w) {
     uint32_t i = w->n;
 
     assert(w->n > 0);
@@ -248,7 +248,7 @@ static struct expr *integers(struct build *b, const struct limit *lo, const stru
     if (hi->set && hi->x.n_frac == 0 && hi->strict) {
         if (to.n == 0)
             return expr_never(b);
-        number_take_one(&to);
+        number_decrement(&to);
     }
     return whole_range(b, &from, hi->set ? &to : NULL);
 }
@@ -350,7 +350,7 @@ static struct expr *reals(struct build *b, const struct limit *lo, const struct 
 
     add_one(&from);
     if (hi->set)
-        number_take_one(&to);
+        number_decrement(&to);
     struct expr *middle = expr_seq2(b, whole_range(b, &from, hi->set ? &to : NULL),
                                     fraction(b, lo, hi, false, false));
 

@@ -6,7 +6,7 @@
 
 #include "base/chan.h"
 #include "base/clock.h"
-#include "daemon/worker/take_frames.h"
+#include "daemon/worker/handle_frames.h"
 
 #define EACH_NS 1000
 #define LIMIT 7 /* frames in the time of a call */
@@ -48,8 +48,8 @@ static void teardown(struct scene *s) {
     chan_deinit(&s->worker);
 }
 
-static int take_some(struct scene *s) {
-    return take_frames(&s->worker, &s->clock.clock, LIMIT * EACH_NS, take, s);
+static int facets_read_some(struct scene *s) {
+    return handle_frames(&s->worker, &s->clock.clock, LIMIT * EACH_NS, take, s);
 }
 
 static void send_frames(struct scene *s, int n, uint16_t type) {
@@ -57,36 +57,36 @@ static void send_frames(struct scene *s, int n, uint16_t type) {
         cr_assert_eq(chan_send(&s->front, type, NULL, 0), 0);
 }
 
-Test(take_frames, all_that_have_arrived_are_taken) {
+Test(handle_frames, all_that_have_arrived_are_taken) {
     struct scene s;
 
     setup(&s);
-    cr_expect_eq(take_some(&s), CHAN_EMPTY);
+    cr_expect_eq(facets_read_some(&s), CHAN_EMPTY);
     send_frames(&s, LIMIT - 1, 1);
-    cr_expect_eq(take_some(&s), CHAN_EMPTY);
+    cr_expect_eq(facets_read_some(&s), CHAN_EMPTY);
     cr_expect_eq(s.n, LIMIT - 1);
     teardown(&s);
 }
 
 /* A front that sends faster than the worker takes does not keep it from its step. */
-Test(take_frames, the_time_is_limited_however_much_arrives, .timeout = 60) {
+Test(handle_frames, the_time_is_limited_however_much_arrives, .timeout = 60) {
     struct scene s;
 
     setup(&s);
     s.sends_always = true;
     send_frames(&s, 1, 1);
     for (uint32_t i = 1; i <= 3; i++) {
-        cr_expect_eq(take_some(&s), 0, "frames in the buffer make no socket readable");
+        cr_expect_eq(facets_read_some(&s), 0, "frames in the buffer make no socket readable");
         cr_expect_eq(s.n, i * LIMIT, "%u", s.n);
     }
     s.sends_always = false;
     for (int i = 0; i < 10; i++)
-        take_some(&s);
+        facets_read_some(&s);
     cr_expect_eq(s.n, 1 + 2 * 3 * LIMIT, "none is lost");
     teardown(&s);
 }
 
-Test(take_frames, an_error_ends_it_and_so_does_the_end_of_the_channel) {
+Test(handle_frames, an_error_ends_it_and_so_does_the_end_of_the_channel) {
     struct scene s;
 
     setup(&s);
@@ -94,10 +94,10 @@ Test(take_frames, an_error_ends_it_and_so_does_the_end_of_the_channel) {
     send_frames(&s, 2, 1);
     send_frames(&s, 1, 2);
     send_frames(&s, 1, 1);
-    cr_expect_eq(take_some(&s), -EPROTO);
+    cr_expect_eq(facets_read_some(&s), -EPROTO);
     cr_expect_eq(s.n, 3);
     chan_deinit(&s.front);
-    cr_expect_eq(take_some(&s), -EPIPE);
+    cr_expect_eq(facets_read_some(&s), -EPIPE);
     cr_expect_eq(s.n, 4, "what was sent before the end is taken");
     chan_deinit(&s.worker);
 }
