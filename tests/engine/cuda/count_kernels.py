@@ -70,7 +70,7 @@ SHARES = {"attend_256": 4, "attend_512": 4, "attend_latent": 8, "attend_wide_256
 SOME = {"weigh_tile": 3 / 8, "fetch": 1 / 8, "add_chunk": 1 / 8}
 KEY_BLOCKS = 18
 # Code that runs once for a row of tiles, not for each stage; for scores with a cap; for items that attend_wide leaves.
-RARE = re.compile(r"Feed(?:ILi\d+EE)?4seek|fetch_few|soft_cap|put_results|store_partial")
+RARE = re.compile(r"Feed(?:ILi\d+EE)?4seek|fetch_few|soft_cap|store_results|store_partial")
 UPPER = re.compile(r"halfILi\dELi1E")  # code of attend_64 and attend_128 for more than eight queries only
 END_OF_CHUNK = re.compile(r"end_chunk")  # of attend_wide, whose loop is over tiles
 
