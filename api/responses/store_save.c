@@ -239,8 +239,9 @@ static int save_run(struct state_job *j, struct db *db) {
 
     free_found(save);
     save->look = (struct save_look){.last = save->last};
+    if (!save->cleaned) /* before new rows, whose dates are those of this process's clock */
+        TRY(rows_clean(db, save_use_date(s), s->limits.ttl_s));
     TRY(write_batch(s, db));
-    TRY(save->cleaned ? 0 : rows_clean(db, save_use_date(s), s->limits.ttl_s));
     TRY(db_version(db, &version));
     if (version == save->version && !save->more)
         return 0;
