@@ -92,12 +92,8 @@ static int warm_run(struct warming *w) {
 
 int warm_device(const struct model *m, const struct be_ops *ops, struct be *be,
                 const struct engine_opts *opts, uint32_t n_windows, uint32_t n_states) {
-    struct warming w = {.m = m,
-                        .ops = ops,
-                        .be = be,
-                        .opts = opts,
-                        .n_windows = n_windows,
-                        .n_states = n_states};
+    struct warming w = {
+        .m = m, .ops = ops, .be = be, .opts = opts, .n_windows = n_windows, .n_states = n_states};
     size_t n = opts->max_rows;
     int r = -ENOMEM;
 
