@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "engine/build_id.h"
-#include "engine/engine.h"
 
 void backend_build_id(uint8_t out[20]) {
     static const uint8_t id[20] = {ENGINE_BUILD_ID};
@@ -83,7 +82,7 @@ static const struct be_ops *find_cuda(bool optional, struct err *err) {
     return found;
 }
 
-void engine_describe_cuda(char *out, size_t size) {
+void backend_describe_cuda(char *out, size_t size) {
     struct err err = {0};
     const struct be_ops *ops = find_cuda(true, &err);
     Dl_info found;

@@ -295,6 +295,9 @@ static inline const char *be_lacks(const struct be_ops *ops, const struct model_
  * used. */
 void backend_build_id(uint8_t out[20]);
 
+/* Writes what engine_describe_cuda() says. */
+void backend_describe_cuda(char *out, size_t size);
+
 /* Returns the table of @ops, or that for several devices if @o names several. NULL with @err: the
  * device list is not valid, or the backend has no such table. */
 const struct be_ops *backend_table(const struct be_ops *ops, const struct engine_opts *o,

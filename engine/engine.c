@@ -365,6 +365,10 @@ int engine_new(struct engine **out, const struct engine_opts *opts, struct err *
     return r;
 }
 
+void engine_describe_cuda(char *out, size_t size) {
+    backend_describe_cuda(out, size);
+}
+
 int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct err *err) {
     CLEANUP(engine_freep) struct engine *e = calloc(1, sizeof(*e));
     struct err none;
