@@ -227,6 +227,19 @@ Test(fuse, attention_packs_only_for_the_next_op) {
     cr_expect(op[2].links.from == &op[1] && op[1].links.into == &op[2] && !op[0].links.into);
 }
 
+/* Rows that a recurrent layer has packed are lost when another op packs its own. */
+Test(fuse, packed_rows_are_for_the_next_op) {
+    static const struct op_code packs[OP_KINDS] = {[OP_PROJ] = {.takes = OP_BIT(OP_MAMBA)}};
+    struct model_op op[3] = {
+        {.kind = OP_MAMBA}, {.kind = OP_PROJ, .in = ACT_O}, {.kind = OP_PROJ, .in = ACT_D}};
+
+    link_ops(op, 3, packs);
+    cr_expect(!op[2].links.from && !op[0].links.into);
+    op[1].in = ACT_D;
+    link_ops(op, 3, packs);
+    cr_expect(op[1].links.from == &op[0] && op[0].links.into == &op[1]);
+}
+
 Test(fuse, a_list_counts_as_made_in_its_pass) {
     const struct be_ops ops = {.op = completes};
     struct model_op op[] = {{.kind = OP_ATTEND, .heads = {4, 2, 16}},
