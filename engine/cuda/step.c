@@ -342,6 +342,7 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
     const struct weights *w = op->weights;
     struct hadamard_runs runs = hadamard_runs(m, b->opts->kv_type, op->heads.dim);
     const struct temper *temper = op_temper(op);
+    const struct op_qkv *qkv = op->kind == OP_MLA_KV ? NULL : &op->qkv;
 
     return (struct store_args){
         .batch = b->head,
@@ -359,8 +360,8 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
         .n_rot = m->rope[op->rope].n_rot,
         .neox = m->rope_type == ROPE_NEOX,
         .n_kv = op->w[1] ? op->heads.n_kv : 0,
-        .v_unit = op->qkv.v_unit,
-        .norm_late = op->kind == OP_QKV && op->qkv.norm_late,
+        .v_unit = qkv && qkv->v_unit,
+        .norm_late = qkv && qkv->norm_late,
         .run_k = runs.k,
         .run_v = runs.v,
         .eps = m->rms_eps,
