@@ -243,6 +243,18 @@ def test_presets_made_and_removed_at_once():
         assert not bad, bad[:3]
 
 
+def reads(d, path):
+    """Tells whether weftd has the file open."""
+    links = pathlib.Path(f"/proc/{d.process.pid}/fd")
+    for link in links.iterdir():
+        try:
+            if os.readlink(link) == path:
+                return True
+        except FileNotFoundError:
+            pass  # closed since the folder was listed
+    return False
+
+
 def connections(d):
     return d.stats()["front"]["connections"]
 
@@ -279,7 +291,7 @@ def test_a_disk_that_hangs_stops_no_other_client():
         threads = [threading.Thread(target=lambda b=b: answers.update({b["model"]: post(d, "/api/create", b)})) for b in bodies]
         wait_until("those before have left", lambda: connections(d) == 0)
         threads[0].start()
-        wait_until("slow", lambda: connections(d) == 1)
+        wait_until("slow reads its template", lambda: reads(d, template))
         threads[1].start()
         assert ask(d, "a") and d.health() == 200 and listed(d) == ["a", "base"]
         # More than 16 are refused; queued ones whose clients disconnect are not created.
