@@ -16,7 +16,9 @@
 #define CONVERTED_MAX ((size_t)4 << 30)
 #define CONFIG_MAX (4u << 20)
 
-int reader_read(const struct reader *r, int fd, const char *name, struct buf *out) {
+/* Appends the open file @fd, the folder's file @name, to @out. Returns 0 or -errno; -EINVAL: it is
+ * too large or no regular file. */
+static int checkpoint_read_file(const struct reader *r, int fd, const char *name, struct buf *out) {
     struct stat st;
 
     if (fstat(fd, &st) < 0)
@@ -52,16 +54,29 @@ enum { CONFIG, TOKENIZER, SENTENCEPIECE, TOKENIZER_CONFIG, SPECIAL, GENERATION, 
 static int checkpoint_read_small(const struct reader *r, struct small_file *f) {
     CLEANUP(files_closep) int fd = reader_openat(r, f->name);
 
-    /* room for the piece by which reader_read() reads on */
+    /* room for the piece by which checkpoint_read_file() reads on */
     buf_init(&f->text, (size_t)f->max + (1 << 16));
     if (fd == -ENOENT && !f->must)
         return 0;
-    if (fd == -ENOENT && f->text.len == 0)
+    if (fd == -ENOENT)
         return err_set(r->err, 0, NULL, "%s is missing", f->name);
     if (fd < 0)
         return r->err->message[0] ? -EINVAL
                                   : err_set(r->err, 0, NULL, "%s: %s", f->name, strerror(-fd));
-    return reader_read(r, fd, f->name, &f->text);
+    return checkpoint_read_file(r, fd, f->name, &f->text);
+}
+
+int reader_json(const struct reader *r, const char *name, uint32_t max, yyjson_doc **out) {
+    struct small_file f = {name, max, false, {0}};
+    int result = checkpoint_read_small(r, &f);
+
+    *out = NULL;
+    if (result == 0 && f.text.data)
+        result = json_parse(out, f.text.data, f.text.len, 0);
+    if (result == -EINVAL && !r->err->message[0])
+        err_set(r->err, 0, NULL, "%s: not JSON", name);
+    buf_deinit(&f.text);
+    return result;
 }
 
 static struct gguf_str checkpoint_text(const struct small_file *f) {

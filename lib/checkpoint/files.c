@@ -183,19 +183,11 @@ static int files_find_single(struct reader *r) {
 }
 
 int reader_open_files(struct reader *r) {
-    CLEANUP(buf_deinit) struct buf text = {.max = INDEX_MAX};
     CLEANUP(json_doc_freep) yyjson_doc *index = NULL;
-    CLEANUP(files_closep) int fd = reader_openat(r, INDEX_FILE);
     yyjson_val *map = NULL;
 
-    if (fd < 0 && fd != -ENOENT)
-        return r->err->message[0] ? -EINVAL : fd;
-    if (fd >= 0) {
-        TRY(reader_read(r, fd, INDEX_FILE, &text));
-        int result = json_parse(&index, text.data, text.len, 0);
-        if (result == -EINVAL)
-            return err_set(r->err, 0, NULL, INDEX_FILE ": not JSON");
-        TRY(result);
+    TRY(reader_json(r, INDEX_FILE, INDEX_MAX, &index));
+    if (index) {
         map = yyjson_obj_get(yyjson_doc_get_root(index), "weight_map");
         TRY(files_from_index(r, map));
     } else {

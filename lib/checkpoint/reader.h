@@ -57,9 +57,10 @@ int reader_read_config(struct reader *r, struct buf *text);
  * but not elsewhere. Returns a descriptor or -errno. */
 int reader_openat(const struct reader *r, const char *name);
 
-/* Appends the open file @fd, the folder's file @name, to @out. Returns 0 or -errno; -EINVAL: it is
- * too large or no regular file. */
-int reader_read(const struct reader *r, int fd, const char *name, struct buf *out);
+/* Reads the folder's JSON file @name of at most @max bytes to *@out, which the caller frees; NULL:
+ * there is no such file. Returns 0 or -errno; -EINVAL: it is too large, not JSON or no regular
+ * file. */
+int reader_json(const struct reader *r, const char *name, uint32_t max, yyjson_doc **out);
 
 /* Returns true if the folder @dir has config.json and weights that are not GGUF, and sets *bytes to
  * the size of the safetensors files. */

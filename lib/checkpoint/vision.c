@@ -6,7 +6,6 @@
  */
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -208,16 +207,11 @@ static int vision_qwen25(struct reader *r) {
 /* Finds the token [IMG_BREAK] in tokenizer.json. Returns 0 or -errno. */
 static int vision_break_token(struct reader *r, uint64_t *out) {
     static const char name[] = "tokenizer.json";
-    CLEANUP(buf_deinit) struct buf text = {.max = HF_TOKENIZER_FILE_MAX + (1 << 16)};
     CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
-    CLEANUP(files_closep) int fd = reader_openat(r, name);
 
-    if (fd < 0)
-        return r->err->message[0] ? -EINVAL : err_set(r->err, 0, NULL, "%s is missing", name);
-    TRY(reader_read(r, fd, name, &text));
-    int result = json_parse(&doc, text.data, text.len, 0);
-    if (result < 0)
-        return result == -EINVAL ? err_set(r->err, 0, NULL, "%s: not JSON", name) : result;
+    TRY(reader_json(r, name, HF_TOKENIZER_FILE_MAX, &doc));
+    if (!doc)
+        return err_set(r->err, 0, NULL, "%s is missing", name);
     JSON_EACH(v, yyjson_obj_get(yyjson_doc_get_root(doc), "added_tokens")) {
         if (!json_is(yyjson_obj_get(v, "content"), "[IMG_BREAK]"))
             continue;
@@ -314,21 +308,10 @@ static int vision_colours(struct reader *r, yyjson_val *given, const double usua
 /* Reads preprocessor_config.json, if there is one, for the colours. */
 static int vision_preprocessor(struct reader *r, const struct vision_row *row) {
     static const char name[] = "preprocessor_config.json";
-    CLEANUP(buf_deinit) struct buf text = {.max = PREPROCESSOR_MAX + (1 << 16)};
     CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
-    CLEANUP(files_closep) int fd = reader_openat(r, name);
-    yyjson_val *root = NULL;
 
-    if (fd < 0 && fd != -ENOENT)
-        return r->err->message[0] ? -EINVAL : fd;
-    if (fd >= 0) {
-        TRY(reader_read(r, fd, name, &text));
-        int result = json_parse(&doc, text.data, text.len, 0);
-        if (result == -EINVAL)
-            return err_set(r->err, 0, NULL, "%s: not JSON", name);
-        TRY(result);
-        root = yyjson_doc_get_root(doc);
-    }
+    TRY(reader_json(r, name, PREPROCESSOR_MAX, &doc));
+    yyjson_val *root = yyjson_doc_get_root(doc);
     if (yyjson_is_false(yyjson_obj_get(root, "do_normalize")))
         root = NULL;
     TRY(vision_colours(r, yyjson_obj_get(root, "image_mean"), row->colours[0],
