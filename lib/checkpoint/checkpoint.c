@@ -66,15 +66,20 @@ static int checkpoint_read_small(const struct reader *r, struct small_file *f) {
     return checkpoint_read_file(r, fd, f->name, &f->text);
 }
 
+static int checkpoint_parse(const struct reader *r, struct small_file *f, yyjson_doc **out) {
+    TRY(checkpoint_read_small(r, f));
+    if (!f->text.data)
+        return 0;
+    int result = json_parse(out, f->text.data, f->text.len, 0);
+
+    return result == -EINVAL ? err_set(r->err, 0, NULL, "%s: not JSON", f->name) : result;
+}
+
 int reader_json(const struct reader *r, const char *name, uint32_t max, yyjson_doc **out) {
     struct small_file f = {name, max, false, {0}};
-    int result = checkpoint_read_small(r, &f);
 
     *out = NULL;
-    if (result == 0 && f.text.data)
-        result = json_parse(out, f.text.data, f.text.len, 0);
-    if (result == -EINVAL && !r->err->message[0])
-        err_set(r->err, 0, NULL, "%s: not JSON", name);
+    int result = checkpoint_parse(r, &f, out);
     buf_deinit(&f.text);
     return result;
 }
