@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <getopt.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
@@ -193,57 +194,87 @@ static int cli_refuse_value(const struct cli_option *o, const char *value) {
                      o->min, o->max);
 }
 
-/* Returns the option that @arg names, or NULL; *value is the text behind a "=", or NULL. */
-static const struct cli_option *find_option(const struct cli_option *options, size_t n,
-                                            const char *arg, const char **value) {
-    assert(arg[0] == '-' && arg[1]);
-    bool is_long = arg[1] == '-';
-    const char *name = arg + 1 + is_long, *end = is_long ? strchrnul(name, '=') : name + 1;
+/* What getopt_long() returns for the options of a table that have long names: this, and their
+ * place. */
+enum { CLI_LONG = 256, CLI_OPTIONS_MAX = 40 };
 
-    *value = NULL;
-    if (*end) /* a short option has its value right behind its letter, or behind a "=" */
-        *value = *end == '=' ? end + 1 : end;
+/* The table of a command as getopt_long() wants it. */
+struct cli_getopt {
+    struct option more[CLI_OPTIONS_MAX + 2];
+    char letters[2 * CLI_OPTIONS_MAX + 4];
+};
+
+static void cli_getopt_fill(struct cli_getopt *g, const struct cli_option *options, size_t n) {
+    struct option *more = g->more;
+    /* '-': arguments are returned as options of code 1; ':': a value that is missing as ':' */
+    char *letter = stpcpy(g->letters, "-:h");
+
+    assert(n <= CLI_OPTIONS_MAX);
     for (size_t i = 0; i < n; i++) {
-        size_t len = strlen(options[i].name);
+        const struct cli_option *o = &options[i];
+        bool takes_value = o->kind != CLI_TRUE && o->kind != CLI_FALSE;
 
-        if ((len > 1) == is_long && len == (size_t)(end - name) &&
-            memcmp(options[i].name, name, len) == 0)
-            return &options[i];
+        if (o->name[1]) {
+            *more++ = (struct option){o->name, takes_value, NULL, CLI_LONG + (int)i};
+            continue;
+        }
+        *letter++ = o->name[0];
+        if (takes_value)
+            *letter++ = ':';
     }
+    *more++ = (struct option){"help", no_argument, NULL, 'h'};
+    *more = (struct option){0};
+    *letter = 0;
+}
+
+static const struct cli_option *cli_option_of(const struct cli_option *options, size_t n,
+                                              int code) {
+    if (code >= CLI_LONG)
+        return &options[code - CLI_LONG];
+    for (size_t i = 0; i < n; i++)
+        if (options[i].name[0] == code && !options[i].name[1])
+            return &options[i];
     return NULL;
+}
+
+/* Says what is wrong with @arg, which getopt_long() refused with ':' or '?'. Returns CLI_USAGE. */
+static int cli_refuse_option(const char *arg, int refusal) {
+    if (refusal == ':')
+        return cli_usage("option %s needs a value", arg);
+    if (optopt >= CLI_LONG || optopt == 'h')
+        return cli_usage("option %s takes no value", arg);
+    return cli_usage("unknown option %s", arg);
 }
 
 int cli_parse(int argc, char **argv, const struct cli_option *options, size_t n, const char *usage,
               int *n_args) {
-    bool only_args = false;
+    struct cli_getopt g;
 
+    cli_getopt_fill(&g, options, n);
     *n_args = 0;
-    for (int i = 1; i < argc; i++) {
-        const char *arg = argv[i], *value;
+    optind = 0; /* begins anew */
+    for (;;) {
+        const char *arg = argv[MAX(optind, 1)];
+        int code = getopt_long(argc, argv, g.letters, g.more, NULL);
 
-        if (only_args || arg[0] != '-' || !arg[1]) {
-            argv[++*n_args] = argv[i];
+        if (code < 0)
+            break;
+        if (code == 1) {
+            argv[++*n_args] = optarg;
             continue;
         }
-        if (strcmp(arg, "--") == 0) {
-            only_args = true;
-            continue;
-        }
-        if (strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0) {
+        if (code == 'h') {
             fputs(usage, stdout);
             return files_flush() ? CLI_OK : CLI_FAILED;
         }
-        const struct cli_option *o = find_option(options, n, arg, &value);
-        if (!o)
-            return cli_usage("unknown option %s", arg);
-        bool takes_value = o->kind != CLI_TRUE && o->kind != CLI_FALSE;
-        if (takes_value && !value && i + 1 < argc)
-            value = argv[++i];
-        if (takes_value != (value != NULL))
-            return cli_usage("option %s %s", arg, takes_value ? "needs a value" : "takes no value");
-        if (!set_option(o, value))
-            return cli_refuse_value(o, value);
+        if (code == '?' || code == ':')
+            return cli_refuse_option(arg, code);
+        const struct cli_option *o = cli_option_of(options, n, code);
+        if (!set_option(o, optarg))
+            return cli_refuse_value(o, optarg);
     }
+    while (optind < argc)
+        argv[++*n_args] = argv[optind++];
     return -1;
 }
 
