@@ -208,8 +208,10 @@ char *admin_json_requests(const struct admin_opts *o) {
     bool failed = false;
     doc_t *d = admin_json_begin(&root, &failed);
 
-    if (!d || !r)
-        return yyjson_mut_doc_free(d), NULL;
+    if (!d || !r) {
+        yyjson_mut_doc_free(d);
+        return NULL;
+    }
     val_t *list = yyjson_mut_obj_add_arr(d, root, "requests");
     uint32_t n = api_requests(o->api, r, REQUESTS_MAX);
     for (uint32_t i = 0; i < n; i++) {
@@ -241,8 +243,10 @@ char *admin_json_ended(const struct admin_opts *o, const struct api_ended_filter
     doc_t *d = admin_json_begin(&root, &failed);
 
     *r = d && q ? api_ended(o->api, f, q, ENDED_MAX) : -ENOMEM;
-    if (*r < 0)
-        return yyjson_mut_doc_free(d), NULL;
+    if (*r < 0) {
+        yyjson_mut_doc_free(d);
+        return NULL;
+    }
     uint32_t n = (uint32_t)*r;
     val_t *list = yyjson_mut_obj_add_arr(d, root, "requests");
     *r = 0;
@@ -328,8 +332,10 @@ char *admin_json_tenants(const struct admin_opts *o) {
     bool failed = false;
     doc_t *d = admin_json_begin(&root, &failed);
 
-    if (!d || !t)
-        return yyjson_mut_doc_free(d), NULL;
+    if (!d || !t) {
+        yyjson_mut_doc_free(d);
+        return NULL;
+    }
     val_t *list = yyjson_mut_obj_add_arr(d, root, "tenants");
     uint32_t n = api_tenants(o->api, t, TENANTS_MAX);
     for (uint32_t i = 0; i < n; i++) {

@@ -166,8 +166,10 @@ static int device_watch_start(struct device_watch *w, const char *address, struc
         w->nvml.shutdown();
         w->device = NULL;
     }
-    if (e)
-        return err_set(err, 0, NULL, "NVML of %s: %s", address, w->nvml.error(e)), -ENODEV;
+    if (e) {
+        err_set(err, 0, NULL, "NVML of %s: %s", address, w->nvml.error(e));
+        return -ENODEV;
+    }
     w->state = device_watch_ask(w);
     int r = thread_start(&w->thread, NULL, device_watch_run, w);
     return r < 0 ? (err_set(err, 0, NULL, "cannot start a thread: %s", strerror(-r)), r) : 0;

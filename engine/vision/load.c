@@ -474,9 +474,10 @@ static int vis_load_allocate(struct image_encoder *e, const struct image_encoder
         *buffers[i].where = e->ops->buffer(e->be, buffers[i].n);
         there = *buffers[i].where != NULL;
     }
-    if (!there)
-        return err_set(err, 0, NULL, "no memory for pictures of %u rows", e->max_rows), -ENOMEM;
-    return r;
+    if (there)
+        return r;
+    err_set(err, 0, NULL, "no memory for pictures of %u rows", e->max_rows);
+    return -ENOMEM;
 }
 
 int vis_load(struct image_encoder *e, const struct gguf *file, const struct image_encoder_opts *o,

@@ -54,7 +54,8 @@ static int submit(struct api_port *p, const struct submit *m, uint32_t *sent) {
         if (*sent < msg_submit_len(m))
             return 1;
     }
-    r = r ? r : find_free(f);
+    if (!r)
+        r = find_free(f);
     if (!r)
         return -EAGAIN;
     r->id = m->id;

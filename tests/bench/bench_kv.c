@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/try.h"
 #include "tests/support/engine_driver.h"
 #include "text/tokenizer.h"
 
@@ -94,25 +95,31 @@ static int cut(const struct tokenizer *t, const struct tokens *all, uint32_t con
     return r;
 }
 
-static int read_tokens(const char *model, const char *path, uint32_t context, struct tokens *out) {
+static int encode_file(const char *model, const char *path, uint32_t context, struct tokens *out,
+                       struct err *err) {
     CLEANUP(gguf_freep) struct gguf *g = NULL;
     CLEANUP(tokenizer_freep) struct tokenizer *t = NULL;
     CLEANUP(tokens_deinit) struct tokens all = {0};
-    struct err err = {0};
-    struct buf b;
+    CLEANUP(buf_deinit) struct buf b = {.max = 1u << 26};
+    FILE *f = fopen(path, "rb");
     size_t n;
 
-    buf_init(&b, 1u << 26);
-    FILE *f = fopen(path, "rb");
     while (f && buf_reserve(&b, 65536) == 0 && (n = fread(b.data + b.len, 1, 65536, f)) > 0)
         b.len += n;
     if (f)
         fclose(f);
-    int r = b.len ? gguf_open(&g, model, &err) : err_set(&err, 0, NULL, "%s: cannot be read", path);
-    r = r < 0 ? r : tokenizer_new(&t, g, &err);
-    r = r < 0 ? r : tokenizer_encode(t, b.data, b.len, 0, NULL, 0, &all);
-    r = r < 0 ? r : cut(t, &all, context, out);
-    buf_deinit(&b);
+    if (!b.len)
+        return err_set(err, 0, NULL, "%s: cannot be read", path);
+    TRY(gguf_open(&g, model, err));
+    TRY(tokenizer_new(&t, g, err));
+    TRY(tokenizer_encode(t, b.data, b.len, 0, NULL, 0, &all));
+    return cut(t, &all, context, out);
+}
+
+static int read_tokens(const char *model, const char *path, uint32_t context, struct tokens *out) {
+    struct err err = {0};
+    int r = encode_file(model, path, context, out, &err);
+
     if (r < 0)
         fprintf(stderr, "bench_kv: %s\n", err.message);
     return r;

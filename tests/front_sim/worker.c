@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/chan.h"
+#include "base/try.h"
 #include "proto/flight.h"
 #include "proto/flight_tape.h"
 #include "scheduler/scheduler.h"
@@ -188,7 +189,8 @@ static void say_hello(struct sim_worker *w) {
     w->state = WORKER_WAITS;
 }
 
-static void open_model(struct sim_worker *w) {
+/* Opens the model for open_model(). Returns 0 or -errno with @err. */
+static int open_parts(struct sim_worker *w, struct err *err) {
     struct engine_opts e = {
         .file = w->file,
         .n_pages = worker_faults.n_pages,
@@ -213,14 +215,18 @@ static void open_model(struct sim_worker *w) {
         .tape = flight_tape_of((struct flight *)(w->shared + FLIGHT_OFFSET)),
         .tape_bytes = FLIGHT_TAPE_BYTES,
     };
-    struct err err = {0};
 
     model_use(model_of_file(w->file));
-    int r = tokenizer_new(&w->tokenizer, w->file, &err);
+    TRY(tokenizer_new(&w->tokenizer, w->file, err));
     o.tokenizer = w->tokenizer;
-    r = r < 0 ? r : engine_new(&w->engine, &e, &err);
-    r = r < 0 ? r : sched_new(&w->sched, &o, w->engine, clock_monotonic());
-    if (r < 0)
+    TRY(engine_new(&w->engine, &e, err));
+    return sched_new(&w->sched, &o, w->engine, clock_monotonic());
+}
+
+static void open_model(struct sim_worker *w) {
+    struct err err = {0};
+
+    if (open_parts(w, &err) < 0)
         sim_fail("SIMULATOR", "a worker cannot open its model: %s", err.message);
 }
 

@@ -38,8 +38,10 @@ static int host_experts_open_parts(struct be *b, const struct model_shape *shape
     if (!b->kernels)
         return -EINVAL;
     int r = pool_new(&b->pool, o->n_threads);
-    if (r < 0)
-        return err_set(err, 0, NULL, "cannot start %u threads", o->n_threads), r;
+    if (r < 0) {
+        err_set(err, 0, NULL, "cannot start %u threads", o->n_threads);
+        return r;
+    }
     b->scratch = be_map(b, pool_n_threads(b->pool) * sizeof(*b->scratch));
     r = experts_open(b);
     if (r < 0)
