@@ -19,7 +19,7 @@ int cuda_lose(struct be *b, const char *format, ...) {
     va_end(list);
     b->fault.lost = true;
     if (b->group.ranks)
-        ranks_lose(b);
+        several_lose(b);
     return -EIO;
 }
 

@@ -1,36 +1,12 @@
 #pragma once
 
 /*
- * ranks - a model on several devices of one machine: implements be_ops with one struct be for each
- * device. ranks.c: how matrices are divided, and opening devices; ranks_load.c: weights;
- * ranks_exchange.c: exchange of columns; ranks_step.c: the ops of a step; layers.c: division by
- * layers.
- *
- * The struct be that functions take and return is that of the first device, or of the last one if
- * devices divide the layers; be.group leads to the others. Between calls its device is the thread's
- * current device. Once one device is lost, all are.
+ * ranks - devices that divide the matrices of a model. ranks.c: the ops of a step; ranks_load.c:
+ * weights; ranks_exchange.c: exchange of columns.
  */
 
 #include "engine/cuda/ranks/kernels_ranks.h"
 #include "engine/cuda/several.h"
-
-struct ranks {
-    /* open devices; the one that functions of be_ops take */
-    uint32_t n, leader;
-    struct be *be[RANKS];
-    /* devices divide the layers: the leader is the last one; else it is the first */
-    bool by_layers;
-    /* Devices that divide the layers: the current batch, or part of one, with its first row; the
-     * device that computes it; a postponed OP_HOLES. Ops before @done were computed part by
-     * part. */
-    const struct engine_batch *batch;
-    uint32_t row0, at;
-    const struct model_op *holes, *done;
-    /* [max_seqs] */
-    struct engine_seq *part;
-    /* The embedding on the last device, for the draft block; NULL: only the first device has it. */
-    struct weights *draft_embed;
-};
 
 static const struct meeting all_meet = {UINT32_MAX, UINT32_MAX};
 static const struct meeting to_first = {OTHER_RANKS, FIRST_RANK};
@@ -39,34 +15,8 @@ static const struct meeting from_first = {FIRST_RANK, OTHER_RANKS};
 /* Columns that ranks exchange; GATHER_E: those of GATHER_H for pairs of a row and an expert. */
 enum gathered { GATHER_O, GATHER_D, GATHER_H, GATHER_T, GATHER_E, GATHER_LOGITS };
 
-/* Returns the struct step of @b for the same step. */
-static inline struct step *ranks_step_of(const struct step *s, struct be *b) {
-    return &b->step[s->batch->step % 2];
-}
-
-/* Returns each device for @i below k->n, the leader last, which is then current. */
-static inline struct be *ranks_nth(const struct ranks *k, uint32_t i) {
-    return k->be[(k->leader + 1 + i) % k->n];
-}
-
-/* Makes @b the current device; does nothing while a graph is replayed. Returns 0 or -EIO. */
-int ranks_use(struct be *b);
-/* Calls @call with @b as the current device. Returns its result, or -EIO. */
-#define ON_DEVICE(b, call) (ranks_use(b) < 0 ? -EIO : (call))
 /* Returns the part of an op that rank @b computes. */
 struct model_op ranks_part_of(const struct be *b, const struct model_op *op);
-/* Loads the weights of an op on each device, and sets *out to those of the leader. Returns 0, or
- * -errno with @err. */
-int ranks_load(struct ranks *k, const struct model_op *op, struct weights **out, struct err *err);
-/* Does so for devices that divide the layers: on the device that computes the op. */
-int layers_load(struct ranks *k, const struct model_op *op, struct weights **out, struct err *err);
-/* Sets the functions of be_ops that a step consists of. */
-void ranks_step_ops(struct be_ops *all);
-/* Returns the name of a property of an op that several devices do not support, or NULL; the op's
- * kind is supported. */
-const char *ranks_lack(const struct model_shape *s, const struct model_op *op);
-/* Sets the functions of be_ops for devices that divide the layers. */
-void layers_ops(struct be_ops *all);
 
 /* Calls ranks_meet(). Returns 0 or -EIO. */
 int ranks_meet_now(struct ranks *k, const struct meeting *m);

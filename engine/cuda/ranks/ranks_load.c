@@ -1,5 +1,4 @@
-/* ranks_load - loads weights for several devices (ranks.c): each rank gets its part of every
- * tensor. */
+/* ranks_load - loads weights: each rank gets its part of every tensor. */
 
 #include <assert.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /*
- * Tests emulated devices that divide a model by layers (engine/cuda/ranks/layers.c): they must give
+ * Tests emulated devices that divide a model by layers (engine/cuda/layers.c): they must give
  * the bits of one device, whichever is ahead of the others. Also tests devices that fail or hang.
  */
 

@@ -23,7 +23,7 @@
 
 #include "base/try.h"
 #include "engine/cuda/load.h"
-#include "engine/cuda/ranks/ranks.h"
+#include "engine/cuda/several.h"
 
 /* -- sizes ------------------------------------------------------------------------------------- */
 
@@ -80,16 +80,15 @@ static void cut_layers(struct model_shape *s, const uint64_t *room, uint32_t n) 
 
 /* Divides layers in proportion to the free memory of the devices beside their buffers. */
 static int layers_divide(struct model_shape *s, const struct engine_opts *o, struct err *err) {
-    uint32_t number[ENGINE_DEVICES], n = devices_of(o, number);
+    static const uint32_t none[ENGINE_DEVICES + 1] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
     uint64_t room[ENGINE_DEVICES];
     struct rank rank[ENGINE_DEVICES];
+    uint32_t n = several_list(o, none, rank);
 
     memset(s->cut, 0, sizeof(s->cut));
     if (s->n_layer < n)
         return err_set(err, 0, "devices", "%u devices for the %u layers of the model: name fewer",
                        n, s->n_layer);
-    for (uint32_t i = 0; i < n; i++)
-        rank[i] = (struct rank){(int)number[i], 0, 1, {1, 1}}; /* no layers */
     TRY(cuda_rooms(s, o, rank, n, room, err));
     for (uint32_t i = 0; i < n; i++)
         room[i] = MAX(room[i], 1u);
@@ -107,16 +106,16 @@ static uint64_t room_of_all(uint64_t room, uint64_t own, uint64_t all) {
  * processes. */
 static int room_layers(const struct model_shape *s, const struct engine_opts *o, uint64_t *bytes,
                        struct err *err) {
-    uint32_t number[ENGINE_DEVICES], n = devices_of(o, number);
+    struct rank rank[ENGINE_DEVICES];
+    uint32_t n = several_list(o, s->cut, rank);
 
     *bytes = UINT64_MAX;
     for (uint32_t i = 0; i < n; i++) {
-        const struct rank rank = {(int)number[i], 0, 1, {s->cut[i], s->cut[i + 1]}};
         struct model_shape own = *s;
         uint64_t room = 0;
 
-        TRY(cuda_room(s, o, &rank, &room, err));
-        cuda_select_layers(&own, &rank.layers);
+        TRY(cuda_room(s, o, &rank[i], &room, err));
+        cuda_select_layers(&own, &rank[i].layers);
         for (uint32_t c = 0; c < PAGE_CLASSES; c++)
             *bytes = MIN(*bytes, room_of_all(room, own.n_kv_values[c], s->n_kv_values[c]));
         *bytes = MIN(*bytes, room_of_all(room, own.state.n_layer, s->state.n_layer));
