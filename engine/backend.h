@@ -106,10 +106,9 @@ enum op_list {
 #define OP_BIT(kind) (UINT64_C(1) << (kind))
 
 /* How devices that divide the matrices of a model cut the tensors of an op: not at all, so that
- * models with the op are refused; each matrix by its rows, and vectors alike; by the value heads of
- * a delta net; by the loader of the op, which takes the device's rows itself; not, but only the
- * first device has them. */
-enum op_cut { CUT_NEVER, CUT_ROWS, CUT_HEADS, CUT_LOADER, CUT_FIRST };
+ * models with the op are refused; each matrix by its rows, and vectors alike; by a loader of the
+ * op, which takes the device's rows itself; not, but only the first device has them. */
+enum op_cut { CUT_NEVER, CUT_ROWS, CUT_LOADER, CUT_FIRST };
 
 /* How devices that divide the matrices of a model compute an op together (engine/cuda/ranks). x is
  * complete on each device before and after the op. */
@@ -117,6 +116,9 @@ struct op_division {
     enum op_cut cut;
     /* Returns true for matrices that each device has completely. NULL: there are none. */
     bool (*keeps)(const struct model_shape *shape, int i);
+    /* Loads the part of an op that the device computes; heads of @op are the device's, tensors are
+     * those of all devices. NULL: cuda_load() of the tensors' rows. */
+    int (*load)(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
     /* Returns the name of a feature of @op that devices do not divide although each computes it, or
      * NULL; the pointer as op_code.lacks. */
     const char *(*lacks)(const struct model_shape *shape, const struct model_op *op);

@@ -80,6 +80,10 @@ uint32_t ops_families(const struct model_shape *s, const struct op_family *out[O
 op_lacks route_lacks, experts_lacks, shared_lacks;
 op_load load_route, load_experts, load_shared;
 
+/* Implements op_division.load of delta nets (engine/ops/recurrent/cuda_ranks.c). */
+int recurrent_load_part(struct be *b, const struct model_op *op, struct weights **out,
+                        struct err *err);
+
 /* Implement op_division of EXPERTS and SHARED (engine/ops/experts/cuda_ranks.c). */
 op_lacks experts_divided_lacks;
 bool shared_keeps(const struct model_shape *s, int i);
