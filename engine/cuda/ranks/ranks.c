@@ -131,19 +131,19 @@ static int ranks_add(struct step *s, const struct model_op *op) {
     return residual_add(s, op, NULL);
 }
 
-int ranks_glu(struct step *s, enum pack_kind kind, const struct ranks_glu *of) {
-    const struct glu_args a = {s->be->head, of->gate, of->up, of->n, kind, of->each};
-
-    if (kind == PACK_PLAIN)
+int ranks_glu(struct step *s, const struct glu_args *a) {
+    if (a->kind == PACK_PLAIN)
         return 0;
-    return CUDA_LAUNCH(s->be, glu, s->grid.rows * of->each, 1, CUDA_THREADS, &a);
+    return CUDA_LAUNCH(s->be, glu, s->grid.rows * a->each, 1, CUDA_THREADS, a);
 }
 
 /* Applies the gates of the rank's own heads to its columns of o. */
 int ranks_gate(struct step *s, const struct model_op *op) {
-    const struct ranks_glu own = {s->be->act.o, s->be->act.o_gate, op->heads.n * op->heads.dim, 1};
+    const struct be *b = s->be;
+    const struct glu_args own = {b->head,   b->act.o, b->act.o_gate, op->heads.n * op->heads.dim,
+                                 PACK_GATE, 1};
 
-    return ranks_glu(s, PACK_GATE, &own);
+    return ranks_glu(s, &own);
 }
 
 int ranks_multiply(struct step *s, const struct weights *w, enum gathered in, bool add) {
@@ -177,9 +177,11 @@ int ranks_proj(struct step *s, const struct model_op *op) {
 
 int ranks_own_glu(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
-    const struct ranks_glu own = {s->be->act.gate, s->be->act.up, w->m[0].n_out, 1};
+    enum pack_kind kind = step_glu_left(s, w, step_glu(op));
+    const struct glu_args own = {
+        s->be->head, s->be->act.gate, s->be->act.up, w->m[0].n_out, kind, 1};
 
-    return ranks_glu(s, step_glu_left(s, w, step_glu(op)), &own);
+    return ranks_glu(s, &own);
 }
 
 /* Computes the rank's columns of h. x is complete on each rank, so the host gets the first rank's

@@ -41,15 +41,8 @@ int ranks_exchange(struct step *s);
 
 /* -- what parts of ops consist of; each returns 0 or -EIO -------------------------------------- */
 
-/* Gates of a rank, which it multiplies by its ups: @n columns for each of @each parts of the step's
- * rows. */
-struct ranks_glu {
-    float *gate;
-    const float *up;
-    uint32_t n, each;
-};
-/* Multiplies gates by ups in place of the gates, unless @kind says that the product has. */
-int ranks_glu(struct step *s, enum pack_kind kind, const struct ranks_glu *of);
+/* Multiplies gates by ups in place of the gates; kind PACK_PLAIN: the product has. */
+int ranks_glu(struct step *s, const struct glu_args *a);
 /* Computes the rank's columns of h = act(gate) up from the products of @op. */
 int ranks_own_glu(struct step *s, const struct model_op *op);
 /* Multiplies all columns of @in, those of every rank, by the rank's rows of the matrix. With @add,

@@ -27,12 +27,13 @@ bool shared_keeps(const struct model_shape *s, int i) {
 /* Computes the rank's columns of h for each pair of a row and an expert. */
 int experts_own_gates(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    const struct ranks_glu own = {b->experts.gate, b->experts.up, op->weights->m[0].n_out,
-                                  b->shape->n_expert_used};
     enum pack_kind kind;
 
     TRY(experts_gates(s, op, &kind));
-    return ranks_glu(s, kind, &own);
+    const struct glu_args own = {b->head,       b->experts.gate,
+                                 b->experts.up, op->weights->m[0].n_out,
+                                 kind,          b->shape->n_expert_used};
+    return ranks_glu(s, &own);
 }
 
 /* Computes the rank's columns of the experts' sum, unless a shared expert does. */
