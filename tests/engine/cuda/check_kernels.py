@@ -181,7 +181,7 @@ def name_of(mangled):
 def movable_loads():
     """Yields loads that the compiler could move across the wait for the previous kernel, which no emulator shows. Loads of
     memory that never changes (.nc) are exempt."""
-    engine = pathlib.Path(__file__).resolve().parents[3] / "engine/cuda"
+    engine = pathlib.Path(__file__).resolve().parents[3] / "engine"
     for path in sorted(engine.rglob("*.cu*")):
         for m in re.finditer(r'asm\s*\(\s*"[^"]*\b(?:ld|ldmatrix)\.(?!global\.nc)', path.read_text()):
             yield f"{path.name}: {m.group(0)}: a load that is not volatile"
