@@ -124,9 +124,9 @@ enum op_kind {
     OP_ROUTE,
     /* Follows ROUTE: x += post_norm(expert_scale * sum of p e(y)), summed in the order of the
      * picks, where e(y) = weigh[e] (down glu(gate y + b, up y + b) + b). y is that of ROUTE unless
-     * the op has a norm. @joined: w[0] has each expert's gate rows, then its up rows, and w[1] is
-     * NULL. w[1] NULL without @joined: the up value is 1. @branch (also in SHARED): adds to b
-     * instead of x. */
+     * the op has a norm. @early: e(p y) in place of p e(y). @joined: w[0] has each expert's gate
+     * rows, then its up rows, and w[1] is NULL. w[1] NULL without @joined: the up value is 1.
+     * @branch (also in SHARED): adds to b instead of x. */
     OP_EXPERTS,
     /* The shared expert. Follows EXPERTS: x += sigmoid(w[3] y) down (silu(gate y) * up y), with the
      * y of ROUTE; w[3] has one row. */
@@ -276,6 +276,8 @@ struct attn {
     float scale;
     /* number of last keys that a row sees, its own included; 0: all */
     uint32_t window;
+    /* a row sees the keys from the last multiple of @window on instead */
+    bool chunked;
     /* cap(z) = cap tanh(z / cap); 0: cap(z) = z */
     float cap;
     /* Attention is not causal: a row also sees later rows of its sequence in the step. A
@@ -297,11 +299,23 @@ struct attn {
     const float *slope;
 };
 
-/* Temperature of queries by position: a factor of 1 + slope ln(1 + floor(position / span)). */
+/* Returns the first position that a row at @pos sees. */
+static inline uint32_t attn_first(const struct attn *a, uint32_t pos) {
+    if (a->reach)
+        return pos - MIN(pos, a->reach);
+    if (a->window == 0)
+        return 0;
+    if (a->chunked)
+        return pos - pos % a->window;
+    return pos >= a->window ? pos - a->window + 1 : 0;
+}
+
+/* Temperature of queries by position: a factor of 1 + slope ln(1 + floor((position + ahead) /
+ * span)). */
 struct temper {
     /* 0: the factor is 1 */
     float slope;
-    uint32_t span;
+    uint32_t span, ahead;
 };
 
 /* Returns the factor of a query at @pos. */
@@ -325,7 +339,7 @@ struct op_ffn { /* GATE_UP, GATE_IN, EXPERTS, SHARED */
     /* GATE_UP, EXPERTS: limit of GLU_SILU (0: none) and GLU_CUT */
     float limit;
     /* EXPERTS */
-    bool joined;
+    bool joined, early;
     /* GATE_UP with GLU_XIELU */
     struct xielu xielu;
 };

@@ -69,7 +69,7 @@ static void scale_yarn(const struct scaling *y, struct rope_set *s, double *freq
 
 float temper_at(const struct temper *t, uint32_t pos) {
     assert(t->span > 0);
-    return (float)(1.0 + (double)t->slope * mx_log(1.0 + (double)(pos / t->span)));
+    return (float)(1.0 + (double)t->slope * mx_log(1.0 + (double)((pos + t->ahead) / t->span)));
 }
 
 /* Checks that the tensor has @n floats from 1e-6 to 1e30; else -EINVAL in @b. */

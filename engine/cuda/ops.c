@@ -80,6 +80,8 @@ static const char *qkv_lacks(const struct model_shape *s, const struct model_op 
 static const char *attend_lacks(const struct model_shape *s, const struct model_op *op) {
     if (s->encoder)
         return "attention of encoders";
+    if (op->attn.chunked)
+        return "attention in chunks";
     if (s->mla.rank)
         return latent_lacks(s);
     const char *what = heads_lack(s, &op->heads);

@@ -14,6 +14,7 @@
 #include "engine/archs.h"
 #include "engine/backend.h"
 #include "engine/experts.h"
+#include "engine/op.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/tiny_model.h"
 
@@ -99,6 +100,16 @@ Test(model, experts_are_taken_where_they_are_known) {
     expect_refused(refusal(&w, &err),
                    "'qwen3moe.leading_dense_block_count' is 1, which is not supported");
     gw_deinit(&w);
+}
+
+/* Llama 4's queries: 1 + 0.1 ln(1 + floor((position + 1) / 8192)). */
+Test(model, a_temperature_may_begin_one_position_ahead) {
+    const struct temper t = {.slope = 0.1f, .span = 8192, .ahead = 1};
+
+    cr_assert_eq(temper_at(&t, 8190), 1);
+    cr_assert_float_eq(temper_at(&t, 8191), 1 + 0.1 * log(2), 1e-6);
+    cr_assert_float_eq(temper_at(&t, 16382), 1 + 0.1 * log(2), 1e-6);
+    cr_assert_float_eq(temper_at(&t, 16383), 1 + 0.1 * log(3), 1e-6);
 }
 
 /* Picks one expert after the other as op.h defines, whatever the numbers are. */

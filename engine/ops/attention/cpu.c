@@ -146,15 +146,6 @@ static void gather_queries(const struct item *it, float *q) {
     }
 }
 
-/* Returns the first position that a row at @pos sees. */
-static uint32_t first_key(const struct run *r, uint32_t pos) {
-    uint32_t window = r->op->attn.window, reach = r->op->attn.reach;
-
-    if (reach)
-        return pos - MIN(pos, reach);
-    return window && pos >= window ? pos - window + 1 : 0;
-}
-
 /* Returns the end of the positions that row @row sees: after its own position (before it with
  * attn.before), after the last row of its picture, or after the last key within its reach. */
 static uint32_t attend_end_key(const struct run *r, uint32_t row) {
@@ -177,7 +168,7 @@ struct range {
 
 /* Returns the range of keys that query @i sees of the tile that begins at position @at. */
 static struct range visible(const struct item *it, uint32_t i, uint32_t at) {
-    uint32_t pos = it->pos[i / it->run->group], first = first_key(it->run, pos);
+    uint32_t pos = it->pos[i / it->run->group], first = attn_first(&it->run->op->attn, pos);
     uint32_t row = it->row0 + i / it->run->group;
     uint32_t end = attend_end_key(it->run, row);
 
@@ -302,7 +293,7 @@ static struct item make_item(const struct run *r, uint32_t i) {
     };
 
     for (uint32_t k = 0; k < block->n_rows; k++) {
-        it.begin = MIN(it.begin, first_key(r, it.pos[k]));
+        it.begin = MIN(it.begin, attn_first(&r->op->attn, it.pos[k]));
         it.end = MAX(it.end, attend_end_key(r, it.row0 + k));
     }
     assert(it.begin <= it.end && it.end > 0 && block->n_rows > 0);
@@ -336,7 +327,8 @@ static void do_whole(const struct item *it, struct attend_scratch *s) {
 
             if (attend_end_key(it->run, it->row0 + i / it->run->group) <= c * ATTEND_CHUNK)
                 continue;
-            if (first_key(it->run, pos) / ATTEND_CHUNK == c) /* the query sees no key before it */
+            /* the query sees no key before the chunk */
+            if (attn_first(&it->run->op->attn, pos) / ATTEND_CHUNK == c)
                 state_copy(&s->total[i], &s->chunk[i], attend_padded(b));
             else
                 attend_merge_chunk(it, &s->total[i], &s->chunk[i]);

@@ -270,11 +270,9 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
         end = host_end(&s->host, row);
     else if (op->attn.two_way)
         end = s->host.row[row].end;
-    uint32_t window = op->attn.window, first = window && pos >= window ? pos - window + 1 : 0;
-    if (reach) {
-        first = pos - MIN(pos, reach);
+    if (reach)
         end = MIN(end, pos + reach + 1);
-    }
+    uint32_t first = attn_first(&op->attn, pos);
     uint32_t n = end - first, dim = op->heads.dim;
     float *kv = b->row;
 

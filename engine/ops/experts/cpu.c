@@ -193,17 +193,25 @@ static void store_place(void *ctx, uint32_t place, uint32_t thread) {
     const struct group *g = &e->group[e->in[place]];
     uint32_t at = g->first_tile * TILE_MAX + place - g->first;
     uint32_t row = k->in == e->hidden ? place : e->source[place] / b->shape.n_expert_used;
+    const float *in = k->in + (size_t)row * k->n_in;
+    float *scaled = b->row + thread * b->row_width;
 
-    b->kernels->acts_store[k->kind](k->in + (size_t)row * k->n_in, k->n_in,
+    if (k->op->ffn.early && k->in != e->hidden) {
+        for (uint32_t i = 0; i < k->n_in; i++)
+            scaled[i] = in[i] * e->pick[e->source[place]].weight;
+        in = scaled;
+    }
+    b->kernels->acts_store[k->kind](in, k->n_in,
                                     e->acts[k->kind] + at * acts_bytes(k->kind, k->n_in, 1));
 }
 
 /* Converts rows @in to activations for @n_mats matrices of the experts from matrix @which on, which
  * may need different formats. @once: all groups use row 0. */
-static void cpu_experts_fill_tiles(struct step *s, const struct weights *w, const float *in,
+static void cpu_experts_fill_tiles(struct step *s, const struct model_op *op, const float *in,
                                    uint32_t which, uint32_t n_mats, bool once) {
+    const struct weights *w = op->weights;
     struct be *b = s->be;
-    struct work k = {.step = s, .w = w, .in = in, .n_in = w->expert[0][which].n_in};
+    struct work k = {.step = s, .op = op, .w = w, .in = in, .n_in = w->expert[0][which].n_in};
 
     for (uint32_t i = 0; i < n_mats; i++) {
         enum acts_kind kind = panel_infos[w->expert[0][which + i].format].acts;
@@ -266,7 +274,9 @@ static void cpu_experts_add_row(void *ctx, uint32_t row, uint32_t thread) {
 
     memset(acc, 0, n * sizeof(*acc));
     for (uint32_t p = row * used; p < (row + 1) * used; p++) {
-        float weight = e->pick[p].weight * (weigh ? weigh[e->pick[p].expert] : 1.0f);
+        float weight = k->op->ffn.early ? 1.0f : e->pick[p].weight;
+
+        weight *= weigh ? weigh[e->pick[p].expert] : 1.0f;
 
         b->kernels->add_scaled(acc, e->out + (size_t)e->place[p] * n, weight, n);
     }
@@ -296,20 +306,19 @@ static void gelu_pair(void *ctx, uint32_t pair, uint32_t thread) {
 
 /* Computes experts.out, the output of each pair, from experts.normed. */
 static void compute_pairs(struct step *s, const struct model_op *op) {
-    const struct weights *w = op->weights;
     struct experts *e = s->be->experts;
-    bool gated = op->w[1] || op->ffn.joined;
+    bool gated = op->w[1] || op->ffn.joined, once = s->n_rows == 1 && !op->ffn.early;
 
-    assert(e && w->expert); /* the model has experts */
+    assert(e && op->weights->expert); /* the model has experts */
     assert(gated || op->ffn.glu == GLU_GELU);
     sort_pairs(e, &s->be->shape, s->n_rows);
     if (e->n_pairs == 0)
         return;
-    cpu_experts_fill_tiles(s, w, e->normed, 0, gated ? 2 : 1, s->n_rows == 1);
-    multiply_groups(s, op, 0, gated ? MATMUL_GLU : MATMUL_STORE, e->hidden, s->n_rows == 1);
+    cpu_experts_fill_tiles(s, op, e->normed, 0, gated ? 2 : 1, once);
+    multiply_groups(s, op, 0, gated ? MATMUL_GLU : MATMUL_STORE, e->hidden, once);
     if (!gated)
         be_each(s->be, e->n_pairs, gelu_pair, s->be);
-    cpu_experts_fill_tiles(s, w, e->hidden, 2, 1, false);
+    cpu_experts_fill_tiles(s, op, e->hidden, 2, 1, false);
     multiply_groups(s, op, 2, MATMUL_STORE, e->out, false);
 }
 
@@ -382,6 +391,7 @@ void experts_beside(struct step *s, const struct model_op *op, const float *x,
                     const uint32_t *expert, float *y) {
     struct beside k = {s->be, op->weights, x, expert, y};
 
+    assert(!op->ffn.early); /* the device's weights of the picks are not known here */
     be_each(s->be, s->n_rows, cpu_experts_begin_row, &k);
     compute_pairs(s, op);
     be_each(s->be, s->n_rows, copy_row_outputs, &k);

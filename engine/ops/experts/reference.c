@@ -50,6 +50,13 @@ static void multiply_expert(struct be *b, const struct tensor *w, const struct t
     }
 }
 
+/* Returns @y times @by, which the next call overwrites. */
+static const float *scaled_input(struct be *b, const float *y, float by) {
+    for (uint32_t i = 0; i < b->shape->n_embd; i++)
+        b->sum[i] = y[i] * by;
+    return b->sum;
+}
+
 /* Returns the output of expert @e for @y, n_embd values that the next call overwrites. With
  * op->joined, w[0] yields n_ff_expert values of the gate, then those of the up projection. */
 static float *run_expert(struct be *b, const struct model_op *op, uint32_t e, const float *y) {
@@ -72,6 +79,7 @@ int ref_experts(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
 
+    assert(!op->ffn.early || !op->post_norm); /* both use b->sum */
     if (op->norm)
         ref_norm_rows(s, op);
     for (uint32_t r = 0; r < s->host.batch->n_rows; r++) {
@@ -85,8 +93,11 @@ int ref_experts(struct step *s, const struct model_op *op) {
             const struct expert_pick *p = &b->pick[(size_t)r * m->n_expert_used + k];
 
             assert(p->expert < m->n_expert);
-            const float *out = run_expert(b, op, p->expert, y);
-            float weight = p->weight * (op->weigh ? ref_vector_at(op->weigh, p->expert) : 1);
+            const float *in = op->ffn.early ? scaled_input(b, y, p->weight) : y;
+            const float *out = run_expert(b, op, p->expert, in);
+            float weight = op->ffn.early ? 1 : p->weight;
+
+            weight *= op->weigh ? ref_vector_at(op->weigh, p->expert) : 1;
             for (uint32_t i = 0; i < m->n_embd; i++)
                 sum[i] += weight * out[i];
         }

@@ -24,6 +24,7 @@ static const char *const isas[] = {"generic", "avx2", "avx512", "neon", "dotprod
 
 struct sheet { /* inputs, in place of the layers of a model */
     uint32_t head_dim, group, window;
+    bool chunked;
     float cap;
     bool sinks;
     float q[KEYS * KV_HEADS * MAX_GROUP * MAX_WIDTH];
@@ -135,7 +136,10 @@ static void attend_rows(struct rig *r) {
     const struct model_op op = {
         .kind = OP_ATTEND,
         .heads = {KV_HEADS * s->group, KV_HEADS, s->head_dim},
-        .attn = {.scale = 1 / sqrtf((float)s->head_dim), .window = s->window, .cap = s->cap},
+        .attn = {.scale = 1 / sqrtf((float)s->head_dim),
+                 .window = s->window,
+                 .cap = s->cap,
+                 .chunked = s->chunked},
         .weights = &weights,
     };
 
@@ -215,6 +219,8 @@ static void check_row(const struct sheet *s, uint32_t pos, uint32_t head, uint32
     double tolerance = 2e-5, cap = (double)s->cap;
     uint32_t from = s->window && pos >= s->window ? pos - s->window + 1 : 0;
 
+    if (s->chunked)
+        from = pos / s->window * s->window;
     for (uint32_t j = from; j <= pos; j++) {
         weight[j] = 0;
         for (uint32_t d = 0; d < hd; d++)
@@ -323,6 +329,17 @@ Test(cpu_attention, windows_and_sinks) {
         s.window = window[i];
         s.sinks = i % 2 == 0;
         check(i % 2 ? 64 : 40, 1 + (uint32_t)i, i == 1 ? ENGINE_KV_Q8_0 : ENGINE_KV_F16);
+    }
+}
+
+/* Chunks of keys that end inside a tile, with it, and inside a chunk of the kernel's. */
+Test(cpu_attention, chunks_see_nothing_before_them) {
+    static const uint32_t chunk[] = {10, 64, 300};
+
+    for (size_t i = 0; i < ARRAY_SIZE(chunk); i++) {
+        s.window = chunk[i];
+        s.chunked = true;
+        check(64, 1 + (uint32_t)i, i == 1 ? ENGINE_KV_Q8_0 : ENGINE_KV_F16);
     }
 }
 
