@@ -39,6 +39,7 @@
 #include "engine/arch/kimi.h"
 #include "engine/arch/laguna.h"
 #include "engine/arch/lfm2.h"
+#include "engine/arch/llama4.h"
 #include "engine/arch/mtp.h"
 #include "engine/arch/nemotron.h"
 #include "engine/arch/qwen4exp.h"
@@ -811,6 +812,14 @@ static const struct arch archs[] = {
                     .norm_bias = BIND_MUST,
                     .glu = GLU_RELU,
                     .no_gate = true},
+    },
+    /* Llama 4 Scout and Maverick: the text model. */
+    {
+        .name = "llama4",
+        .rope = ROPE_NORM,
+        .experts = EXPERTS_MUST,
+        .routing = {.unnormed = true},
+        .bind = llama4_bind,
     },
     /* Olmo 2 and 3. Layers of Olmo 3 with a window have RoPE without scaling. */
     {

@@ -446,6 +446,14 @@ Test(identity, cpu_delta_nets) {
     }
 }
 
+/* Chunks of attention, queries with a temperature, experts whose inputs are weighed. */
+Test(identity, cpu_chunks) {
+    const struct model_row row = {"llama4", "cpu", "auto", TENSOR_Q8_0, F16_BOTH, false, 77};
+
+    need("cpu");
+    check_model(&row);
+}
+
 /* Models of golden/ in the test data: windows of 8 to 32 keys, sinks, capped scores, layers with
  * different heads, layers that share keys, experts beside a dense FFN. */
 static const char *const windowed[] = {"gpt-oss-f32", "gpt-oss.mxfp4", "gemma2",    "gemma3",
@@ -486,25 +494,17 @@ Test(identity, reference_windows) {
 }
 
 /* Other features of the table of architectures. */
-static const char *const others[] = {"granite",        "phi3",
-                                     "mistral3",       "olmo2",
-                                     "lfm2",           "lfm2moe",
-                                     "glm4moe-mtp",    "nemotron-h-moe-mtp",
-                                     "deepseek2-mtp",  "deepseek2-lite",
-                                     "laguna",         "minimax-m2",
-                                     "muse-glimmer",   "step35",
-                                     "bailingmoe3",    "qwen4exp",
-                                     "qwen4exp-r2",    "deepseek4",
-                                     "smollm3",        "glm4",
-                                     "exaone4-window", "arcee",
-                                     "afmoe",          "bailingmoe2",
-                                     "granitemoe",     "granitehybrid",
-                                     "qwen2moe",       "deepseek2-v3",
-                                     "cohere2moe",     "hunyuan-moe",
-                                     "command-r",      "stablelm",
-                                     "apertus",        "falcon-h1",
-                                     "kimi-linear",    "mistral4",
-                                     "nanbeige",       "olmo"};
+static const char *const others[] = {
+    "granite",        "phi3",           "mistral3",    "olmo2",
+    "lfm2",           "lfm2moe",        "glm4moe-mtp", "nemotron-h-moe-mtp",
+    "deepseek2-mtp",  "deepseek2-lite", "laguna",      "minimax-m2",
+    "muse-glimmer",   "step35",         "bailingmoe3", "qwen4exp",
+    "qwen4exp-r2",    "deepseek4",      "smollm3",     "glm4",
+    "exaone4-window", "arcee",          "afmoe",       "bailingmoe2",
+    "granitemoe",     "granitehybrid",  "qwen2moe",    "deepseek2-v3",
+    "cohere2moe",     "hunyuan-moe",    "command-r",   "stablelm",
+    "apertus",        "falcon-h1",      "kimi-linear", "mistral4",
+    "nanbeige",       "olmo",           "llama4"};
 
 Test(identity, cpu_architectures) {
     need("cpu");

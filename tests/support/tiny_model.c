@@ -250,6 +250,10 @@ static void delta_net(struct maker *m, uint32_t l) {
     matrix(m, name_of(s, l, "ssm_out.weight"), inner, n_embd);
 }
 
+static bool is_llama4(const struct tiny_model *t) {
+    return strcmp(t->arch, "llama4") == 0;
+}
+
 static bool is_olmo(const struct tiny_model *t) {
     return strcmp(t->arch, "olmo2") == 0;
 }
@@ -319,7 +323,7 @@ static void layer(struct maker *m, uint32_t l) {
     norm(m, name_of(s, l, post ? "post_attention_norm.weight" : "ffn_norm.weight"), t->n_embd);
     if (is_olmo(t))
         norm(m, name_of(s, l, "post_ffw_norm.weight"), t->n_embd);
-    if (t->n_expert) {
+    if (t->n_expert && (l % 2 || !is_llama4(t))) {
         add(m, name_of(s, l, "ffn_gate_inp.weight"), TENSOR_F32, t->n_embd, t->n_expert,
             1.0f / sqrtf((float)t->n_embd), 0);
         matrices(m, name_of(s, l, "ffn_gate_exps.weight"), t->n_embd, t->n_ff);
@@ -333,10 +337,11 @@ static void layer(struct maker *m, uint32_t l) {
             add(m, name_of(s, l, "ffn_up_exps.bias"), TENSOR_F32, t->n_ff, n, 0.5f, 0);
             add(m, name_of(s, l, "ffn_down_exps.bias"), TENSOR_F32, t->n_embd, n, 0.5f, 0);
         }
-        if (!is_hybrid(t))
+        if (!is_hybrid(t) && !is_llama4(t))
             return;
-        add(m, name_of(s, l, "ffn_gate_inp_shexp.weight"), TENSOR_F32, t->n_embd, 0,
-            1.0f / sqrtf((float)t->n_embd), 0);
+        if (is_hybrid(t))
+            add(m, name_of(s, l, "ffn_gate_inp_shexp.weight"), TENSOR_F32, t->n_embd, 0,
+                1.0f / sqrtf((float)t->n_embd), 0);
         matrix(m, name_of(s, l, "ffn_gate_shexp.weight"), t->n_embd, t->n_ff);
         matrix(m, name_of(s, l, "ffn_up_shexp.weight"), t->n_embd, t->n_ff);
         matrix(m, name_of(s, l, "ffn_down_shexp.weight"), t->n_ff, t->n_embd);
@@ -809,7 +814,8 @@ static struct tiny_model with_defaults(const struct tiny_model *t) {
     struct tiny_model d = *t;
 
     d.arch = d.arch ? d.arch : "llama";
-    d.n_layer = d.n_layer ? d.n_layer : 2;
+    if (!d.n_layer)
+        d.n_layer = is_llama4(&d) ? 4 : 2;
     d.n_embd = d.n_embd ? d.n_embd : 256;
     d.n_ff = d.n_ff ? d.n_ff : 256;
     d.n_vocab = d.n_vocab ? d.n_vocab : 300;
@@ -823,12 +829,12 @@ static struct tiny_model with_defaults(const struct tiny_model *t) {
     bool mixture = strcmp(d.arch, "qwen3moe") == 0 || strcmp(d.arch, "qwen3next") == 0 ||
                    strcmp(d.arch, "qwen35moe") == 0 || strcmp(d.arch, "glm4moe") == 0 ||
                    strcmp(d.arch, "qwen3vlmoe") == 0 || strcmp(d.arch, "nomic-bert-moe") == 0 ||
-                   is_gpt_oss(&d) || is_latent(&d);
+                   is_gpt_oss(&d) || is_latent(&d) || is_llama4(&d);
     d.n_kv_full = d.n_kv_full ? d.n_kv_full : 1;
     d.loud = d.loud != 0 ? d.loud : 1;
     if (mixture && !d.n_expert) {
         d.n_expert = 7;
-        d.n_expert_used = 3;
+        d.n_expert_used = is_llama4(&d) ? 1 : 3;
     }
     return d;
 }
@@ -875,6 +881,10 @@ void tiny_model_build(const struct tiny_model *tiny, struct gguf_writer *w) {
     }
     if (is_gpt_oss(&t))
         key(&m, "attention.sliding_window", 8);
+    if (is_llama4(&t)) {
+        key(&m, "attention.sliding_window", 24);
+        key(&m, "interleave_moe_layer_step", 2);
+    }
     if (is_encoder(&t)) {
         encoder(&m);
         return;
