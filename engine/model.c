@@ -65,13 +65,14 @@ void model_measure(struct model *m) {
     s->op = m->op;
     s->n_ops = m->n_ops;
     s->n_ff = s->window = 0;
-    s->two_way = false;
+    s->two_way = s->sparse_gates = false;
     for (uint32_t i = 0; i < m->n_ops; i++) {
         const struct model_op *op = &m->op[i];
         const struct heads *h = &op->heads;
 
         if (op->kind == OP_GATE_UP || op->kind == OP_GATE_IN)
             s->n_ff = MAX(s->n_ff, op->w[0] ? (uint32_t)op->w[0]->ne[1] : 0);
+        s->sparse_gates |= op->kind == OP_GATE_UP && op->ffn.sparsity > 0;
         if (op->kind != OP_ATTEND && op->kind != OP_CSA_ATTEND)
             continue;
         assert(h->dim > 0 && h->n_kv > 0 && h->n % h->n_kv == 0);

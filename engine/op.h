@@ -58,6 +58,9 @@ enum glu {
     GLUS
 };
 
+/* Least mean square to which streams are scaled (ALT_BEGIN, ALT_END). */
+#define ALT_LEAST 1e-5
+
 /* Parameters of xIELU (Huang and Schlag 2024). */
 struct xielu {
     float square, below, linear, limit;
@@ -113,7 +116,9 @@ enum op_kind {
     OP_PROJ,
     /* x = (x + post_norm(b)) * scale */
     OP_JOIN,
-    /* h = glu(w[0] y + b, w[1] y + b). w[1] NULL: the up value is 1. */
+    /* h = glu(w[0] y + b, w[1] y + b). w[1] NULL: the up value is 1. @sparsity, if not 0: the gates
+     * are max(g - (mean + sparsity * deviation), 0) before glu, with the mean and the standard
+     * deviation (of a sample) of the row's gates g. */
     OP_GATE_UP,
     /* h = glu(w[0] x, u), where u is the layer's part of p */
     OP_GATE_IN,
@@ -213,6 +218,21 @@ enum op_kind {
      * @pick_bias; x = weighted sum of the streams; b = 0. After the last layer, m has only the
      * weights of this sum, and none for HC_OUT. */
     OP_HC_IN,
+    /* Alternating updates (AltUp, Baykal et al. 2023) of n residual streams. Begins them: s[0] = x,
+     * s[i] = w[i - 1] x, scaled to the length of x (ALT_LEAST). */
+    OP_ALT_BEGIN,
+    /* r = tanh(w[0] y / n_embd), y = norm s[0]; s[i] += sum over j of (row i n + j of weigh . r)
+     * s[j], with s[j] before the op; x = s[0] */
+    OP_ALT_PREDICT,
+    /* r = tanh(w[0] y / n_embd); s[i] += (1 + row i of weigh . r) (x - s[0]), with s[0] before the
+     * op; x = pick_bias s[0], element by element. The next HC_OUT adds b to all streams but
+     * s[0]. */
+    OP_ALT_CORRECT,
+    /* x = the mean of s[0] and of all w[i - 1] s[i], scaled to the length of s[0] */
+    OP_ALT_END,
+    /* Learned residual of low rank (LAuReL, Menghani et al. 2024): b += y + post_norm(w[1] w[0] y),
+     * y = q_norm x */
+    OP_LAUREL,
     /* e = the token's rows of the table, concatenated; for each stream, norms by stream:
      *   z = k_norm(w[0] e) . q_norm(s) / sqrt(n_embd)
      *   v = sigmoid(sign(z) sqrt(max(|z|, 1e-6))) w[1] e; c = post_norm v
@@ -340,6 +360,8 @@ struct op_ffn { /* GATE_UP, GATE_IN, EXPERTS, SHARED */
     float limit;
     /* EXPERTS */
     bool joined, early;
+    /* GATE_UP with GLU_GELU */
+    float sparsity;
     /* GATE_UP with GLU_XIELU */
     struct xielu xielu;
 };

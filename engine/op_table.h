@@ -47,6 +47,11 @@
     X(HC_OUT, hc_out, "residual streams", products)                                                \
     X(MIX, mix, "residual streams", products)                                                      \
     X(HC_IN, hc_in, "residual streams", products)                                                  \
+    X(ALT_BEGIN, alt_begin, "alternating updates", products)                                       \
+    X(ALT_PREDICT, alt_predict, "alternating updates", products)                                   \
+    X(ALT_CORRECT, alt_correct, "alternating updates", products)                                   \
+    X(ALT_END, alt_end, "alternating updates", products)                                           \
+    X(LAUREL, laurel, "alternating updates", products)                                             \
     X(NGRAM, ngram, "tables of n-grams", products)                                                 \
     X(INDEX, index, "sparse attention", products)                                                  \
     X(CSA_IN, csa_in, "compressed keys", products)                                                 \

@@ -185,6 +185,8 @@ struct model_shape {
     uint32_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_vocab, max_context;
     /* width of the widest dense FFN; 0: all layers have experts */
     uint32_t n_ff;
+    /* some dense FFN has op_ffn.sparsity */
+    bool sparse_gates;
     float rms_eps, attn_scale;
     /* norms of inputs (model_op.norm) are layer norms: (x - mean) / sqrt(variance + eps) * norm +
      * norm_bias */

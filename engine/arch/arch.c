@@ -33,6 +33,7 @@
 #include "engine/arch/dflash.h"
 #include "engine/arch/encoder.h"
 #include "engine/arch/falcon.h"
+#include "engine/arch/gemma3n.h"
 #include "engine/arch/gemma4.h"
 #include "engine/arch/granite.h"
 #include "engine/arch/hybrid.h"
@@ -235,6 +236,18 @@ static const struct arch archs[] = {
                     .wide_scores = 62,
                     .scaled_embedding = true,
                     .two_way = true},
+    },
+    /* Gemma 3n E2B and E4B: the text model. */
+    {
+        .name = "gemma3n",
+        .rope = ROPE_NEOX,
+        .by_layer = true,
+        .bind = gemma3n_bind,
+        .decoder = {.qk_norm = BIND_MUST,
+                    .attn_post_norm = "post_attention_norm",
+                    .ffn_post_norm = "post_ffw_norm",
+                    .glu = GLU_GELU,
+                    .v_unit = true},
     },
     {
         .name = "gemma4",

@@ -133,9 +133,21 @@ static void bind_experts(struct binder *b, struct model *m, const struct decoder
                  });
 }
 
-/* Adds x += norm(proj (gelu(gate x) * the layer's part of the per-layer inputs)). */
-static void bind_layer_input(struct binder *b, struct model *m, const struct decoder *d,
-                             uint32_t l) {
+void gemma4_input(struct binder *b, struct model *m) {
+    const struct model_shape *s = &m->shape;
+    uint64_t n = s->n_layer_input, all = n * s->n_layer;
+
+    model_add(m,
+              &(struct model_op){
+                  .kind = OP_LAYER_INPUT,
+                  .w = {bind_matrix(b, BIND_MUST, s->n_embd, all, "per_layer_model_proj.weight"),
+                        bind_matrix(b, BIND_MUST, all, s->n_vocab, "per_layer_token_embd.weight")},
+                  .post_norm = bind_vector(b, BIND_MUST, n, "per_layer_proj_norm.weight"),
+              });
+}
+
+void gemma4_layer_input(struct binder *b, struct model *m, const struct decoder *d, uint32_t l,
+                        bool branch) {
     uint32_t e = m->shape.n_embd, n = m->shape.n_layer_input;
 
     model_add(m, &(struct model_op){
@@ -148,6 +160,7 @@ static void bind_layer_input(struct binder *b, struct model *m, const struct dec
                      .kind = OP_PROJ,
                      .layer = l,
                      .in = ACT_H,
+                     .branch = branch,
                      .w = {layer_matrix(b, l, "proj", n, e)},
                      .post_norm = layer_vector(b, l, "post_norm", e),
                  });
@@ -178,7 +191,7 @@ static void gemma4_bind_layer(struct binder *b, struct model *m, const struct de
     else
         decoder_ffn(b, m, d, &layer);
     if (m->shape.n_layer_input)
-        bind_layer_input(b, m, d, l);
+        gemma4_layer_input(b, m, d, l, false);
     gemma4_scale_layer(b, m, l);
 }
 
@@ -192,17 +205,8 @@ void gemma4_bind(struct binder *b, struct model *m, const struct decoder *d) {
     window_rope(b, s, p.window_dim, 10000);
     decoder_ends(b, m, d, &logits);
     window_ends(b, m, true, &logits);
-    if (b->r == 0 && s->n_layer_input) {
-        uint64_t n = s->n_layer_input, all = n * s->n_layer;
-
-        model_add(
-            m, &(struct model_op){
-                   .kind = OP_LAYER_INPUT,
-                   .w = {bind_matrix(b, BIND_MUST, s->n_embd, all, "per_layer_model_proj.weight"),
-                         bind_matrix(b, BIND_MUST, all, s->n_vocab, "per_layer_token_embd.weight")},
-                   .post_norm = bind_vector(b, BIND_MUST, n, "per_layer_proj_norm.weight"),
-               });
-    }
+    if (b->r == 0 && s->n_layer_input)
+        gemma4_input(b, m);
     for (uint32_t l = 0; l < s->n_layer && b->r == 0; l++)
         gemma4_bind_layer(b, m, d, &p, l);
     model_add(m, &logits);

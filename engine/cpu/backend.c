@@ -592,6 +592,7 @@ static int cpu_allocate(struct be *b, const struct be_opts *o) {
         MAX(b->row_width, round_up(MAX(m->compressed.q_rank, m->compressed.index_dim), LANES));
     b->gated = gated ? be_rows(b, gated) : NULL;
     b->pair = m->drafts && !m->n_taps ? be_rows(b, 2 * (size_t)m->n_embd) : NULL;
+    b->up = m->sparse_gates ? be_rows(b, m->n_ff) : NULL;
     b->k = be_rows(b, m->widest.kv);
     b->v = be_rows(b, m->widest.kv);
     size_t n_rot = 1;

@@ -615,7 +615,41 @@ static void ungated_row(const struct rows *r, uint32_t row, uint32_t thread) {
         h[i] = xielu_at(&r->op->ffn.xielu, h[i]);
 }
 
+/* Computes h of an FFN with sparse gates from its gates, in h, and its up values. */
+static void sparse_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+    uint32_t n = r->w->m[0].n_out;
+    float *h = ops_act_row(b, ACT_H, row);
+    double sum = 0, squares = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)h[i];
+    double mean = sum / n;
+    for (uint32_t i = 0; i < n; i++)
+        squares += ((double)h[i] - mean) * ((double)h[i] - mean);
+    float least = (float)(mean + (double)r->op->ffn.sparsity * sqrt(squares / (n - 1)));
+    for (uint32_t i = 0; i < n; i++)
+        h[i] = MAX(h[i] - least, 0);
+    b->kernels->glu[r->op->ffn.glu](h, b->up + (size_t)row * b->act_width[ACT_H], h, n);
+}
+
+/* Computes the gates and the up values apart, because a gate depends on all gates of its row. */
+static int sparse_gate_up(struct step *s, const struct model_op *op) {
+    struct matmul mm = ops_prepare_all(s, ACT_X, op->weights);
+    struct be *b = s->be;
+
+    assert(mm.n_mats == 2 && b->up && mm.m[0]->n_out > 1);
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = b->act[ACT_H];
+    mm.out[1] = b->up;
+    mm.out_stride[0] = mm.out_stride[1] = b->act_width[ACT_H];
+    matmul_run(b->pool, &mm, 1);
+    return each_row_of(s, op, sparse_row);
+}
+
 int ops_gate_up(struct step *s, const struct model_op *op) {
+    if (op->ffn.sparsity > 0)
+        return sparse_gate_up(s, op);
     struct matmul mm = ops_prepare_all(s, ACT_X, op->weights);
     bool gated = op->weights->n_mats == 2;
 

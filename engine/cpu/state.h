@@ -109,6 +109,8 @@ struct be {
     size_t act_width[ACT_ROLES];
     /* [max_rows][widest.kv], before they are written to the pages */
     float *k, *v;
+    /* [max_rows][n_ff] up values of FFNs with sparse gates; NULL: the model has none */
+    float *up;
     /* [max_rows]: for each rope set n_rot / 2 cosines, then n_rot / 2 sines */
     float *rope;
     /* [max_wants][n_vocab] */

@@ -272,6 +272,19 @@ int ref_join(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+/* Applies op_ffn.sparsity to the @n gates of a row. */
+static void ref_thin_gates(float *gate, size_t n, double sparsity) {
+    double sum = 0, squares = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += (double)gate[i];
+    for (size_t i = 0; i < n; i++)
+        squares += pow((double)gate[i] - sum / (double)n, 2);
+    double least = sum / (double)n + sparsity * sqrt(squares / (double)(n - 1));
+    for (size_t i = 0; i < n; i++)
+        gate[i] = (float)MAX((double)gate[i] - least, 0);
+}
+
 int ref_gate_up(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n_rows = s->host.batch->n_rows;
@@ -283,6 +296,8 @@ int ref_gate_up(struct step *s, const struct model_op *op) {
         ref_linear(b, op->w[1], op->bias[1], b->normed, n_rows, b->up);
     for (size_t i = 0; i < n_rows * op->w[0]->ne[1] && !op->w[1]; i++)
         b->up[i] = 1;
+    for (size_t r = 0; r < n_rows && op->ffn.sparsity > 0; r++)
+        ref_thin_gates(gate + r * op->w[0]->ne[1], op->w[0]->ne[1], (double)op->ffn.sparsity);
     if (op->ffn.glu != GLU_XIELU)
         ref_glu(op->ffn.glu, op->ffn.limit, gate, b->up, n_rows * op->w[0]->ne[1]);
     for (size_t i = 0; i < n_rows * op->w[0]->ne[1] && op->ffn.glu == GLU_XIELU; i++)

@@ -243,16 +243,29 @@ static const char *const served[] = {
 };
 
 /* Files of the repository that the larger set has in another place. */
-static const char *const served_here[] = {
-    "llama4",         "minimax-m2",   "muse-glimmer", "step35",        "bailingmoe3",
-    "qwen4exp",       "qwen4exp-r2",  "deepseek4",    "afmoe",         "arcee",
-    "bailingmoe",     "bailingmoe2",  "deepseek",     "deepseek2-v3",  "dots1",
-    "ernie4-5",       "ernie4-5-moe", "exaone",       "exaone-moe",    "exaone4",
-    "exaone4-window", "gemma",        "glm4",         "granitehybrid", "granitehybrid-dense",
-    "granitemoe",     "internlm2",    "olmoe",        "qwen2moe",      "seed-oss",
-    "smollm3",        "command-r",    "cohere2",      "cohere2moe",    "hunyuan-dense",
-    "hunyuan-moe",    "nemotron",     "stablelm",     "starcoder2",    "apertus",
-    "falcon-h1",      "kimi-linear",  "mistral4",     "nanbeige",      "olmo"};
+static const char *const served_here[] = {"llama4",        "gemma3n",
+                                          "minimax-m2",    "muse-glimmer",
+                                          "step35",        "bailingmoe3",
+                                          "qwen4exp",      "qwen4exp-r2",
+                                          "deepseek4",     "afmoe",
+                                          "arcee",         "bailingmoe",
+                                          "bailingmoe2",   "deepseek",
+                                          "deepseek2-v3",  "dots1",
+                                          "ernie4-5",      "ernie4-5-moe",
+                                          "exaone",        "exaone-moe",
+                                          "exaone4",       "exaone4-window",
+                                          "gemma",         "glm4",
+                                          "granitehybrid", "granitehybrid-dense",
+                                          "granitemoe",    "internlm2",
+                                          "olmoe",         "qwen2moe",
+                                          "seed-oss",      "smollm3",
+                                          "command-r",     "cohere2",
+                                          "cohere2moe",    "hunyuan-dense",
+                                          "hunyuan-moe",   "nemotron",
+                                          "stablelm",      "starcoder2",
+                                          "apertus",       "falcon-h1",
+                                          "kimi-linear",   "mistral4",
+                                          "nanbeige",      "olmo"};
 /* Files that only the larger set has. */
 static const char *const served_larger[] = {
     "llama-q.iq2_xxs",

@@ -10,6 +10,8 @@
  * Renaming another file over it does no harm, because the old file stays open.
  */
 
+#include "engine/ops/streams/cpu.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdatomic.h>
@@ -17,20 +19,9 @@
 #include <unistd.h>
 
 #include "base/mathx.h"
-#include "engine/cpu/state.h"
 #include "engine/formats/quant.h"
 #include "engine/ngram.h"
 #include "engine/sinkhorn.h"
-
-/* Buffers for the largest batch. */
-struct streams {
-    /* [max_rows][streams][n_embd]; gate NULL: the model uses HC_IN */
-    float *mixed, *gate;
-    /* [max_rows][n_low] */
-    float *low;
-    /* [max_rows][n_weights()] weights of the preceding MIX or HC_IN */
-    float *weight;
-};
 
 /* Context of the row functions. */
 struct run {
@@ -41,11 +32,6 @@ struct run {
     /* a row of the table could not be read */
     _Atomic bool failed;
 };
-
-/* Returns the number of floats of all streams of a row. */
-static size_t streams_width(const struct be *b) {
-    return (size_t)b->shape.stream.n * b->shape.n_embd;
-}
 
 /* Returns the number of weights of a row: one for each stream, and for HC_IN the shares of the
  * streams in each other. */
