@@ -1,7 +1,7 @@
 /*
- * Tests refusals of the readers of qwen4exp, deepseek4, step35, bailingmoe3 and Nemotron, each by
- * one change in a file that is otherwise served: a number out of range, a contradiction between
- * numbers, or a missing name. At the end come files with random damage.
+ * Tests refusals of the readers of qwen4exp, deepseek4, step35, bailingmoe3, Nemotron, llama4 and
+ * gemma3n, each by one change in a file that is otherwise served: a number out of range, a
+ * contradiction between numbers, or a missing name. At the end come files with random damage.
  */
 
 #include <criterion/criterion.h>
@@ -271,6 +271,28 @@ Test(refusals, numbers_of_loops_temperatures_and_ranks) {
     check("nanbeige", loops, ARRAY_SIZE(loops));
     check("mistral4", length, ARRAY_SIZE(length));
     check("kimi-linear", kda, ARRAY_SIZE(kda));
+}
+
+Test(refusals, numbers_of_llama4_and_gemma3n) {
+    static const struct change experts[] = {
+        {"interleave_moe_layer_step", 0, 0, "'llama4.interleave_moe_layer_step'"},
+        {"interleave_moe_layer_step", 0, 7, "'llama4.interleave_moe_layer_step'"},
+        {"interleave_moe_layer_step", 0, 3, "blk.1.ffn_gate.weight"},
+    };
+    static const struct change streams[] = {
+        {"attention.sliding_window", 0, 0, "'gemma3n.attention.sliding_window'"},
+        {"attention.shared_kv_layers", 0, 4, "4 layers share keys, but the two before"},
+        {"attention.shared_kv_layers", 0, 25, "25 layers share keys, but the two before"},
+        {"altup.num_inputs", 0, 6, "'gemma3n.altup.num_inputs'"},
+        {"altup.num_inputs", 0, 3, "altup_proj.weight"},
+        {"altup.active_idx", 0, 1, "'gemma3n.altup.active_idx'"},
+        {"activation_sparsity_scale", 2, -1, "is -1 for layer 2, which is out of range"},
+        {"activation_sparsity_scale", 2, (double)NAN, "for layer 2, which is out of range"},
+        {"embedding_length_per_layer_input", 0, 0, "'gemma3n.embedding_length_per_layer_input'"},
+    };
+
+    check("llama4", experts, ARRAY_SIZE(experts));
+    check("gemma3n", streams, ARRAY_SIZE(streams));
 }
 
 Test(refusals, numbers_of_nemotron) {
@@ -630,8 +652,9 @@ static bool serves(const struct copy *c, struct err *err) {
 
 /* A damaged file is refused with a reason, or served, whatever it contains. */
 Test(refusals, damaged_files_do_no_harm) {
-    static const char *const names[] = {"bailingmoe3-mtp", "deepseek4-mtp", "step35-mtp",
-                                        "nemotron-h-moe-mtp", "qwen4exp"};
+    static const char *const names[] = {
+        "bailingmoe3-mtp", "deepseek4-mtp", "step35-mtp", "nemotron-h-moe-mtp",
+        "qwen4exp",        "llama4",        "gemma3n"};
     uint32_t n_open = 0, n_refused = 0;
     uint64_t seed = 1;
 
