@@ -66,12 +66,12 @@ export function number(n, digits = 0) {
   return n.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
-// Formats a number with a unit: 1234567 becomes "1.23 M".
+// Formats a number with a unit: 1234 becomes "1,234", 1234567 "1.2 M".
 export function short(n) {
   if (!Number.isFinite(n)) return "–";
   const units = ["", " k", " M", " G", " T"];
   let i = 0;
-  while (Math.abs(n) >= 10000 && i < units.length - 1) {
+  while (Math.abs(n) >= (i ? 1000 : 10000) && i < units.length - 1) {
     n /= 1000;
     i++;
   }

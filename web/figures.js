@@ -36,10 +36,13 @@ export function waiting(comment) {
   return first === "keep-alive" ? "" : comment;
 }
 
+// Returns how many parameters a model has, with "B" for thousands of millions, as models are named.
+const parameters = (n) => `${short(n).replace("G", "B")} parameters`;
+
 // Returns the size and the context of the model @m of /v1/models, short enough to stand below its name.
 export function brief(m) {
   return [
-    m?.meta?.n_params > 0 && `${short(m.meta.n_params)} parameters`,
+    m?.meta?.n_params > 0 && parameters(m.meta.n_params),
     m?.max_model_len > 0 && `context ${number(m.max_model_len)}`,
   ]
     .filter(Boolean)
@@ -49,7 +52,7 @@ export function brief(m) {
 // Returns what is known of the model @m of /v1/models: its size and its context.
 export function describe(m) {
   return [
-    m?.meta?.n_params > 0 && `${short(m.meta.n_params)} parameters`,
+    m?.meta?.n_params > 0 && parameters(m.meta.n_params),
     m?.meta?.size > 0 && `${short(m.meta.size)}B`,
     m?.max_model_len > 0 && `context of ${number(m.max_model_len)} tokens`,
     m?.meta?.n_ctx_train > m?.max_model_len && `trained for ${number(m.meta.n_ctx_train)}`,

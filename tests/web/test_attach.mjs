@@ -169,6 +169,8 @@ test("what is known of a model", () => {
   assert.equal(describe({ id: "m", max_model_len: 8192, meta }), "596 M parameters, 639 MB, context of 8,192 tokens, trained for 40,960");
   assert.equal(describe({ id: "m", max_model_len: 40960, meta: null }), "context of 40,960 tokens");
   assert.equal(describe(undefined), "");
+  const size = (n_params) => describe({ id: "m", meta: { n_params } });
+  assert.deepEqual([1_705_000, 7_615_616_512, 1_040_000_000_000].map(size), ["1.7 M parameters", "7.6 B parameters", "1.0 T parameters"]);
 });
 
 console.log(`1..${tests.length}`);

@@ -654,7 +654,7 @@ test("by keyboard alone, dark, and on a phone", () => withPage(async (page) => {
   const about = await page.locator("#about").boundingBox();
   assert.ok(about.width > 60 && about.height > 8, JSON.stringify(about));
   assert.ok(await page.locator("#about").evaluate((e) => {
-    e.textContent = "30.5 G parameters · context 131,072";
+    e.textContent = "30.5 B parameters · context 131,072";
     return e.scrollWidth <= e.clientWidth;
   }), "size and context are cut");
   await accessible(page, "phone");
