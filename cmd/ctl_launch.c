@@ -114,6 +114,7 @@ const struct launch_client launch_clients[] = {
     {
         .name = "copilot",
         .program = "copilot",
+        .n_first = 11000,
         .env = {"COPILOT_PROVIDER_BASE_URL={url}/v1", "COPILOT_PROVIDER_API_KEY={key}",
                 "COPILOT_MODEL={model}", "COPILOT_PROVIDER_MAX_PROMPT_TOKENS={context}",
                 "COPILOT_OFFLINE=true", NULL},

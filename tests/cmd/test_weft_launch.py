@@ -120,6 +120,7 @@ def test_the_model_is_the_first_that_is_served():
                           ("short", "(this is the model's limit; choose a model with a longer context)")):
         assert remedy in launch("claude", "--url", url, "--model", model).stderr, model
     assert "sends about 14000 tokens first" in launch("qwen", "--url", url).stderr
+    assert "copilot sends about 11000 tokens first" in launch("copilot", "--url", url).stderr
     assert "goose sends about 4500 tokens first" in launch("goose", "--url", url).stderr
     assert started("goose", "--url", url, "--model", "second")[1]["GOOSE_CONTEXT_LIMIT"] == "65536"
     r = launch("claude", "--url", url, "--model", "second")
@@ -131,7 +132,7 @@ def test_the_model_is_the_first_that_is_served():
     assert "--config=model_context_window=65536" in started("codex", "--url", url, "--model", "second")[0]
     config = json.loads(started("opencode", "--url", url, "--model", "second")[1]["OPENCODE_CONFIG_CONTENT"])
     assert config["provider"]["weft"]["models"] == {"second": {"name": "second", "limit": {"context": 65536, "output": 8192}}}
-    assert started("copilot", "--url", url)[1]["COPILOT_PROVIDER_MAX_PROMPT_TOKENS"] == "4096"
+    assert started("copilot", "--anyway", "--url", url)[1]["COPILOT_PROVIDER_MAX_PROMPT_TOKENS"] == "4096"
     fresh()
     assert launch("codex", "--write", "--url", url, "--model", "second").returncode == 0
     with open(os.path.join(HOME, ".codex/weft.config.toml")) as file:
