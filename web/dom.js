@@ -78,11 +78,12 @@ export function short(n) {
   return number(n, n && i && Math.abs(n) < 100 ? 1 : Math.abs(n) < 10 && n % 1 ? 1 : 0) + units[i];
 }
 
+// Formats a time; a line never breaks between a number and its unit.
 export function duration(seconds) {
   if (!Number.isFinite(seconds)) return "–";
-  if (seconds < 0.001) return `${number(seconds * 1e6)} µs`;
-  if (seconds < 1) return `${number(seconds * 1000, seconds < 0.1 ? 1 : 0)} ms`;
-  if (seconds < 60) return `${number(seconds, seconds < 10 ? 2 : 1)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
-  return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+  if (seconds < 0.001) return `${number(seconds * 1e6)}\u00a0µs`;
+  if (seconds < 1) return `${number(seconds * 1000, seconds < 0.1 ? 1 : 0)}\u00a0ms`;
+  if (seconds < 60) return `${number(seconds, seconds < 10 ? 2 : 1)}\u00a0s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)}\u00a0min ${Math.floor(seconds % 60)}\u00a0s`;
+  return `${Math.floor(seconds / 3600)}\u00a0h ${Math.floor((seconds % 3600) / 60)}\u00a0min`;
 }
