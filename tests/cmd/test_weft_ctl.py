@@ -377,6 +377,7 @@ def test_why_begins_with_a_sentence():
     with Server({("GET", "/requests/task-7/why"): http(story), ("GET", "/requests/8/why"): http({"records": []})}):
         lines = run("why", "task-7")[0].splitlines()
         assert lines[0] == "took 2.0 s: 50 % for 2424 tokens of the prompt (1600 were cached), 30 % for the answer, 20 % waiting (400 ms waited behind other requests)", lines
+        assert lines[3].endswith("computed its prompt: 2424 tokens in 1.0 s (2424 tokens/s, 9 steps)"), lines
         assert len(lines) == 6 and run("why", "8")[0].strip() == "", lines
 
 
