@@ -1,9 +1,9 @@
 /*
- * The loop's thread runs all code except the reading of a file, a job of libuv's pool that touches
- * only the front_model that it makes. decide() takes all decisions: it looks at all models,
- * and a timer runs it soon after each change that could matter, and every TICK_MS for decisions
- * that depend on time. So calls of the api decide nothing, and api_worker_failed() is never called
- * inside one.
+ * The loop's thread runs all code except the reading of a file and the look at one, jobs of libuv's
+ * pool that touch only the front_model that they make and what they have seen. decide() takes all
+ * decisions: it looks at all models, and a timer runs it soon after each change that could matter,
+ * and every TICK_MS for decisions that depend on time. So calls of the api decide nothing, and
+ * api_worker_failed() is never called inside one.
  *
  * A swap makes a second model under the name of the first (served.next and served.old), which
  * requests do not find until it is READY. Then it takes the place of the first, which is `retired`
@@ -50,7 +50,7 @@ static void models_check_served(const struct served *s) {
 void models_set_state(struct served *s, enum served_state next) {
     static const uint8_t legal[] = {
         [SERVED_ABSENT] = 1 << SERVED_OPENING | 1 << SERVED_QUEUED,
-        [SERVED_OPENING] = 1 << SERVED_QUEUED | 1 << SERVED_FAILED,
+        [SERVED_OPENING] = 1 << SERVED_QUEUED | 1 << SERVED_FAILED | 1 << SERVED_ABSENT,
         [SERVED_QUEUED] = 1 << SERVED_LOADING | 1 << SERVED_FAILED | 1 << SERVED_ABSENT,
         [SERVED_LOADING] = 1 << SERVED_READY | 1 << SERVED_LEAVING | 1 << SERVED_ENDING,
         [SERVED_READY] = 1 << SERVED_LEAVING | 1 << SERVED_ENDING,
@@ -298,6 +298,7 @@ static int start_worker(struct served *s) {
 
 /* Reads the files of the model into s->opened, and what was kept for it. On any thread. */
 static int models_read_files(struct served *s, struct err *err) {
+    s->seen = models_file_state(s->config.model); /* of this file or of one before it */
     TRY(front_model_open(s->opened, &s->config, &s->room, err));
     s->experts_fd = expert_file_read(s->opened->print);
     return 0;
@@ -318,6 +319,9 @@ static void front_free(struct front_model *f) {
 /* Takes over the model that a thread has read. */
 static void own_front(struct served *s) {
     s->front = STEAL(s->opened);
+    s->file = s->seen.id;
+    if (s->seen.id)
+        s->info.created_unix = s->seen.changed_unix;
     s->file_bytes = s->front->api.n_bytes;
     s->bytes = s->front->memory_bytes;
     workers_set_files(s->workers, s->front->file, s->front->draft, s->front->projector.file,
@@ -353,6 +357,51 @@ static void models_open_file(struct served *s) {
     api_model_set(s->model, API_MODEL_LOADING, 0);
     if (!s->opened || uv_queue_work(s->of->opts.loop, &s->work, models_on_thread, on_opened) < 0)
         on_opened(&s->work, -ENOMEM);
+}
+
+/* Swaps @s, whose file a thread has looked at, for the file that is now at its path, and returns
+ * true, if that file is another one. Each file is tried once; if it cannot be loaded, the old one
+ * is. */
+static bool renew(struct served *s) {
+    struct err err;
+
+    if (s->seen.id == s->file || s->seen.id == 0)
+        return false;
+    s->file = s->seen.id;
+    models_set_state(s, SERVED_ABSENT);
+    if (models_swap(s->of, models_index_of(s), NULL, &err) < 0)
+        return false;
+    s->wanted = false;
+    return true;
+}
+
+static void look_on_thread(uv_work_t *w) {
+    struct served *s = CONTAINER_OF(w, struct served, work);
+
+    s->seen = models_file_state(s->config.model);
+}
+
+static void on_looked(uv_work_t *w, int status) {
+    struct served *s = CONTAINER_OF(w, struct served, work);
+
+    if (s->of->stopping || (s->wanted && renew(s)))
+        return;
+    models_set_state(s, SERVED_QUEUED);
+    if (!s->wanted)
+        models_call_off(s);
+    models_decide_soon(s->of);
+}
+
+/* Begins the load of @s, which was opened once. Its file may have been replaced since; a thread
+ * looks, because the file system may not answer. */
+static void models_load_again(struct served *s) {
+    if (!s->found || s->old || s->next || s->retired) {
+        models_set_state(s, SERVED_QUEUED);
+        return;
+    }
+    models_set_state(s, SERVED_OPENING);
+    /* fails only if there is no function */
+    uv_queue_work(s->of->opts.loop, &s->work, look_on_thread, on_looked);
 }
 
 static struct served *served_free(struct served *s) {
@@ -481,26 +530,6 @@ static void models_on_closed(void *ctx) {
     served_free(s);
 }
 
-/* Swaps model @i, which was opened once and is to be loaded, for the file that is now at its path,
- * and returns true, if that file is another one. Each file is tried once; if it cannot be loaded,
- * the old one is. */
-static bool renew(struct models *m, uint32_t i) {
-    struct served *s = m->served[i];
-    struct err err;
-    uint64_t file;
-
-    if (!s->found || s->old || s->next || s->retired)
-        return false;
-    file = models_file_state(s->config.model).id;
-    if (file == s->file || file == 0)
-        return false;
-    s->file = file;
-    if (models_swap(m, i, NULL, &err) < 0)
-        return false;
-    s->wanted = false;
-    return true;
-}
-
 static void decide(struct models *m) {
     struct served *s;
 
@@ -510,10 +539,10 @@ static void decide(struct models *m) {
     for (uint32_t i = 0; i < m->n; i++) {
         s = m->served[i];
         if ((s->state == SERVED_ABSENT || s->state == SERVED_FAILED) && s->wanted) {
-            if (!s->front)
+            if (s->front)
+                models_load_again(s);
+            else
                 models_open_file(s);
-            else if (!renew(m, i))
-                models_set_state(s, SERVED_QUEUED);
         }
         if (s->state == SERVED_LEAVING && is_done(s))
             end_worker(s);
@@ -915,7 +944,7 @@ int models_swap(struct models *m, uint32_t i, const char *file, struct err *err)
     if (file)
         TRY(config_set(&c, "model", file, err));
     TRY(config_set(&c, "model-name", old->name, err));
-    TRY(models_add(m, &c, old->name, old->file_bytes, models_file_state(c.model)));
+    TRY(models_add(m, &c, old->name, old->file_bytes, (struct model_file){0}));
     s = m->served[m->n - 1];
     s->first = old->first;
     s->found = old->found && !file; /* a file that is named by its path is not in the folder */

@@ -10,7 +10,8 @@
  *         └──────────────────────────────────────────────────────────────────────────┘
  *
  * An unload takes a model that is QUEUED or LOADING, and that no request waits for, back to ABSENT.
- * OPENING: a thread reads metadata and tokens, once. QUEUED: the model waits for memory. LEAVING:
+ * OPENING: a thread reads metadata and tokens, once; before later loads it looks whether a file of
+ * a folder was replaced, which begins a swap. QUEUED: the model waits for memory. LEAVING:
  * running requests continue, new ones are not accepted. ENDING: the process has not ended yet.
  * FAILED: a request that arrives after a pause makes weftd try again.
  *

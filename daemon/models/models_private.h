@@ -125,8 +125,9 @@ struct served {
     /* values of its OPEN besides the options */
     struct msg_open room;
     float progress;
-    /* Reading of the file on a thread. */
+    /* Reading of the file on a thread, or a look at it. */
     uv_work_t work;
+    struct model_file seen;
     struct front_model *opened;
     int open_result;
     struct err open_err;

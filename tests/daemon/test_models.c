@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,7 @@ static struct config config;
 static struct kept *kept;
 static struct models *models;
 static char folder[] = "/tmp/weft_models_XXXXXX";
+static atomic_uint n_looks[2]; /* calls of stat(): by threads of the pool, and by the loop's */
 
 static char *file_of(const char *name) {
     static char path[80];
@@ -44,6 +46,12 @@ ssize_t readlink(const char *path, char *out, size_t size) {
         return syscall(SYS_readlink, path, out, size);
     cr_assert_str_eq(path, "/proc/self/exe");
     return snprintf(out, size, "%s/weftd", folder);
+}
+
+/* Replaces the call that waits for the file system, which only threads of the pool may do. */
+int stat(const char *path, struct stat *out) {
+    n_looks[gettid() == getpid()]++;
+    return (int)syscall(SYS_newfstatat, AT_FDCWD, path, out, 0);
 }
 
 /* Starts a program that sleeps in place of a worker. */
@@ -268,8 +276,6 @@ Test(models, a_load_that_nobody_waits_for_can_be_called_off, .timeout = 60) {
 
             busy->bytes = states[i] == SERVED_QUEUED ? models->budget : 0;
             cr_assert_eq(models_load(models, 1, &err), 0);
-            if (s->front && states[i] == SERVED_OPENING)
-                break; /* the file is opened only once */
             run_until(s, states[i]);
             list_init(&waiter);
             if (waits)
@@ -284,6 +290,40 @@ Test(models, a_load_that_nobody_waits_for_can_be_called_off, .timeout = 60) {
         }
     }
     busy->model->n_running = 0;
+}
+
+/* The file system may not answer when a model is loaded again, swapped, or its file was replaced. */
+Test(models, only_threads_look_at_files, .timeout = 60) {
+    struct served *s = find("a"), *next;
+    struct err err = {0};
+
+    cr_assert_eq(models_load(models, 0, &err), 0);
+    run_until(s, SERVED_LOADING);
+    cr_assert_eq(models_unload(models, 0, &err), 0);
+    run_until(s, SERVED_ABSENT);
+    n_looks[0] = n_looks[1] = 0;
+    cr_assert_eq(models_load(models, 0, &err), 0);
+    run_until(s, SERVED_LOADING);
+    cr_expect_null(s->next, "the same file");
+    cr_expect_eq(n_looks[0], 1);
+    cr_assert_eq(models_unload(models, 0, &err), 0);
+    run_until(s, SERVED_ABSENT);
+
+    const struct tiny_model other = {.arch = "bert", .n_layer = 2};
+    unlink(file_of("a"));
+    tiny_model_save(&other, file_of("a"));
+    n_looks[0] = n_looks[1] = 0; /* the test's own */
+    cr_assert_eq(models_load(models, 0, &err), 0);
+    run_until(s, SERVED_OPENING);
+    run_until(s, SERVED_ABSENT);
+    next = s->next;
+    cr_assert_not_null(next, "another file");
+    run_until(next, SERVED_LOADING);
+    cr_expect_neq(next->file, 0);
+    cr_expect_eq(next->file, s->file);
+    cr_expect_eq(next->info.created_unix, next->seen.changed_unix);
+    cr_expect_geq(n_looks[0], 2u, "one before the swap, one at it");
+    cr_expect_eq(n_looks[1], 0);
 }
 
 static uint32_t n_away;
@@ -459,8 +499,8 @@ Test(models, one_that_failed_is_tried_again_when_it_is_wanted) {
     decide_at(machine.ns);
     cr_expect_str_eq(s->why, "");
     models_want(s);
-    decide_at(machine.ns);
-    cr_expect_eq(s->state, SERVED_FAILED);
+    run_until(s, SERVED_OPENING); /* looks at the file again */
+    run_until(s, SERVED_FAILED);
     cr_expect(strstr(s->why, "models-memory is 0 MiB"), "%s", s->why);
 }
 
