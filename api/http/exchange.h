@@ -90,6 +90,8 @@ struct exchange {
     bool waits;
     /* head and white space of such an answer were sent */
     bool blank;
+    /* its status 503 is what the client asks about, and no failure */
+    bool tells_state;
     /* it answers a request that is counted with another exchange */
     bool second;
     /* it asks for a WebSocket on its route */

@@ -33,6 +33,7 @@ static void health_answer(struct exchange *x, struct http *h) {
     struct json j = {.out = &b};
 
     assert((size_t)s < ARRAY_SIZE(names));
+    x->tells_state = true;
     x->retry_ms = s == API_FAILED ? model_first(env_of(x))->failure_retry_ms : API_RETRY_MS;
     json_print(&j, "{status:%s, state:%s", s == API_SERVING ? "ok" : "unavailable", names[s]);
     if (s == API_FAILED)

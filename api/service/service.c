@@ -19,6 +19,10 @@
 
 static void service_count(struct api_stats *s, const struct exchange *x) {
     s->n_requests++;
+    if (x->tells_state && x->status == 503) {
+        s->n_ok++;
+        return;
+    }
     if (x->status == 499)
         s->n_cancelled++;
     else if (x->status >= 500)

@@ -208,13 +208,13 @@ extern const double step_rows_bounds[STEP_ROWS_BUCKETS];
         "Memory of stored responses and conversations.")                                           \
     ROW(uint64_t, n_requests, COUNTER, 1, "weft_http_requests_total", "requests",                  \
         "Requests answered.")                                                                      \
-    ROW(uint64_t, n_ok, COUNTER, 1, "", "ok", "Answers 2xx.")                                      \
+    ROW(uint64_t, n_ok, COUNTER, 1, "", "ok", "Answers 2xx, and all of /health.")                  \
     ROW(uint64_t, n_client_errors, COUNTER, 1, "weft_http_client_errors_total", "client_errors",   \
         "Answers 4xx.")                                                                            \
     ROW(uint64_t, n_server_errors, COUNTER, 1, "weft_http_server_errors_total", "server_errors",   \
-        "Answers 5xx.")                                                                            \
+        "Answers 5xx, except those of /health.")                                                   \
     ROW(uint64_t, n_rejected, COUNTER, 1, "weft_http_rejected_total", "rejected",                  \
-        "Answers 429 and 503.")                                                                    \
+        "Answers 429 and 503, except those of /health.")                                           \
     ROW(uint64_t, n_cancelled, COUNTER, 1, "weft_http_cancelled_total", "cancelled",               \
         "Requests whose client left.")                                                             \
     ROW(uint64_t, n_displaced, COUNTER, 1, "weft_connections_displaced_total", "displaced",        \

@@ -36,6 +36,7 @@ Test(http, escapes_are_decoded_whole_or_refused) {
 
 Test(http, health_follows_the_service) {
     struct world w;
+    struct api_stats s;
     struct reply r;
     char v[64];
 
@@ -55,6 +56,10 @@ Test(http, health_follows_the_service) {
     reply_deinit(&r);
     api_worker_down(api_first_model(w.api));
     world_expect(&w, "GET /health HTTP/1.1\r\nHost: a.localhost\r\n\r\n", 503, "replacing");
+    world_expect(&w, "GET /ping HTTP/1.1\r\nHost: a.localhost\r\n\r\n", 503, "replacing");
+    api_stats(w.api, &s);
+    cr_expect_eq(s.n_server_errors + s.n_rejected, 0, "a state is no failure");
+    cr_expect_eq(s.n_ok, s.n_requests);
     api_worker_up(api_first_model(w.api), NULL);
     world_expect(&w, "GET /health HTTP/1.1\r\nHost: 127.0.0.1:80\r\n\r\n", 200, "serving");
     world_stop(&w);
