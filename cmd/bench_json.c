@@ -22,14 +22,20 @@ void bench_json_summary(yyjson_mut_doc *d, yyjson_mut_val *root, const char *key
 }
 
 int bench_json_write(yyjson_mut_doc *d, const char *path) {
+    size_t len;
     CLEANUP(freep)
-    char *text = yyjson_mut_write(
-        d, YYJSON_WRITE_PRETTY_TWO_SPACES | YYJSON_WRITE_INF_AND_NAN_AS_NULL, NULL);
-    FILE *f = strcmp(path, "-") == 0 ? stdout : fopen(path, "w");
-    bool fine = text && f && fprintf(f, "%s\n", text) > 0;
+    char *text = yyjson_mut_write(d,
+                                  YYJSON_WRITE_PRETTY_TWO_SPACES | YYJSON_WRITE_NEWLINE_AT_END |
+                                      YYJSON_WRITE_INF_AND_NAN_AS_NULL,
+                                  &len);
+    int r = 0;
 
     yyjson_mut_doc_free(d);
-    if (f && f != stdout)
-        fine = fclose(f) == 0 && fine;
-    return fine ? CLI_OK : cli_fail("%s: %s", path, strerror(errno));
+    if (!text)
+        return cli_fail("out of memory");
+    if (strcmp(path, "-") != 0)
+        r = cli_write_file(path, 0666, text, len, false);
+    else if (fwrite(text, 1, len, stdout) < len)
+        r = -errno;
+    return r < 0 ? cli_fail("%s: %s", path, strerror(-r)) : CLI_OK;
 }

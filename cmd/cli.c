@@ -136,16 +136,53 @@ int cli_read_file(const char *path, size_t max, char **out, size_t *len) {
     return 0;
 }
 
-int cli_write_file(const char *path, mode_t mode, const void *data, size_t len, bool sync) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
-    ssize_t n = 0;
+/* Writes @data to @fd and closes it. Returns 0 or -errno. */
+static int cli_write_and_close(int fd, const void *data, size_t len, bool sync) {
+    int r = 0;
 
-    for (size_t at = 0; fd >= 0 && at < len && n >= 0; at += (size_t)n)
-        n = write(fd, (const char *)data + at, len - at);
-    int r = fd < 0 || n < 0 || (sync && fsync(fd) < 0) ? -errno : 0;
-    if (fd >= 0 && close(fd) < 0 && r == 0)
+    for (size_t at = 0; at < len && r == 0;) {
+        ssize_t n = write(fd, (const char *)data + at, len - at);
+
+        r = n < 0 ? -errno : 0;
+        at += n < 0 ? 0 : (size_t)n;
+    }
+    if (r == 0 && sync && fsync(fd) < 0)
+        r = -errno;
+    if (close(fd) < 0 && r == 0)
         r = -errno;
     return r;
+}
+
+/* Writes a file beside @path, which then takes its place. @old: what is there, or NULL. */
+static int cli_replace_file(const char *path, const struct stat *old, mode_t mode, const void *data,
+                            size_t len, bool sync) {
+    char next[PATH_MAX];
+
+    if ((size_t)snprintf(next, sizeof(next), "%s.new-weft", path) >= sizeof(next))
+        return -ENAMETOOLONG;
+    int fd = files_create(AT_FDCWD, next, mode);
+    if (fd < 0)
+        return fd;
+    if (old)
+        (void)!fchmod(fd, old->st_mode & 0777);
+    int r = cli_write_and_close(fd, data, len, sync);
+    if (r == 0 && rename(next, path) < 0)
+        r = -errno;
+    if (r < 0)
+        unlink(next);
+    return r;
+}
+
+int cli_write_file(const char *path, mode_t mode, const void *data, size_t len, bool sync) {
+    CLEANUP(freep) char *target = realpath(path, NULL); /* a link stays one */
+    struct stat st;
+
+    if (!target)
+        return cli_replace_file(path, NULL, mode, data, len, sync);
+    if (stat(target, &st) == 0 && S_ISREG(st.st_mode))
+        return cli_replace_file(target, &st, mode, data, len, sync);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    return fd < 0 ? -errno : cli_write_and_close(fd, data, len, sync);
 }
 
 bool cli_is_loopback(const char *url) {
