@@ -19,21 +19,6 @@ static bool launch_file_beside(char out[PATH_MAX], const char *path, const char 
     return (size_t)snprintf(out, PATH_MAX, "%s%s", path, end) < PATH_MAX;
 }
 
-/* Writes a whole file by renaming a new one, so that it has either the old or the new content.
- * Returns 0 or -errno. */
-static int launch_file_replace(const char *path, const char *text, size_t len, mode_t mode) {
-    char next[PATH_MAX];
-
-    if (!launch_file_beside(next, path, ".new-weft"))
-        return -ENAMETOOLONG;
-    int r = cli_write_file(next, mode, text, len, true);
-    if (r == 0 && rename(next, path) < 0)
-        r = -errno;
-    if (r < 0)
-        unlink(next);
-    return r;
-}
-
 int launch_file_write(const char *path, const char *text, size_t len) {
     char before[PATH_MAX], by[PATH_MAX];
     CLEANUP(freep) char *old = NULL;
@@ -48,10 +33,16 @@ int launch_file_write(const char *path, const char *text, size_t len) {
     TRY(files_make_folders(path, 0755));
     if (stat(path, &st) == 0) {
         TRY(cli_read_file(path, FILE_MAX, &old, &old_len));
-        TRY(launch_file_replace(before, old, old_len, st.st_mode & 0777));
+        TRY(cli_write_file(before, st.st_mode & 0777, old, old_len, true));
     }
-    TRY(launch_file_replace(by, text, len, 0600));
-    return launch_file_replace(path, text, len, st.st_mode & 0777);
+    int r = cli_write_file(by, 0600, text, len, true);
+    if (r == 0)
+        r = cli_write_file(path, st.st_mode & 0777, text, len, true);
+    if (r < 0) { /* nothing was changed that an undo could restore */
+        unlink(by);
+        unlink(before);
+    }
+    return r;
 }
 
 bool launch_file_is_changed(const char *path) {

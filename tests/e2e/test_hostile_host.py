@@ -13,7 +13,7 @@ import time
 
 from test_manage import FILES, PULLED, need_curl, post
 from test_models import ask, folder_of
-from weftd import LIMIT_S, Skip, Weftd, main, random_tokens, synth, wait_until
+from weftd import LIMIT_S, Skip, Weftd, main, program, random_tokens, synth, wait_until
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "cmd"))
 import fake_hub  # noqa: E402
@@ -223,6 +223,57 @@ def test_a_disk_that_is_full_fails_what_writes_and_nothing_else():
             assert is_there(d, kept) and is_there(d, last), d.log
             assert d.request("GET", "/v1/conversations/" + late["id"])[2] == late
             assert ask(d, "new") and ask(d, "old") and ask(d, "a") == expected
+
+
+PAGE = 4096
+
+
+def files_below(folder):
+    return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mode) for p in pathlib.Path(folder).rglob("*") if p.is_file() and p.name != "filler"}
+
+
+def test_what_the_programs_write_is_whole_or_as_it_was():
+    """Keys, settings of clients, recordings and results, on a disk with room for 0 to 6 pages: the exit code tells whether the
+    file is the new one, and nothing else is left."""
+    with Disk(1 << 20) as disk, Weftd(*FLAGS) as d:
+        home = pathlib.Path(disk.path("home"))
+        settings, keys, recording, result = home / ".claude" / "settings.json", home / "keys", home / "recording", home / "result.json"
+        settings.parent.mkdir()
+        settings.write_text('{"padding": "%s"}' % ("x" * PAGE))
+        keys.write_bytes(b"# " + b"k" * (PAGE - 3) + b"\n")  # so that the next key needs a page
+        for path in recording, result:
+            path.write_text("old")
+            path.chmod(0o640)
+        link = home / "link"
+        link.symlink_to(result)
+        before = files_below(home)
+        bench = ("weft-bench", "serve", "--url", d.url(), "--clients", "1", "--requests", "1", "--prompt-tokens", "4", "--output-tokens", "2", "--json")
+        commands = {
+            settings: ("weftctl", "launch", "claude", "--write", "--url", d.url()),
+            keys: ("weftctl", "key", "new", "bob", str(keys)),
+            recording: ("weftctl", "--socket", d.admin, "dump", str(recording)),
+            result: (*bench, str(link)),
+        }
+        fine = dict.fromkeys(commands, 0)
+        for n_pages in range(7):
+            for path, (name, *args) in commands.items():
+                disk.fill()
+                os.truncate(disk.filler, disk.filler.stat().st_size - n_pages * PAGE)
+                r = subprocess.run([program(name), *args], capture_output=True, text=True, timeout=LIMIT_S, env={**os.environ, "HOME": str(home)})
+                after, own = files_below(home), str(path.relative_to(home))
+                if r.returncode:
+                    assert r.returncode == 1 and "No space left" in r.stderr and not r.stdout.startswith("weft-"), r
+                    assert after == before, (n_pages, args, after.keys())
+                    continue
+                fine[path] += 1
+                assert after[own][0] != before[own][0] and after[own][1] == before[own][1], (n_pages, own)
+                if path == settings:
+                    subprocess.run([program("weftctl"), "launch", "claude", "--undo"], check=True, stdout=subprocess.DEVNULL, env={**os.environ, "HOME": str(home)})
+                else:
+                    path.write_bytes(before[own][0])
+                assert files_below(home) == before, (n_pages, own)
+                disk.filler.unlink(missing_ok=True)
+        assert link.is_symlink() and all(0 < n < 7 or path == recording for path, n in fine.items()), fine
 
 
 main(globals())
