@@ -150,13 +150,12 @@ DEVICE struct vec4 pack_codes(const float v[4]) {
 }
 #endif
 
-/* Packs columns in the order of load_quads(), multiplied by @shrink, in row @r. */
+/* Packs columns in the order of load_quads(), multiplied by @shrink. Their row is one of @n_rows
+ * that are packed together; @to: its columns from i / 32 * 32 on. Stores halves only if @halves,
+ * but always changes @v. */
 template <uint32_t STEP, int QUADS>
-DEVICE void write_quads(const struct pack_args &a, uint32_t r, uint32_t i, float shrink,
-                        float (&v)[QUADS][4]) {
-    size_t group = (size_t)(r / PACK_ROWS) * (a.n_padded / 32) * (PACK_ROWS * PACK_PLANES);
-    uint16_t *to = a.packed + (group + (size_t)(i / 32) * PACK_ROWS) * 32;
-
+DEVICE void write_row(uint16_t *to, uint32_t n_rows, uint32_t n_padded, uint32_t i, float shrink,
+                      bool halves, float (&v)[QUADS][4]) {
 #pragma unroll
     for (uint32_t k = 0; k < QUADS; k++)
         for (int j = 0; j < 4; j++)
@@ -166,15 +165,34 @@ DEVICE void write_quads(const struct pack_args &a, uint32_t r, uint32_t i, float
     for (uint32_t k = 0; k < QUADS; k++) {
         uint32_t at = i + k * STEP;
 
-        if (at - threadIdx.x % 32 * 4 >= a.n_padded) /* no column of the warp exists */
+        if (at - threadIdx.x % 32 * 4 >= n_padded) /* no column of the warp exists */
             continue;
         struct vec4 codes = pack_codes(v[k]);
-        if (at < a.n_padded && at % 32 < 16)
-            store16(to + (k * STEP + a.n_padded) * PACK_ROWS + r % PACK_ROWS * 32 + at % 16 / 4 * 8,
-                    codes);
+        if (at < n_padded && at % 32 < 16)
+            store16(to + (k * STEP + n_padded) * n_rows + at % 16 / 4 * 8, codes);
         sync_warp();
     }
 #endif
+    if (!halves)
+        return;
+    to += pack_place(i % 32);
+#pragma unroll
+    for (uint32_t k = 0; k < QUADS; k++)
+        if (i + k * STEP < n_padded) {
+            uint32_t h[2] = {pack_halves(v[k][0], v[k][2]), pack_halves(v[k][1], v[k][3])};
+
+            store8(to + k * STEP * n_rows, h);
+        }
+}
+
+/* Packs columns in the order of load_quads(), multiplied by @shrink, in row @r. */
+template <uint32_t STEP, int QUADS>
+DEVICE void write_quads(const struct pack_args &a, uint32_t r, uint32_t i, float shrink,
+                        float (&v)[QUADS][4]) {
+    size_t group = (size_t)(r / PACK_ROWS) * (a.n_padded / 32) * (PACK_ROWS * PACK_PLANES);
+    uint16_t *to = a.packed + (group + (size_t)(i / 32) * PACK_ROWS + r % PACK_ROWS) * 32;
+
+    write_row<STEP>(to, PACK_ROWS, a.n_padded, i, shrink, !a.cores, v);
     /* element (i % 16) / 4 of a lane is h[0] in one core matrix and h[1] in the next */
     if (a.cores) {
         to = a.packed + ((size_t)(r / WGMMA_ROWS) * a.n_padded + i / 64 * 64) * WGMMA_ROWS +
@@ -186,17 +204,26 @@ DEVICE void write_quads(const struct pack_args &a, uint32_t r, uint32_t i, float
                 *(uint32_t *)(to + k * STEP * WGMMA_ROWS + 64) = pack_halves(v[k][1], v[k][3]);
             }
         fence_bulk(); /* matmul_wgmma reads them by bulk copies */
-    } else {
-        to += r % PACK_ROWS * 32 + pack_place(i % 32);
-#pragma unroll
-        for (uint32_t k = 0; k < QUADS; k++)
-            if (i + k * STEP < a.n_padded) {
-                uint32_t h[2] = {pack_halves(v[k][0], v[k][2]), pack_halves(v[k][1], v[k][3])};
-
-                store8(to + k * STEP * PACK_ROWS, h);
-            }
     }
 }
+
+/* Where pack_quads() puts a row: row @r of the operand of @a. */
+struct PackedPlace {
+    const struct pack_args &a;
+    uint32_t r;
+
+    /* Returns true if the thread calls keep_scale(). */
+    MEMBER bool keeps_scale() const {
+        return threadIdx.x == 0;
+    }
+    MEMBER void keep_scale(float scale) const {
+        a.scale[r] = scale;
+    }
+    template <uint32_t STEP, int QUADS>
+    MEMBER void write(uint32_t i, float shrink, float (&v)[QUADS][4]) const {
+        write_quads<STEP>(a, r, i, shrink, v);
+    }
+};
 
 /* Returns the sum over the block of E values of each thread, in the same order as if E times as
  * many threads had one value each: value e of thread t counts as that of thread t + e THREADS.
@@ -231,16 +258,16 @@ template <int THREADS> DEVICE float first_max(float v, float *shared) {
     return mx_float_of(lanes_max(mx_bits_of(shared[lane % warps])));
 }
 
-/* Packs a row as row @r of the operand, by a block of THREADS threads; shared: [PACK_SHARED], not
- * in use. A thread holds QUADS groups of four columns in registers. If there are fewer threads than
+/* Packs a row to @place, by a block of THREADS threads; shared: [PACK_SHARED], not in use. A thread holds QUADS groups of four columns in registers. If there are fewer threads than
  * PACK_THREADS, each keeps the partial sums of several, so that the result has the same bits; sums
  * of threads that have no columns would be 0. With PARTS, a row may be longer than the registers
  * hold. Then each of the three passes (sum of squares, maximum, packing) goes through the row in
  * parts, alternately forwards and backwards, so that each pass begins with the part that was read
  * last. PACK_NORM needs NORM; its weights are loaded together with the row. load(i, v) sets v to
  * columns from i on, in the order of load_quads(). */
-template <int THREADS, int QUADS, bool PARTS, bool NORM, class LOAD>
-DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, const LOAD &load) {
+template <int THREADS, int QUADS, bool PARTS, bool NORM, class PLACE, class LOAD>
+DEVICE void pack_quads_to(const struct pack_args &a, const PLACE &place, float *shared,
+                          const LOAD &load) {
     constexpr uint32_t most = PACK_THREADS / THREADS, each = QUADS < most ? QUADS : most,
                        step = 4 * THREADS, span = QUADS * step;
     uint32_t first = 0, last = PARTS ? (a.n_padded - 1) / span * span : 0;
@@ -283,8 +310,8 @@ DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, con
         if (!packs && a.fixed != 0) {
             packs = true;
             shrink = a.fixed;
-            if (threadIdx.x == 0)
-                a.scale[r] = 1.0f / a.fixed;
+            if (place.keeps_scale())
+                place.keep_scale(1.0f / a.fixed);
         }
         if (!packs) {
 #pragma unroll
@@ -302,13 +329,19 @@ DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, con
             e = e > -100 ? e : -100;
             e = max > 0 && max <= FLT_MAX ? e - 13 : 0;
             shrink = tile_power_of_two(-e);
-            if (threadIdx.x == 0)
-                a.scale[r] = tile_power_of_two(e);
+            if (place.keeps_scale())
+                place.keep_scale(tile_power_of_two(e));
         }
-        write_quads<step>(a, r, i, shrink, v);
+        place.template write<step>(i, shrink, v);
         if (ends())
             return;
     }
+}
+
+/* Packs a row as row @r of the operand of @a. */
+template <int THREADS, int QUADS, bool PARTS, bool NORM, class LOAD>
+DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, const LOAD &load) {
+    pack_quads_to<THREADS, QUADS, PARTS, NORM>(a, PackedPlace{a, r}, shared, load);
 }
 
 /* Chooses the instance for the row's length. Each is short, and uses as many registers as the block
