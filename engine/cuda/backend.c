@@ -226,8 +226,8 @@ bool cuda_asks(const char *what) {
 /* Reads settings for tests and measurements. WEFT_CUDA_SHARE=0: sequences do not share reads of
  * common pages. WEFT_CUDA_FUSE=0: be.ways.fuse is off. WEFT_CUDA_WIDE: value of
  * be.attention.wide_rows. WEFT_CUDA_TIMES=0: be.products.timed is off. WEFT_CUDA_PACE=0: the end of
- * a step is polled for all the time. WEFT_CUDA_STATIC=1: be.ways.fixed. WEFT_CUDA_WARM=0:
- * be.ways.warms is off. */
+ * a step is polled for all the time. WEFT_CUDA_STATIC=1: be.ways.fixed.
+ * WEFT_CUDA_PROLOGUE=1: be.ways.prologue. WEFT_CUDA_WARM=0: be.ways.warms is off. */
 static void cuda_read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *wide = getenv("WEFT_CUDA_WIDE");
 
@@ -237,6 +237,7 @@ static void cuda_read_environment(struct be *b) {
     b->graphs.paced = cuda_wants("PACE");
     b->ways.fuse = b->ways.wants_fuse = cuda_wants("FUSE");
     b->ways.fixed = cuda_asks("STATIC");
+    b->ways.prologue = cuda_asks("PROLOGUE");
     b->attention.shares = cuda_wants("SHARE");
     b->products.timed = b->group.n == 1 && cuda_wants("TIMES");
     b->products.timing = b->products.timed;

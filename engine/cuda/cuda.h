@@ -526,6 +526,8 @@ struct be {
         bool warms;
         /* rows are packed by static scales where there are some */
         bool fixed;
+        /* with one or two rows, the products of norms compute them (matvec_norm) */
+        bool prologue;
     } ways;
     struct {
         /* rows of a batch in their pictures, [max_rows], before the upload; NULL: the model takes
@@ -745,13 +747,17 @@ struct operand {
      * (product_gates()); otherwise the caller does. */
     bool gates;
     enum pack_kind glu;
+    /* Not NULL: matvec packs these rows itself, and there is no @packed (cuda_matvec_packs()). */
+    const struct pack_args *norm;
 };
 /* Returns the argument of matvec and matmul_wide for y (+)= W x, of all matrices of @w at once. */
 struct matmul_args cuda_matmul_args(const struct weights *w, const struct operand *x, bool add);
 /* Returns true if gate and up have equal shape and format, so that one kernel can combine them. */
 bool cuda_are_alike(const struct matrix *gate, const struct matrix *up);
-/* Launches matvec, for at most MATVEC_ROWS rows. Returns 0 or -EIO. */
-int cuda_matvec(struct be *b, const struct matmul_args *a);
+/* Launches matvec, for at most MATVEC_ROWS rows, or with @norm matvec_norm. Returns 0 or -EIO. */
+int cuda_matvec(struct be *b, const struct matmul_args *a, const struct pack_args *norm);
+/* Returns true if blocks of matvec have room for @n_rows rows of @norm. */
+bool cuda_matvec_packs(uint32_t n_rows, const struct pack_args *norm);
 /* Computes y (+)= W x + bias by matvec, matmul_wide or wgmma; the bits are the same. */
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
 /* Computes cuda_matmul() for many rows by matmul_wide or, if the rows are packed for wgmma, by

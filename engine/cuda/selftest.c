@@ -238,7 +238,17 @@ static int by_matvec(struct be *b, const struct product *p, const struct operand
                      const struct way *w) {
     struct matmul_args a = cuda_matmul_args(&p->w, x, false);
 
-    return cuda_matvec(b, &a);
+    return cuda_matvec(b, &a, NULL);
+}
+
+/* Multiplies rows that the product packs; it is not used for rows that it has no room for. */
+static int by_norm(struct be *b, const struct product *p, const struct operand *x,
+                   const struct way *w) {
+    struct matmul_args a = cuda_matmul_args(&p->w, x, false);
+    struct pack_args norm = {
+        .x = p->x.device, .kind = PACK_PLAIN, .n = p->n_in, .n_padded = p->n_padded};
+
+    return cuda_matvec(b, &a, cuda_matvec_packs(w->n_rows, &norm) ? &norm : NULL);
 }
 
 static int by_wide(struct be *b, const struct product *p, const struct operand *x,
@@ -280,6 +290,8 @@ static const struct way ways[] = {
     {"matvec", by_matvec, FLAG(products.no_matvec, true), 1, 0, 1, false, false, false},
     {"matvec", by_matvec, FLAG(products.no_matvec, true), PACK_ROWS, 0, 1, false, false, false},
     {"matvec", by_matvec, FLAG(products.no_matvec, true), MATVEC_ROWS, 0, 1, false, false, false},
+    {"matvec_norm", by_norm, FLAG(ways.prologue, false), 1, 0, 1, false, false, false},
+    {"matvec_norm", by_norm, FLAG(ways.prologue, false), 2, 0, 1, false, false, false},
     {"shared segments", by_wide, FLAG(products.no_split, true), ROWS, 64, 4, false, false, false},
     {"matmul_wgmma", by_wide, FLAG(products.wgmma, false), ROWS, 128, 1, true, false, false},
     {"matmul_wgmma", by_wide, FLAG(products.wgmma, false), ROWS, 64, 1, true, false, false},

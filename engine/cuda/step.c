@@ -375,6 +375,9 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
  * results. Norms are computed when a row is packed. A layer is then eleven kernels:
  *
  *     pack, q k v, store, attend, merge, pack, output, pack, gate and up, pack, down
+ *
+ * With be.ways.prologue and one or two rows the products of q k v and of gate and up pack their
+ * rows themselves.
  */
 bool step_fuses(const struct step *s) {
     const struct be *b = s->be;
@@ -470,22 +473,48 @@ static int step_layer_norm(struct step *s, const struct model_op *op) {
     return step_pack(s, PACK_PLAIN, b->act.centred, NULL, b->shape->n_embd);
 }
 
-int step_norm(struct step *s, const struct model_op *op) {
-    struct be *b = s->be;
+/* Returns the argument of the pack of the input of @op's matrices. */
+static struct pack_args step_norm_args(const struct be *b, const struct model_op *op) {
     const float *norm = op->weights->norm;
     struct pack_args a =
         step_pack_args(b, norm ? PACK_NORM : PACK_PLAIN, b->act.x, norm, b->shape->n_embd);
+
+    a.cores = b->products.cores && op->kind != OP_ROUTE; /* as step_route() says */
+    a.fixed = op->weights->fixed_norm;
+    return a;
+}
+
+/* Returns true if the op before @op has packed its input. */
+static bool step_is_packed(const struct model_op *op) {
+    return op->links.from && op->links.from->kind == OP_BLOCK_IN;
+}
+
+int step_norm(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct pack_args a = step_norm_args(b, op);
     const struct model_op *left = step_left(s, op);
 
     if (b->shape->layer_norm)
         return step_layer_norm(s, op);
-    if (op->links.from && op->links.from->kind == OP_BLOCK_IN)
-        return 0;                                        /* it has packed its result */
-    a.cores = b->products.cores && op->kind != OP_ROUTE; /* as step_route() says */
-    a.fixed = op->weights->fixed_norm;
+    if (step_is_packed(op))
+        return 0;
     if (left)
         return step_add(s, left, &a);
     return step_launch_pack(b, s->grid.rows, &a);
+}
+
+/* Does what step_norm() does, unless the product of the rows @x does it, which is then told so by
+ * x.norm; @norm: room for it. */
+static int step_norm_rows(struct step *s, const struct model_op *op, struct pack_args *norm,
+                          struct operand *x) {
+    struct be *b = s->be;
+
+    *norm = step_norm_args(b, op);
+    if (!b->ways.prologue || !step_fuses(s) || b->group.n > 1 || b->shape->layer_norm ||
+        step_is_packed(op) || step_left(s, op) || !cuda_matvec_packs(s->grid.rows, norm))
+        return step_norm(s, op);
+    x->norm = norm;
+    return 0;
 }
 
 /* Normalises the queries over all heads together, and the keys; @store then applies no norm. */
@@ -504,11 +533,13 @@ int step_qkv(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
     struct store_args store = step_store_args(b, op);
+    struct operand x = step_rows(s);
+    struct pack_args norm;
 
     assert(op->kv.layer < b->shape->n_kv_layer[op->kv.cls]);
     assert(w->n_mats > 0 && (w->n_mats == (op->w[1] ? 4 : 2)) == op->qkv.gated);
-    TRY(step_norm(s, op));
-    TRY(step_multiply(s, w, false));
+    TRY(step_norm_rows(s, op, &norm, &x));
+    TRY(cuda_matmul(b, w, &x, false));
     if (op->qkv.norm_all)
         TRY(norm_all_heads(s, op, &store));
     return CUDA_LAUNCH(b, store, s->grid.rows, (store.n_head + store.n_kv + 7) / 8, CUDA_THREADS,
@@ -657,13 +688,13 @@ enum pack_kind step_glu(const struct model_op *op) {
     return kinds[op->ffn.glu];
 }
 
-int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu) {
-    const struct operand x = step_glu_rows(s, w, glu);
-
+/* Computes the gate and up of @w from the rows @x. */
+static int step_multiply_glu(struct step *s, const struct weights *w, enum pack_kind glu,
+                             const struct operand *x) {
     assert((w->n_mats == 2) == (glu != PACK_RELU));
     if (!step_matvec_gates(s, w))
-        return cuda_matmul(s->be, w, &x, false);
-    struct matmul_args a = cuda_matmul_args(w, &x, false);
+        return cuda_matmul(s->be, w, x, false);
+    struct matmul_args a = cuda_matmul_args(w, x, false);
     a.gated = w->m[0].n_row_tiles;
     a.glu = glu;
     if (step_matvec_packs(s, w)) {
@@ -671,7 +702,13 @@ int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu
         a.packed_scale = s->be->act.up;
         a.fixed = w->fixed_h;
     }
-    return cuda_matvec(s->be, &a);
+    return cuda_matvec(s->be, &a, x->norm);
+}
+
+int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu) {
+    const struct operand x = step_glu_rows(s, w, glu);
+
+    return step_multiply_glu(s, w, glu, &x);
 }
 
 enum pack_kind step_glu_left(const struct step *s, const struct weights *w, enum pack_kind glu) {
@@ -684,8 +721,10 @@ int step_gate_up(struct step *s, const struct model_op *op) {
     if (ffn_is_hosts(s->be->shape, op->layer))
         return ffn_on_host(s, op);
 
-    TRY(step_norm(s, op));
-    return step_gate_and_up(s, op->weights, step_glu(op));
+    struct operand x = step_glu_rows(s, op->weights, step_glu(op));
+    struct pack_args norm;
+    TRY(step_norm_rows(s, op, &norm, &x));
+    return step_multiply_glu(s, op->weights, step_glu(op), &x);
 }
 
 /* With tensor cores, 128 packed rows are one unit, and a round cannot begin inside; so they are

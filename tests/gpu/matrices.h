@@ -250,6 +250,92 @@ static void check_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, u
     free(alone);
 }
 
+/* Computes a product from rows of f32 on the device, by pack and matvec or by matvec_norm: @n_rows
+ * rows of which @count exist. */
+static void multiply_norm(const struct weights_on *w, const struct pack_args *norm, uint32_t n_rows,
+                          const uint32_t *count, bool own, float *out) {
+    size_t bytes = (size_t)n_rows * w->m.n_out * sizeof(float);
+    struct matvec_norm_args a = {.product = {.m = {w->m},
+                                             .x = norm->packed,
+                                             .scale = norm->scale,
+                                             .count = count,
+                                             .n_mats = 1,
+                                             .n_rows = n_rows,
+                                             .n_blocks = norm->n_padded / 16,
+                                             .n_splits = 1},
+                                 .norm = *norm};
+
+    a.product.m[0].y = device_new(bytes);
+    must(api->fill(a.product.m[0].y, 0xFF, bytes, stream), "cudaMemset");
+    if (!own) {
+        launch(kernel_pack, n_rows, 1, PACK_THREADS, norm, "pack");
+        launch_matmul(&a.product, false);
+    } else {
+        uint32_t packed = matvec_norm_bytes(n_rows, norm->n_padded, planes());
+        uint32_t stage = tile_stage_bytes(w->m.format), tiles = w->m.n_row_tiles;
+        struct matvec_way way = matvec_way(&device, n_rows, stage, tiles, packed);
+
+        a.product.stage_bytes = stage;
+        a.product.n_tiles = tiles;
+        a.product.n_stages = way.n_stages;
+        a.product.x = NULL;
+        a.product.scale = a.norm.scale = NULL;
+        a.norm.packed = NULL;
+        must(api->launch(kernel_matvec_norm, way.n_blocks, 1, CUDA_THREADS, way.shared, &a, false,
+                         stream),
+             "matvec_norm");
+    }
+    fetch(out, a.product.m[0].y, bytes);
+    api->release(a.product.m[0].y);
+}
+
+/* Checks that matvec_norm has the bits of pack and matvec: norms of one row and of two, rows that do
+ * not exist, rows without a norm, and static scales. */
+static void check_own_rows(enum tensor_type type, uint32_t n_out, uint32_t n_in) {
+    static const struct {
+        uint32_t n_rows, count, kind;
+        float fixed;
+    } cases[] = {{1, 1, PACK_NORM, 0},  {2, 2, PACK_NORM, 0}, {2, 1, PACK_NORM, 0},
+                 {2, 2, PACK_PLAIN, 0}, {1, 1, PACK_NORM, 4}, {2, 2, PACK_NORM, 0.5f}};
+    struct weights_on w = make_weights(type, n_out, n_in);
+    uint32_t padded = (n_in + 63) / 64 * 64;
+    float *x = host_new(3 * n_in * sizeof(float)), *two[2];
+
+    for (uint32_t i = 0; i < 2; i++)
+        two[i] = host_new(2 * n_out * sizeof(float));
+    rng.state = n_in;
+    fill_floats(x, 3 * n_in);
+    x[n_in + 1] *= 1000; /* the rows have different scales */
+    float *on = device_of(x, 3 * n_in * sizeof(float));
+    struct pack_args norm = {.x = on,
+                             .weight = on + 2 * n_in,
+                             .packed = device_new((size_t)8 * padded * 2 * planes()),
+                             .scale = device_new(2 * sizeof(float)),
+                             .n = n_in,
+                             .n_padded = padded,
+                             .eps = 1e-5f};
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        uint32_t *count = device_of(&cases[i].count, sizeof(uint32_t));
+        char name[100];
+
+        snprintf(name, sizeof(name), "matvec_norm %s %ux%u, case %zu",
+                 tensor_format((uint32_t)type)->name, n_out, n_in, i);
+        norm.kind = cases[i].kind;
+        norm.fixed = cases[i].fixed;
+        for (uint32_t own = 0; own < 2; own++)
+            multiply_norm(&w, &norm, cases[i].n_rows, count, own, two[own]);
+        report_check(name, differs(name, two[1], two[0], cases[i].count, n_out), 0);
+        api->release(count);
+    }
+    api->release(norm.packed);
+    api->release(norm.scale);
+    api->release(on);
+    drop_weights(&w);
+    free(two[0]);
+    free(two[1]);
+    free(x);
+}
+
 struct matrix_case {
     enum tensor_type type;
     bool tiny;
@@ -260,11 +346,17 @@ static void check_type(const void *arg) {
 
     open_device();
     check_matrix(c->type, 40, 256, c->tiny ? 10 : 3);
-    if (c->type == TENSOR_Q8_0 || c->type == TENSOR_MXFP4)
+    check_own_rows(c->type, 40, 256);
+    if (c->type == TENSOR_Q8_0 || c->type == TENSOR_MXFP4) {
         check_matrix(c->type, 33, 96, 70);
+        check_own_rows(c->type, 33, 96);
+    }
     /* nine units in eight segments, and rows for two blocks */
     if (c->type == TENSOR_Q4_K || c->type == TENSOR_F16 || c->type == TENSOR_IQ2_S)
         check_matrix(c->type, 24, c->type == TENSOR_F16 ? 576 : 2304, 130);
+    /* the longest rows */
+    if (c->type == TENSOR_Q4_K || c->type == TENSOR_Q6_K)
+        check_own_rows(c->type, 24, MATVEC_NORM_COLUMNS);
     if (c->tiny)
         return;
     check_matrix(c->type, 200, 4096, 8);
@@ -329,7 +421,7 @@ static void check_two_formats(const void *arg) {
         a.n_tiles += w[i].m.n_row_tiles;
         a.stage_bytes = MAX(a.stage_bytes, tile_stage_bytes(w[i].m.format));
     }
-    struct matvec_way way = matvec_way(&device, n_rows, a.stage_bytes, a.n_tiles);
+    struct matvec_way way = matvec_way(&device, n_rows, a.stage_bytes, a.n_tiles, 0);
     a.n_stages = way.n_stages;
     must(api->launch(kernel_matvec, a.n_tiles, 1, CUDA_THREADS, way.shared, &a, false, stream),
          "matvec");

@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/kernels.h"
+#include "engine/cuda/products/kernels_norm.h"
 #include "engine/cuda/products/matvec_way.h"
 #include "engine/ops/attention/kernels_attention.h"
 #include "tests/gpu/report.h"
@@ -81,7 +82,7 @@ static void launch_matmul(struct matmul_args *a, bool wide) {
                          wide_shared(f), a, false, stream),
              "matmul_wide");
     } else {
-        struct matvec_way way = matvec_way(&device, a->n_rows, a->stage_bytes, tiles);
+        struct matvec_way way = matvec_way(&device, a->n_rows, a->stage_bytes, tiles, 0);
 
         a->n_stages = way.n_stages;
         must(api->launch(matvec_for(a->n_rows), way.n_blocks, 1, CUDA_THREADS, way.shared, a, false,
@@ -126,12 +127,14 @@ static void allow_shared(const void *kernel, uint32_t bytes, const char *name) {
 }
 
 static void allow_all_shared(void) {
-    uint32_t wgmma = 0, wgmma_64 = 0, narrow = 0, expert = 0, wide = 0;
+    uint32_t wgmma = 0, wgmma_64 = 0, narrow = 0, norm = 0, expert = 0, wide = 0;
+    uint32_t n_planes = BYTES_FAMILY(device.made_for) ? 2 : 1;
 
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         wgmma = MAX(wgmma, wgmma_shared(WGMMA_ROWS, f));
         wgmma_64 = MAX(wgmma_64, wgmma_shared(MATMUL_COLUMNS, f));
         narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f), MATVEC_STAGES));
+        norm = MAX(norm, matvec_norm_most(&device, tile_stage_bytes(f), n_planes));
         expert = MAX(expert, expert_shared(tile_stage_bytes(f)));
         wide = MAX(wide, wide_shared(f));
     }
@@ -156,6 +159,7 @@ static void allow_all_shared(void) {
     }
     allow_shared(kernel_matvec, narrow, "matvec");
     allow_shared(kernel_matvec_16, narrow, "matvec_16");
+    allow_shared(kernel_matvec_norm, norm, "matvec_norm");
     allow_shared(kernel_matmul_wide, wide, "matmul_wide");
     allow_shared(kernel_expert_vec, expert, "expert_vec");
     allow_shared(kernel_expert_wide, wide, "expert_wide");

@@ -31,6 +31,9 @@
  *
  *     Epilogue: gate and up become glu(gate, up).
  *
+ * matvec_norm         one or two rows, which each block normalises and packs for itself while its
+ *     ring fills, instead of a kernel in front that packs them once.
+ *
  * matmul_wide         64 rows per block: prompts and large batches. Bound by the tensor cores.
  *
  *     Each of 8 warps has its own row of tiles and goes over all columns, so a block computes 128
@@ -43,6 +46,7 @@
  */
 
 #include "engine/cuda/products/gated.cuh"
+#include "engine/cuda/products/kernels_norm.h"
 #include "engine/cuda/products/matvec.cuh"
 #include "engine/cuda/products/wide.cuh"
 
@@ -170,7 +174,76 @@ template <int G> struct Rows {
             x[i] = i * (uint32_t)weights_group_bytes(a.n_blocks) + (there ? lane : lane % 4) * 16;
         }
     }
+    /* Returns the scale of the row whose outputs the thread stores. */
+    MEMBER float settle(const struct matmul_args &a, uint32_t row, uint32_t n_rows, float *,
+                        float *) const {
+        return row < n_rows ? a.scale[row] : 0;
+    }
 };
+
+/* Place of a row of a block of matvec_norm and of its scale, for pack_quads_to(): in shared memory. */
+struct OwnPlace {
+    uint16_t *to;
+    uint32_t n_padded;
+    float *scale;
+
+    MEMBER bool keeps_scale() const {
+        return threadIdx.x == 0;
+    }
+    MEMBER void keep_scale(float of_row) const {
+        *scale = of_row;
+    }
+    template <uint32_t STEP, int QUADS>
+    MEMBER void write(uint32_t i, float shrink, float (&v)[QUADS][4]) const {
+        write_row<STEP>(to + i / 32 * 32, 1, n_padded, i, shrink, true, v);
+    }
+};
+
+/* The rows of a block of matvec_norm, behind the rings: [PACK_PLANES][n_padded] each. A lane without
+ * a row loads the first. */
+struct OwnRows {
+    const struct pack_args &norm;
+    uint32_t x; /* offset in bytes of the lane's activations */
+
+    MEMBER void start(const struct matmul_args &a, uint32_t n_rows) {
+        uint32_t lane = threadIdx.x % 32, row = lane / 4 < n_rows ? lane / 4 : 0;
+
+        x = matvec_shared(a.stage_bytes, a.n_stages) +
+            row * matvec_norm_row(norm.n_padded, PACK_PLANES) + lane % 4 * 16;
+        if (blockIdx.x == 0)
+            prefetch_weights(norm.weight, norm.n);
+    }
+    /* Packs the rows; afterwards no thread uses @scratch, PACK_SHARED floats for each row. Returns
+     * the scale of row @row, read from @scales, which is not written before the next barrier. */
+    MEMBER float settle(const struct matmul_args &a, uint32_t row, uint32_t n_rows, float *scratch,
+                        float *scales) const {
+        uint8_t *to = dynamic_shared() + matvec_shared(a.stage_bytes, a.n_stages);
+
+#pragma unroll 1
+        for (uint32_t r = 0; r < n_rows; r++) {
+            uint8_t *at = to + r * matvec_norm_row(norm.n_padded, PACK_PLANES);
+            const struct OwnPlace place = {(uint16_t *)at, norm.n_padded, scales + r};
+            const float *from = norm.x + (size_t)r * norm.n;
+
+            pack_quads_to<CUDA_THREADS, MATVEC_NORM_COLUMNS / (4 * CUDA_THREADS), false, true>(
+                norm, place, scratch + r * PACK_SHARED,
+                [&](uint32_t i, auto &v) { load_quads<4 * CUDA_THREADS>(from, i, norm.n, v); });
+        }
+        sync_block();
+        return row < n_rows ? scales[row] : 0;
+    }
+};
+
+/* Loads from a block's own rows. */
+template <int F>
+DEVICE struct vec4 matvec_activations(const struct matmul_args &a, const struct OwnRows &rows, int,
+                                      uint32_t part, uint32_t p) {
+    const uint8_t *x = dynamic_shared() + (rows.x + part * (Parts<F>::pairs * 64u));
+
+    if constexpr (has_bytes(F))
+        x += a.n_blocks * 32;
+    return load16(x + p * 64);
+}
 
 /* The element of y that a thread computes in each row tile of a block. */
 struct Element {
@@ -180,12 +253,6 @@ struct Element {
 
     static MEMBER uint32_t row_of(uint32_t tid) {
         return tid / 128 * PACK_ROWS + tid % 4 * 2 + tid / 32 % 2;
-    }
-    MEMBER void start(const struct matmul_args &a, uint32_t n) {
-        uint32_t row = row_of(threadIdx.x);
-
-        n_rows = n;
-        scale = row < n ? a.scale[row] : 0;
     }
     /* Packs column @out of n, as write_quads() does. */
     static MEMBER void pack(const struct matmul_args &a, uint32_t n, uint32_t row, uint32_t out,
@@ -240,16 +307,17 @@ DEVICE float add_segments(const float *value, uint32_t n_units) {
 /* Goes over the block's row tiles, for G groups of 8 rows. Successive row tiles use alternate
  * halves of @sums, so that the barrier of a tile also orders the reads of the tile before it. The
  * loop over tiles is instantiated for each format, so that its code is contiguous. @sums: [2][4 G];
- * @gate: [TILE_LANES * 4 G]. */
-template <int G> struct TilesWalk {
+ * @gate: [TILE_LANES * 4 G]; ROWS: Rows<G> or OwnRows. */
+template <int G, class ROWS> struct TilesWalk {
     const struct matmul_args &a;
+    const ROWS &with;
     float (*sums)[CUDA_THREADS];
     float *gate;
 
     /* Accumulates the warp's segment of a row of tiles of @m in c; c[i] has the mma accumulators of
      * group i. @x: the activations of the segment's first part, on entry and again on return. */
     template <int F>
-    MEMBER void add(const struct matrix &m, struct Feed<F> &feed, const struct Rows<G> &rows,
+    MEMBER void add(const struct matrix &m, struct Feed<F> &feed, const ROWS &rows,
                     struct Activations<F, G> &x, float c[G][4]) const {
         constexpr uint32_t units = TILE_STAGE_UNITS(F);
         uint32_t from = m.unit[threadIdx.x / 32], to = m.unit[threadIdx.x / 32 + 1];
@@ -284,13 +352,14 @@ template <int G> struct TilesWalk {
         struct Activations<F, G> x;
         struct Element element;
         struct Feed<F> feed;
-        struct Rows<G> rows;
+        ROWS rows = with;
 
         feed.start(a); /* before the preceding kernel has ended: it does not change weights */
         n_rows = product_count_rows(a);
         rows.start(a, n_rows);
         wait_for_previous();
-        element.start(a, n_rows);
+        element.n_rows = n_rows;
+        element.scale = rows.settle(a, Element::row_of(threadIdx.x), n_rows, sums[0], gate);
         if (m.unit[warp] < m.n_units)
             x.take_all(a, rows, m.unit[warp] * Parts<F>::n);
 #pragma unroll 1
@@ -306,11 +375,12 @@ template <int G> struct TilesWalk {
 };
 
 /* Multiplies the block's tiles, which all have one format. */
-template <int G>
-DEVICE void matvec_groups(const struct matmul_args &a, float (*sums)[CUDA_THREADS], float *gate) {
+template <int G, class ROWS>
+DEVICE void matvec_groups(const struct matmul_args &a, const ROWS &rows,
+                          float (*sums)[CUDA_THREADS], float *gate) {
     uint32_t local;
 
-    walk_of(a.m[matrix_of(a, blockIdx.x, &local)].format, TilesWalk<G>{a, sums, gate});
+    walk_of(a.m[matrix_of(a, blockIdx.x, &local)].format, TilesWalk<G, ROWS>{a, rows, sums, gate});
 }
 
 /* Three blocks of a multiprocessor have room for their rings. Products of bytes need more
@@ -324,13 +394,20 @@ DEVICE void matvec_groups(const struct matmul_args &a, float (*sums)[CUDA_THREAD
 KERNEL(matvec, struct matmul_args, CUDA_THREADS, MATVEC_BLOCKS) {
     SHARED float sums[8][CUDA_THREADS], gate[TILE_LANES * 4];
 
-    matvec_groups<1>(a, sums, gate);
+    matvec_groups<1>(a, Rows<1>{}, sums, gate);
+}
+
+KERNEL(matvec_norm, struct matvec_norm_args, CUDA_THREADS, MATVEC_BLOCKS) {
+    SHARED float sums[8][CUDA_THREADS], gate[TILE_LANES * 4];
+
+    static_assert(MATVEC_NORM_ROWS * PACK_SHARED <= CUDA_THREADS, "settle() uses sums[0]");
+    matvec_groups<1>(a.product, OwnRows{a.norm, 0}, sums, gate);
 }
 
 KERNEL(matvec_16, struct matmul_args, CUDA_THREADS, 2) {
     SHARED float sums[16][CUDA_THREADS], gate[TILE_LANES * 4 * 2];
 
-    matvec_groups<2>(a, sums, gate);
+    matvec_groups<2>(a, Rows<2>{}, sums, gate);
 }
 
 /* -- matmul_wide ------------------------------------------------------------------------------- */

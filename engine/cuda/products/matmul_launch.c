@@ -8,6 +8,7 @@
 
 #include "base/try.h"
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/products/kernels_norm.h"
 #include "engine/cuda/products/matvec_way.h"
 #include "engine/ops/attention/kernels_attention.h"
 
@@ -48,11 +49,12 @@ static int load_roles(struct be *b) {
  * change while no block runs there. WEFT_CUDA_WGMMA=0: be.products.wgmma is off;
  * WEFT_CUDA_ROLES=1: be.products.roles is on. */
 int cuda_load_kernels(struct be *b) {
-    uint32_t narrow = 0, expert = 0, wide = 0, wgmma = 0, wgmma_64 = 0;
+    uint32_t narrow = 0, norm = 0, expert = 0, wide = 0, wgmma = 0, wgmma_64 = 0;
 
     b->products.planes = BYTES_FAMILY(b->device.made_for) ? 2 : 1;
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f), MATVEC_STAGES));
+        norm = MAX(norm, matvec_norm_most(&b->device, tile_stage_bytes(f), b->products.planes));
         expert = MAX(expert, expert_shared(tile_stage_bytes(f)));
         wide = MAX(wide, wide_shared(f));
         wgmma = MAX(wgmma, wgmma_shared(WGMMA_ROWS, f));
@@ -68,8 +70,9 @@ int cuda_load_kernels(struct be *b) {
         uint32_t bytes;
     } kernels[] = {{kernel_matmul_wgmma, wgmma}, {kernel_matmul_wgmma_64, wgmma_64},
                    {kernel_matvec, narrow},      {kernel_matvec_16, narrow},
-                   {kernel_matmul_wide, wide},   {kernel_expert_vec, expert},
-                   {kernel_expert_wide, wide},   PLAIN_KERNELS(WITHOUT_SHARED)};
+                   {kernel_matvec_norm, norm},   {kernel_matmul_wide, wide},
+                   {kernel_expert_vec, expert},  {kernel_expert_wide, wide},
+                   PLAIN_KERNELS(WITHOUT_SHARED)};
 #undef WITHOUT_SHARED
 
     for (size_t i = b->products.wgmma ? 0 : 2; i < ARRAY_SIZE(kernels); i++) {
@@ -123,21 +126,37 @@ static bool is_uniform(const struct matmul_args *a) {
     return true;
 }
 
+/* Returns the bytes of the rows that each block packs; 0: none. */
+static uint32_t own_bytes(const struct be *b, const struct matmul_args *a,
+                          const struct pack_args *norm) {
+    return norm ? matvec_norm_bytes(a->n_rows, norm->n_padded, b->products.planes) : 0;
+}
+
+bool cuda_matvec_packs(uint32_t n_rows, const struct pack_args *norm) {
+    return n_rows <= MATVEC_NORM_ROWS && norm->n_padded <= MATVEC_NORM_COLUMNS;
+}
+
 /* A block can only have tiles of one format: if the formats differ, each block has one row tile. */
-int cuda_matvec(struct be *b, const struct matmul_args *a) {
+int cuda_matvec(struct be *b, const struct matmul_args *a, const struct pack_args *norm) {
     assert(a->n_rows <= MATVEC_ROWS && a->gated < a->n_tiles);
     assert(!a->gated || (a->n_mats == 2 && cuda_are_alike(&a->m[0], &a->m[1])));
-    struct matvec_way way =
-        matvec_way(&b->device, a->n_rows, a->stage_bytes, a->n_tiles - a->gated);
+    struct matvec_way way = matvec_way(&b->device, a->n_rows, a->stage_bytes, a->n_tiles - a->gated,
+                                       own_bytes(b, a, norm));
     struct launch l = {matvec_for(a->n_rows),
                        is_uniform(a) ? way.n_blocks : a->n_tiles,
                        1,
                        CUDA_THREADS,
                        "matvec",
                        way.shared};
-    struct matmul_args args = *a;
+    struct matvec_norm_args args = {.product = *a};
 
-    args.n_stages = way.n_stages;
+    args.product.n_stages = way.n_stages;
+    if (!norm)
+        return cuda_launch(b, &l, &args.product, sizeof(args.product));
+    assert(cuda_matvec_packs(a->n_rows, norm) && norm->n_padded == a->n_blocks * 16);
+    args.norm = *norm;
+    l.kernel = kernel_matvec_norm;
+    l.what = "matvec_norm";
     return cuda_launch(b, &l, &args, sizeof(args));
 }
 
@@ -281,8 +300,9 @@ int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, 
     if (product_is_narrow(b, x)) {
         struct matmul_args a = cuda_matmul_args(w, x, add);
 
-        return cuda_matvec(b, &a);
+        return cuda_matvec(b, &a, x->norm);
     }
+    assert(!x->norm);
     TRY(product_choose(b, w, x, add, &way));
     return cuda_matmul_wide(b, w, x, add, way);
 }

@@ -12,8 +12,19 @@
 
 #include "engine/cuda/products/weights.cuh"
 
-/* A lane's activations of a part, for G groups of 8 rows; rows.x[i] is the offset in bytes of the
- * lane's activations of group i. */
+/* Loads a lane's activations of pair @p of part @part, of group @i of 8 rows: from device memory, at
+ * offset rows.x[i] in bytes. ROWS may have an overload of its own. */
+template <int F, class A, class ROWS>
+DEVICE struct vec4 matvec_activations(const A &a, const ROWS &rows, int i, uint32_t part,
+                                      uint32_t p) {
+    const uint8_t *x = (const uint8_t *)a.x + (rows.x[i] + part * (Parts<F>::pairs * 512u));
+
+    if constexpr (has_bytes(F))
+        x += plane_bytes(a.n_blocks);
+    return load16_device(x + p * 512);
+}
+
+/* A lane's activations of a part, for G groups of 8 rows. */
 template <int F, int G> struct Activations {
     struct vec4 v[Parts<F>::pairs][G];
 
@@ -21,13 +32,8 @@ template <int F, int G> struct Activations {
     template <class A, class ROWS>
     MEMBER void take(const A &a, const ROWS &rows, uint32_t part, uint32_t p) {
 #pragma unroll
-        for (int i = 0; i < G; i++) {
-            const uint8_t *x = (const uint8_t *)a.x + (rows.x[i] + part * (Parts<F>::pairs * 512u));
-
-            if constexpr (has_bytes(F))
-                x += plane_bytes(a.n_blocks);
-            v[p][i] = load16_device(x + p * 512);
-        }
+        for (int i = 0; i < G; i++)
+            v[p][i] = matvec_activations<F>(a, rows, i, part, p);
     }
     template <class A, class ROWS>
     MEMBER void take_all(const A &a, const ROWS &rows, uint32_t part) {

@@ -5,7 +5,7 @@
 
 #include "base/util.h"
 #include "engine/cuda/cuda_api.h"
-#include "engine/cuda/kernels.h"
+#include "engine/cuda/products/kernels_norm.h"
 
 /* Static shared memory of a block (check_kernels.py), and what the driver reserves for each
  * block. */
@@ -18,22 +18,36 @@ struct matvec_way {
 
 /* Returns as many blocks as the multiprocessors have registers and shared memory for, and as
  * @n_tiles row tiles need. More blocks are worth more than longer rings, because a warp waits most
- * of the time. A ring has a third stage if all blocks have room for it. */
+ * of the time. A ring has a third stage if all blocks have room for it. @packed: bytes of the rows
+ * that each block of matvec_norm packs, which `shared` includes; 0: matvec. */
 static inline struct matvec_way matvec_way(const struct cuda_device *d, uint32_t n_rows,
-                                           uint32_t stage_bytes, uint32_t n_tiles) {
+                                           uint32_t stage_bytes, uint32_t n_tiles,
+                                           uint32_t packed) {
     uint32_t n = (uint32_t)d->n_multiprocessors, own = MATVEC_STATIC, most = 3;
 
     if (n_rows > PACK_ROWS || BYTES_FAMILY(d->made_for))
         most = 2; /* by their registers (check_kernels.py) */
     if (n_rows > PACK_ROWS)
         own = MATVEC_16_STATIC;
-    for (most = MIN(most, (n_tiles + n - 1) / n); most > 1; most--)
+    for (most = MIN(most, (n_tiles + n - 1) / n); most > 0; most--)
         for (uint32_t stages = MATVEC_STAGES; stages >= 2; stages--) {
-            uint32_t shared = matvec_shared(stage_bytes, stages);
+            uint32_t shared = matvec_shared(stage_bytes, stages) + packed;
 
             if (most * (shared + own) <= d->shared_bytes)
                 return (struct matvec_way){MIN(n_tiles, most * n), stages, shared};
         }
-    return (struct matvec_way){MIN(n_tiles, n), MATVEC_STAGES,
-                               matvec_shared(stage_bytes, MATVEC_STAGES)};
+    return (struct matvec_way){MIN(n_tiles, n), 2, matvec_shared(stage_bytes, 2) + packed};
+}
+
+/* Returns the most shared memory that launches of matvec_norm ask for. */
+static inline uint32_t matvec_norm_most(const struct cuda_device *d, uint32_t stage_bytes,
+                                        uint32_t n_planes) {
+    uint32_t most = 0;
+
+    for (uint32_t n = 1; n <= MATVEC_NORM_ROWS; n++) {
+        uint32_t packed = matvec_norm_bytes(n, MATVEC_NORM_COLUMNS, n_planes);
+
+        most = MAX(most, matvec_way(d, n, stage_bytes, 1, packed).shared);
+    }
+    return most;
 }

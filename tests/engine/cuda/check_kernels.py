@@ -14,6 +14,7 @@ import sys
 LIMITS = {
     "matvec": 80,
     "matvec_16": 128,
+    "matvec_norm": 80,
     "matmul_wide": 255,
     "matmul_wgmma": 255,
     "matmul_wgmma_64": 176,
@@ -132,7 +133,7 @@ LIMITS |= {f"attend_wide_{size}_{pages}": 255 for size in (64, 128, 256, 512) fo
 # Static shared memory: the limit without a request, or the rest of the 99 KiB that the smallest device gives a block,
 # beside the dynamic shared memory (matvec_shared(), wide_shared(), ATTEND_WIDE_SHARED(), which tests check).
 SHARED = {"expert_vec": 99 * 1024 - 4 * 3 * 3360}
-SHARED |= {"matvec": 8704, "matvec_16": 17408}  # matvec_way.h
+SHARED |= {"matvec": 8704, "matvec_norm": 8704, "matvec_16": 17408}  # matvec_way.h
 SHARED |= {name: 99 * 1024 - 100352 for name in ("matmul_wide", "expert_wide")}
 SHARED |= {"attend_wide_128": 99 * 1024 - 3 * 32 * 288 * 2, "attend_wide_128_q8": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 272,
            "attend_wide_128_q4": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 144}
@@ -158,7 +159,7 @@ for of_120 in ("sm_120", "sm_121"):
                ("expert_vec", of_120): (8, 20, 44), ("delta_out", of_120): (24, 8, 8), ("mamba_out", of_120): (8, 18, 24)}
     SPILLS |= {("attend_sparse" + pages, of_120): (8, 8, 8) for pages in ("_q8", "_q4", "_q8_q4")}
 # Families that multiply bytes (BYTES_FAMILY) have two blocks on a multiprocessor.
-LIMITS_OF = {("matvec", arch): 128 for arch in ("sm_86", "sm_89", "sm_120", "sm_121")}
+LIMITS_OF = {(name, arch): 128 for name in ("matvec", "matvec_norm") for arch in ("sm_86", "sm_89", "sm_120", "sm_121")}
 LIMITS_OF |= {("pack_gated", arch): 96 for arch in ("sm_86", "sm_89")}  # nothing is launched early there
 # Too many for a block beside one of matvec; the cost has not been measured on these families.
 LIMITS_OF |= {("pack_gated", arch): 106 for arch in ("sm_100", "sm_110", "sm_120", "sm_121")}

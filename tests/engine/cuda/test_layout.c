@@ -350,7 +350,7 @@ Test(layout, matvec_has_as_many_blocks_as_fit) {
                                 .n_multiprocessors = cases[i].n_multiprocessors,
                                 .shared_bytes = (size_t)cases[i].shared_kib << 10};
         uint32_t stage = tile_stage_bytes(cases[i].format);
-        struct matvec_way way = matvec_way(&d, cases[i].n_rows, stage, cases[i].n_tiles);
+        struct matvec_way way = matvec_way(&d, cases[i].n_rows, stage, cases[i].n_tiles, 0);
 
         cr_expect(way.n_blocks == cases[i].n_blocks && way.n_stages == cases[i].n_stages,
                   "%zu: %u blocks, %u stages", i, way.n_blocks, way.n_stages);
