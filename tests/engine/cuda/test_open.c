@@ -1,6 +1,7 @@
 /* Tests the backend before a model is loaded: it finds memory and tests its kernels. */
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -187,6 +188,46 @@ Test(cuda_open, pages_take_what_the_device_has_left) {
     fake_find()->others_stay = 1;
     uint32_t again = pages_with(path, 1);
     cr_expect(again == all, "what came back is used: %u of %u", again, all);
+    unlink(path);
+}
+
+/* Returns how many calls of the runtime an open without and with the steps before the first request
+ * makes, with those of closing. */
+static uint32_t calls_of_open(const char *path, const char *warm) {
+    struct err err = {0};
+
+    setenv("WEFT_CUDA_WARM", warm, 1);
+    fake_find()->n_calls = 0;
+    cr_assert(try_open(path, (struct engine_opts){.max_rows = 16}, NULL, &err) == 0, "%s",
+              err.message);
+    return fake_find()->n_calls;
+}
+
+/* Calls of closing come last, so that those of the steps begin before the last calls of an open
+ * without them. Without a capture a step is launched kernel by kernel. */
+Test(cuda_open, a_call_that_fails_in_a_step_before_the_first_request_is_an_error) {
+    uint32_t n_failed = 0, n_captures = 0;
+    struct err err = {0};
+    char path[64];
+
+    fake_small_model(path);
+    fake_find()->idle = true; /* what kernels compute does not matter here */
+    uint32_t cold = calls_of_open(path, "0"), warm = calls_of_open(path, "1");
+    cr_assert(warm > cold + 50, "%u, %u", cold, warm);
+    for (uint32_t i = cold; i + 1 < cold + (warm - cold) / 2; i++) {
+        fake_find()->n_calls = 0;
+        fake_find()->fail_at = i;
+        fake_find()->sticky = i % 2;
+        fake_find()->failed_capture = false;
+        memset(&err, 0, sizeof(err));
+        int r = try_open(path, (struct engine_opts){.max_rows = 16}, NULL, &err);
+        n_captures += r == 0 && fake_find()->failed_capture;
+        n_failed += r < 0;
+        cr_expect(r < 0 || fake_find()->failed_capture, "call %u", i);
+        cr_expect(r == 0 || r == -EIO || err.message[0], "call %u: %d without a word", i, r);
+    }
+    cr_expect(n_failed > 10 && n_captures > 0, "%u, %u", n_failed, n_captures);
+    fake_find()->fail_at = 0;
     unlink(path);
 }
 
