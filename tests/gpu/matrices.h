@@ -289,8 +289,8 @@ static void multiply_norm(const struct weights_on *w, const struct pack_args *no
     api->release(a.product.m[0].y);
 }
 
-/* Checks that matvec_norm has the bits of pack and matvec: norms of one row and of two, rows that do
- * not exist, rows without a norm, and static scales. */
+/* Checks that matvec_norm has the bits of pack and matvec: norms of one row and of two, rows that
+ * do not exist, rows without a norm, and static scales. */
 static void check_own_rows(enum tensor_type type, uint32_t n_out, uint32_t n_in) {
     static const struct {
         uint32_t n_rows, count, kind;

@@ -9,10 +9,10 @@ extern "C" {
 #endif
 
 /* Computes the product of matvec from rows that each block packs for itself, to the shared memory
- * behind its rings: those of @norm, as pack() would (PLAIN or NORM, one row of x for each row), with
- * the same bits. product.x and scale, norm.packed, scale and batch are not used. Up to
- * MATVEC_NORM_ROWS rows of MATVEC_NORM_COLUMNS columns; grid as of matvec. Dynamic shared memory: matvec_shared() and
- * matvec_norm_bytes(). */
+ * behind its rings: those of @norm, as pack() would (PLAIN or NORM, one row of x for each row),
+ * with the same bits. product.x and scale, norm.packed, scale and batch are not used. Up to
+ * MATVEC_NORM_ROWS rows of MATVEC_NORM_COLUMNS columns; grid as of matvec. Dynamic shared memory:
+ * matvec_shared() and matvec_norm_bytes(). */
 struct matvec_norm_args {
     struct matmul_args product;
     struct pack_args norm;

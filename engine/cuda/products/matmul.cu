@@ -181,7 +181,8 @@ template <int G> struct Rows {
     }
 };
 
-/* Place of a row of a block of matvec_norm and of its scale, for pack_quads_to(): in shared memory. */
+/* Place of a row of a block of matvec_norm and of its scale in shared memory, for
+ * pack_quads_to(). */
 struct OwnPlace {
     uint16_t *to;
     uint32_t n_padded;
@@ -199,8 +200,8 @@ struct OwnPlace {
     }
 };
 
-/* The rows of a block of matvec_norm, behind the rings: [PACK_PLANES][n_padded] each. A lane without
- * a row loads the first. */
+/* The rows of a block of matvec_norm, behind the rings: [PACK_PLANES][n_padded] each. A lane
+ * without a row loads the first. */
 struct OwnRows {
     const struct pack_args &norm;
     uint32_t x; /* offset in bytes of the lane's activations */
@@ -232,18 +233,18 @@ struct OwnRows {
         sync_block();
         return row < n_rows ? scales[row] : 0;
     }
+    /* Loads a lane's activations (matvec.cuh). */
+    template <int F>
+    MEMBER struct vec4 load(const struct matmul_args &a, uint32_t part, uint32_t p) const {
+        const uint8_t *from = dynamic_shared() + (x + part * (Parts<F>::pairs * 64u));
+
+        if constexpr (has_bytes(F))
+            from += a.n_blocks * 32;
+        return load16(from + p * 64);
+    }
 };
 
-/* Loads from a block's own rows. */
-template <int F>
-DEVICE struct vec4 matvec_activations(const struct matmul_args &a, const struct OwnRows &rows, int,
-                                      uint32_t part, uint32_t p) {
-    const uint8_t *x = dynamic_shared() + (rows.x + part * (Parts<F>::pairs * 64u));
-
-    if constexpr (has_bytes(F))
-        x += a.n_blocks * 32;
-    return load16(x + p * 64);
-}
+template <> constexpr bool matvec_rows_load<struct OwnRows> = true;
 
 /* The element of y that a thread computes in each row tile of a block. */
 struct Element {

@@ -12,8 +12,11 @@
 
 #include "engine/cuda/products/weights.cuh"
 
-/* Loads a lane's activations of pair @p of part @part, of group @i of 8 rows: from device memory, at
- * offset rows.x[i] in bytes. ROWS may have an overload of its own. */
+/* True if rows.load<F>(a, part, p) loads a lane's activations of pair @p of part @part. */
+template <class ROWS> constexpr bool matvec_rows_load = false;
+
+/* Loads a lane's activations of pair @p of part @part, of group @i of 8 rows, from device memory;
+ * rows.x[i]: their offset in bytes. */
 template <int F, class A, class ROWS>
 DEVICE struct vec4 matvec_activations(const A &a, const ROWS &rows, int i, uint32_t part,
                                       uint32_t p) {
@@ -33,7 +36,10 @@ template <int F, int G> struct Activations {
     MEMBER void take(const A &a, const ROWS &rows, uint32_t part, uint32_t p) {
 #pragma unroll
         for (int i = 0; i < G; i++)
-            v[p][i] = matvec_activations<F>(a, rows, i, part, p);
+            if constexpr (matvec_rows_load<ROWS>)
+                v[p][i] = rows.template load<F>(a, part, p);
+            else
+                v[p][i] = matvec_activations<F>(a, rows, i, part, p);
     }
     template <class A, class ROWS>
     MEMBER void take_all(const A &a, const ROWS &rows, uint32_t part) {

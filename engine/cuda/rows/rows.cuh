@@ -258,7 +258,8 @@ template <int THREADS> DEVICE float first_max(float v, float *shared) {
     return mx_float_of(lanes_max(mx_bits_of(shared[lane % warps])));
 }
 
-/* Packs a row to @place, by a block of THREADS threads; shared: [PACK_SHARED], not in use. A thread holds QUADS groups of four columns in registers. If there are fewer threads than
+/* Packs a row to @place, by a block of THREADS threads; shared: [PACK_SHARED], not in use. A
+ * thread holds QUADS groups of four columns in registers. If there are fewer threads than
  * PACK_THREADS, each keeps the partial sums of several, so that the result has the same bits; sums
  * of threads that have no columns would be 0. With PARTS, a row may be longer than the registers
  * hold. Then each of the three passes (sum of squares, maximum, packing) goes through the row in

@@ -1,5 +1,5 @@
-/* Tests products that compute the norm of their one or two rows (WEFT_CUDA_PROLOGUE=1): the bits of a
- * whole model, and how many kernels a layer has. */
+/* Tests products that compute the norm of their one or two rows (WEFT_CUDA_PROLOGUE=1): the bits of
+ * a whole model, and how many kernels a layer has. */
 
 #include <criterion/criterion.h>
 #include <unistd.h>
