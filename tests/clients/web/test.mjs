@@ -516,7 +516,7 @@ test("where the time of a request went is told in words", () => withPage(async (
       { code: "decode", text: "generated tokens", at_ms: 9600, ms: 400, rows: 9 },
     ]), secondsSince("10:30", now), secondsSince("10:33", now)];
   });
-  assert.deepEqual(got, ["", "Of 4.50 s, 2 % went into 4 tokens of the prompt, 0 % into the answer, 98 % into waiting, longest: it waited for its model to be loaded (4.40 s).", "Of 10.0 s, 80 % went into 8,028 tokens of the prompt, 4 % into the answer, 16 % into waiting, longest: it waited behind other requests (1.50 s).", 125, 86345]);
+  assert.deepEqual(got, ["", "Of 4.50\u00a0s, 2 % went into 4 tokens of the prompt, 0 % into the answer, 98 % into waiting, longest: it waited for its model to be loaded (4.40\u00a0s).", "Of 10.0\u00a0s, 80 % went into 8,028 tokens of the prompt, 4 % into the answer, 16 % into waiting, longest: it waited behind other requests (1.50\u00a0s).", 125, 86345]);
 }));
 
 test("figures of several models are one", () => withPage(async (page) => {
