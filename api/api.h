@@ -344,8 +344,10 @@ int api_check_otlp(const char *endpoint, struct err *err);
 int api_read_kwargs(const char *text, struct yyjson_doc **out, struct err *err);
 /* Checks that @file is a file of API keys; "" is valid. Returns 0, or -errno with @err. */
 int api_check_keys(const char *file, struct err *err);
-/* Writes the state that is not in the database yet, after api_close() and when the loop has run
- * out. Returns 0, or -errno: a part is lost, which is logged. */
+/* Returns true if no transaction is under way, so that the state can be written. */
+bool api_can_save_state(const struct api *a);
+/* Writes the state that is not in the database yet, after api_close(), when the loop has run out or
+ * api_can_save_state(). Returns 0, or -errno: a part is lost, which is logged. */
 int api_save_state(struct api *a);
 struct api *api_free(struct api *a); /* after api_close() and the loop has run out */
 

@@ -277,6 +277,10 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     return 0;
 }
 
+bool api_can_save_state(const struct api *a) {
+    return a->state.n_jobs == 0;
+}
+
 int api_save_state(struct api *a) {
     uint64_t n_lost;
     uint32_t n_responses;

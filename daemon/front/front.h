@@ -30,7 +30,7 @@ struct front {
     struct admin *admin;
     struct upgrade *upgrade;
     uv_signal_t term, interrupt, hup, usr2;
-    uv_timer_t drain;
+    uv_timer_t drain, late;
     int64_t leave_ends_ns, drain_ends_ns;
     struct listeners listeners;
     /* file of the disk tier; -1: none */
@@ -43,6 +43,8 @@ struct front {
     /* status line for the service manager, from was_ready on */
     char status[400];
     bool draining, closing, was_ready, handed_over;
+    /* a thread has not ended in its time: the process ends without it */
+    bool gave_up;
     /* a thread reads the files; another reload follows */
     bool reloading, reload_again;
     /* the next daemon asked for the device and got it */

@@ -4,7 +4,8 @@
  *
  * The front opens all parts, listens, starts the worker and serves. SIGTERM or SIGINT drains: no
  * new connections are accepted, streams may finish until drain-timeout-ms, and CLOSE_MS later the
- * process ends in any case; a second signal stops at once. SIGHUP reloads the options that can be
+ * process ends in any case, from LATE_MS on without its threads: a file may never answer. A second
+ * signal stops at once. SIGHUP reloads the options that can be
  * reloaded and names the others. SIGUSR2 starts the next daemon (upgrade.h), which takes over while
  * this one finishes its requests. While the parts are opened, which takes seconds, SIGHUP and
  * SIGUSR2 wait, and SIGTERM and SIGINT end the process.
@@ -15,6 +16,7 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -49,6 +51,7 @@
 #define FILES_OF_MODEL 6    /* open files of each model after the first */
 #define LEAVE_NS 1000000000 /* time for requests that are on their way when the drain begins */
 #define CLOSE_MS 5000       /* time for all parts to end once they have been told to */
+#define LATE_MS 4000 /* time for threads to end, after which the state is saved without them */
 
 static struct front *the_front(uv_handle_t *h) {
     return h->loop->data;
@@ -82,12 +85,23 @@ static int front_fail(const struct err *err, int r) {
 
 /* ---- stopping ---- */
 
+/* Stops waiting for the parts. While a transaction is under way, only the deadline does. */
+static void on_late(uv_timer_t *t) {
+    struct front *f = the_front((uv_handle_t *)t);
+
+    if (!api_can_save_state(f->api))
+        return;
+    f->gave_up = true;
+    uv_stop(&f->loop);
+}
+
 /* Ends all parts at once; then the loop has nothing left to run and front_serve() returns. */
 static void front_close_all(struct front *f) {
     if (f->closing)
         return;
     f->closing = true;
     deadline_set(CLOSE_MS, f->exit_code);
+    uv_timer_start(&f->late, on_late, LATE_MS, LATE_MS / 40);
     upgrade_close(f->upgrade);
     takeover_close();
     api_close(f->api);
@@ -485,6 +499,8 @@ static int open_front(struct front *f, struct err *err) {
     start_signal(f, &f->term, on_stop_signal, SIGTERM);
     start_signal(f, &f->interrupt, on_stop_signal, SIGINT);
     uv_timer_init(&f->loop, &f->drain);
+    uv_timer_init(&f->loop, &f->late);
+    uv_unref((uv_handle_t *)&f->late);
     if (!takeover_is_pending())
         service_watchdog_start(&f->loop);
     service_status("loading the model");
@@ -534,6 +550,12 @@ static int front_serve(struct front *f) {
     r = f->exit_code;
     if (f->api && api_save_state(f->api) < 0 && r == 0)
         r = EXIT_AGAIN;
+    if (f->gave_up) {
+        log_event(WLOG_WARN, "stopped", "at_limit=yes");
+        quick_exit(r); /* exit() would wait for the threads */
+    }
+    uv_close((uv_handle_t *)&f->late, NULL);
+    uv_run(&f->loop, UV_RUN_DEFAULT);
     free_front(f);
     return r;
 }

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 
-from weftd import BACKEND, LIMIT_S, Weftd, beside, main, parallel, program, random_tokens, seen, synth, wait_until
+from weftd import BACKEND, LIMIT_S, Weftd, beside, dead_mount, main, parallel, program, random_tokens, seen, synth, wait_until
 
 MIB = 1 << 20
 # KV of 16 MiB, weights and buffers of about 37 MiB: two models fit.
@@ -287,6 +287,26 @@ def test_a_swap_of_the_only_model_loses_nothing_and_leaves_nothing_behind():
         assert swap(d, "a", f"{folder}/none.gguf").startswith("failed: ")
         assert tuple(ask(d, "a", 200)) == should[1], "the old one is not served on"
         wait_until("descriptors are left open", lambda: len(os.listdir(f"/proc/{d.process.pid}/fd")) <= fds + 6)
+
+
+@beside
+def test_a_mount_that_does_not_answer_delays_only_its_model():
+    with folder_of("ab") as folder, Weftd("--models-dir", folder, *FLAGS, "--load-wait-ms", "600000", model="",
+                                          env=dead_mount(f"{folder}/a.gguf")) as d:
+        away, should, got = pathlib.Path(folder, "a.gguf.away"), ask(d, "a"), []
+        assert d.admin_request("POST", "/models/a/unload")[0] == 200
+        wait_state(d, "a", "unloaded")
+        away.touch()
+        waiter = threading.Thread(target=lambda: got.append(ask(d, "a")))
+        waiter.start()
+        wait_state(d, "a", "opening")
+        assert ask(d, "b") and d.health() == 200
+        assert d.admin_request("POST", "/models/b/swap?file=" + str(pathlib.Path(folder, "a.gguf")))[0] == 200, "another way to it"
+        assert ask(d, "b") and d.health() == 200
+        assert states(d)["a"] == "opening" and not got, states(d)
+        away.unlink()
+        waiter.join(LIMIT_S)
+        assert got == [should], got
 
 
 @beside

@@ -1,5 +1,6 @@
 """Stored responses and conversations in the database: they outlive restarts, crashes, upgrades and a full disk."""
 import os
+import pathlib
 import random
 import signal
 import sqlite3
@@ -10,7 +11,7 @@ import time
 
 from manager import wait_end, wait_until
 from upgrading import FLAGS, Daemon, upgrade
-from weftd import LIMIT_S, Weftd, main
+from weftd import LIMIT_S, Weftd, dead_mount, main
 from websocket import WebSocket
 
 KEYS = "alice:ka\nbob:kb\n"
@@ -282,6 +283,33 @@ def test_a_lock_held_elsewhere_delays_only_the_rows():
             assert rows(args[3]) == before, "the lock is held"
             other.close()
             wait_until("the rows", lambda: {made["id"], late["id"]} <= set(rows(args[3])))
+
+
+def usage(d):
+    """Returns how many requests of the tenant are counted."""
+    status, answer = call(d, "GET", "/v1/usage")
+    assert status == 200, answer
+    return sum(u["requests"] for u in answer["data"])
+
+
+def test_an_end_beside_a_reload_that_hangs_loses_nothing():
+    with tempfile.TemporaryDirectory() as folder:
+        args = flags(folder)
+        with Weftd(*args, "--drain-timeout-ms", "1000", env=dead_mount(args[1])) as d:
+            away = pathlib.Path(args[1] + ".away")
+            away.touch()
+            d.process.send_signal(signal.SIGHUP)
+            wait_until("the reload", lambda: "action=reload by=signal" in d.log)
+            made = create(d, "one")
+            n = usage(d)
+            assert n > 0
+            d.process.send_signal(signal.SIGTERM)
+            assert d.process.wait(LIMIT_S) == 0, d.log
+            assert "stopped at_limit=yes" in d.log and "usage_lost" not in d.log, d.log
+            away.unlink()
+        with Weftd(*args) as d:
+            assert call(d, "GET", "/v1/responses/" + made["id"]) == (200, made)
+            assert usage(d) == n
 
 
 def test_a_full_disk_is_told_and_loses_only_what_has_no_room():

@@ -166,6 +166,12 @@ def block_of(model, n_layer):
     return str(path)
 
 
+def dead_mount(prefix):
+    """Returns the environment of a daemon for which files whose paths begin with @prefix are those of a server that is away
+    while @prefix.away exists (tests/support/dead_mount.c)."""
+    return {"LD_PRELOAD": str(BUILD / "tests" / "support" / "libdead_mount.so"), "WEFT_DEAD_MOUNT": str(prefix)}
+
+
 def keys_in(folder):
     """Writes a file with the keys of two tenants, alice (ka) and bob (kb)."""
     path = os.path.join(folder, "keys")

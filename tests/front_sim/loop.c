@@ -19,6 +19,7 @@ static struct list handles = {&handles, &handles}, works = {&works, &works};
 /* Handles that are being closed, the last one first, as in libuv. */
 static struct sim_handle *closing;
 static uint64_t now_ms, n_timers;
+static bool stopping; /* uv_stop() was called */
 
 /* ---- handles ---- */
 
@@ -280,6 +281,8 @@ static bool work_run_one(void) {
     struct sim_work *chosen = NULL;
     uint32_t n = 0;
 
+    if (sim.files_hang)
+        return false;
     LIST_FOREACH(i, &works) {
         struct sim_work *w = LIST_ENTRY(i, struct sim_work, link);
 
@@ -411,6 +414,8 @@ static void world_acts(void) {
 }
 
 static bool work_waits(void) {
+    if (sim.files_hang)
+        return false;
     LIST_FOREACH(i, &works)
     if (!LIST_ENTRY(i, struct sim_work, link)->done)
         return true;
@@ -505,7 +510,7 @@ int uv_run(uv_loop_t *loop, uv_run_mode mode) {
     assert(mode == UV_RUN_DEFAULT);
     update_time();
     loop_watch = sim_price;
-    while (is_alive()) {
+    while (is_alive() && !stopping) {
         sim.n_events++;
         if (sim.pauses && sim.deadline_ns == 0 && sim_one_in(sim.has_read ? 40 : 4000))
             stop_front();
@@ -518,9 +523,14 @@ int uv_run(uv_loop_t *loop, uv_run_mode mode) {
         run_closing();
         sim_iteration();
     }
+    stopping = false;
     loop_watch = NULL;
     sim_leave(was);
     return 0;
+}
+
+void uv_stop(uv_loop_t *loop) {
+    stopping = true;
 }
 
 int uv_loop_init(uv_loop_t *loop) {

@@ -31,6 +31,9 @@ int weftd_main(int argc, char **argv); /* daemon/front/main.c */
 
 static char folder[64];
 static bool damages; /* option --damaged */
+/* Of a seed's process: */
+static struct scenario scenario;
+static int result_fd; /* its pipe to the parent */
 
 /* Result that a seed's process writes to its pipe. */
 struct told {
@@ -74,10 +77,28 @@ static void limit_cpu(void) {
     syscall(SYS_setitimer, ITIMER_VIRTUAL, &v, NULL);
 }
 
+/* Checks the end of the seed's front and tells the parent. */
+static _Noreturn void end_seed(int code, bool gave_up) {
+    sim.in_front = false;
+    sim_event("exit", (uint64_t)code, 0);
+    scenario_end(&scenario, code, gave_up);
+    struct told told = {sim.n_events,    sim.trace,      sim.ns,           tolerance,
+                        worker_n_deaths, worker_n_hangs, worker_n_refused, worker_n_ready};
+    if (write(result_fd, &told, sizeof(told)) != sizeof(told))
+        _exit(2);
+    _exit(0);
+}
+
+/* Replaces the function of libc, by which the front ends without its threads. */
+_Noreturn void quick_exit(int code) {
+    end_seed(code, true);
+}
+
 static _Noreturn void run_seed(uint64_t seed, bool verbose, int out) {
-    struct scenario s = {.damages = damages};
     char path[80];
 
+    scenario = (struct scenario){.damages = damages};
+    result_fd = out;
     limit_cpu();
     snprintf(path, sizeof(path), "seed-%llu", (unsigned long long)seed);
     if (mkdir(path, 0700) < 0 || chdir(path) < 0 || symlink("../models", "models") < 0)
@@ -85,17 +106,9 @@ static _Noreturn void run_seed(uint64_t seed, bool verbose, int out) {
     sim =
         (struct sim){.seed = seed, .rng = {seed}, .ns = INT64_C(1000000000000), .verbose = verbose};
     list_init(&sim.actors);
-    scenario_begin(&s);
+    scenario_begin(&scenario);
     sim.in_front = true;
-    int code = weftd_main(s.argc, s.argv);
-    sim.in_front = false;
-    sim_event("exit", (uint64_t)code, 0);
-    scenario_end(&s, code);
-    struct told told = {sim.n_events,    sim.trace,      sim.ns,           tolerance,
-                        worker_n_deaths, worker_n_hangs, worker_n_refused, worker_n_ready};
-    if (write(out, &told, sizeof(told)) != sizeof(told))
-        _exit(2);
-    _exit(0);
+    end_seed(weftd_main(scenario.argc, scenario.argv), false);
 }
 
 struct child {

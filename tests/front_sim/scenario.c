@@ -191,6 +191,10 @@ static void stop(void) {
     d.told_to_stop = true;
     /* the documentation allows answers that the end cuts off */
     tolerance.cut = tolerance.refuse_503 = true;
+    if (sim.seed % 32 == 6) { /* drawn without a number, as seeds are kept */
+        sim.files_hang = true;
+        sim_signal(SIGHUP);
+    }
     sim_signal(sim_one_in(2) ? SIGTERM : SIGINT);
     if (sim_one_in(8))
         sim_signal(SIGTERM); /* ends at once */
@@ -313,10 +317,12 @@ void scenario_begin(struct scenario *s) {
     actor_start(&d.actor, act, 0);
 }
 
-void scenario_end(struct scenario *s, int code) {
+void scenario_end(struct scenario *s, int code, bool gave_up) {
+    if (gave_up && !sim.files_hang)
+        sim_fail("ENDS", "weftd ends without its threads, which were about to end");
     if (code != 0 && !(s->refuses || s->deaths || s->hangs || s->damages || d.told_to_stop))
         sim_fail("EXIT", "weftd ends with status %d", code);
-    if (code != 0) /* the system closes what a failed start leaves open */
+    if (code != 0 || gave_up) /* the system closes what is left open */
         return;
     if (fds_open() > 0) {
         fds_list();

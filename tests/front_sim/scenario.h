@@ -25,5 +25,6 @@ struct scenario {
 
 /* Draws the scenario from the seed, and starts its actors. */
 void scenario_begin(struct scenario *s);
-/* Ends the scenario after the front's main() has returned @code. */
-void scenario_end(struct scenario *s, int code);
+/* Ends the scenario after the front's main() has returned @code, or has ended the process with it
+ * because a thread has not ended in its time (@gave_up). */
+void scenario_end(struct scenario *s, int code, bool gave_up);
