@@ -25,6 +25,7 @@
 #include "base/printable.h"
 #include "base/try.h"
 #include "daemon/models/models_find.h"
+#include "daemon/models/models_presets.h"
 #include "daemon/models/models_private.h"
 #include "daemon/workers/expert_file.h"
 
@@ -768,6 +769,8 @@ int models_new(struct models **out, const struct models_opts *o) {
 int models_open(struct models *m, struct err *err) {
     if (*m->opts.config->model)
         TRY(add_first(m));
+    if (*m->opts.config->models)
+        presets_recover(m->opts.config);
     TRY(models_find_all(m->opts.config, models_add_served, NULL, m, err));
     if (m->n == 0)
         return models_refuse_none(err);

@@ -6,6 +6,9 @@
  * system message are written before it; the former ones are kept under another name until then, and
  * restored if the preset is refused. Changes wait for each other because changes of one preset use
  * the same names.
+ *
+ * NAME.conf.checked is there from before the first text is written until it gets the name NAME.conf.
+ * So if a daemon was killed meanwhile, that file tells that the texts are not those of NAME.conf.
  */
 
 #include "daemon/models/models_presets.h"
@@ -18,7 +21,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -32,6 +37,9 @@
 #define PRESETS_MAX 1024 /* most presets in the folder */
 #define PRESET_MAX (64u << 10)
 #define TEXT_MAX (1u << 20)
+
+/* Ends of the names of the texts, and of the former ones during a change. */
+static const char *const texts[][2] = {{".jinja", ".jinja.kept"}, {".system", ".system.kept"}};
 
 struct path {
     char s[1200];
@@ -254,7 +262,6 @@ static int check_template(const char *text, struct err *err) {
 /* Checks that the preset may be made, or replaced. Files with the names of a new preset's texts are
  * the operator's, and other presets may name them; a folder is never overwritten. */
 static int check_place(const struct preset_change *p, struct err *err) {
-    static const char *const texts[] = {".jinja", ".system"};
     const struct path at = path_of(p, ".conf");
     bool there = access(at.s, F_OK) == 0;
     struct dirent **list = NULL;
@@ -267,11 +274,11 @@ static int check_place(const struct preset_change *p, struct err *err) {
     if (there)
         return 0;
     for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
-        if (lstat(path_of(p, texts[i]).s, &st) == 0 && !S_ISDIR(st.st_mode))
+        if (lstat(path_of(p, texts[i][0]).s, &st) == 0 && !S_ISDIR(st.st_mode))
             return err_set_code(err, 400, "not_made", "model",
                                 "the file %.100s%s in the folder of presets belongs to the "
                                 "operator; choose another name",
-                                p->name, texts[i]);
+                                p->name, texts[i][0]);
     int n = scandir(p->own.models, &list, models_is_preset, NULL);
     for (int i = 0; i < n; i++)
         free(list[i]);
@@ -320,6 +327,27 @@ static int preset_write_all(const struct preset_change *p, struct config *c, str
     return preset_write(p, &text, err);
 }
 
+/* Undoes what is left of a change that was not completed: restores the texts that were kept, and
+ * removes those of a preset that was new or was being removed. */
+static void preset_undo(const struct preset_change *p) {
+    const struct path mark = path_of(p, ".conf.checked");
+    static const char *const parts[] = {".conf.checked.new", ".jinja.new", ".system.new"};
+    bool begun = is_made(mark.s), there = access(path_of(p, ".conf").s, F_OK) == 0;
+
+    if (!begun)
+        return;
+    for (size_t i = 0; i < ARRAY_SIZE(texts); i++) {
+        const struct path text = path_of(p, texts[i][0]), kept = path_of(p, texts[i][1]);
+
+        if (rename(kept.s, text.s) < 0 && errno == ENOENT && !there)
+            unlink(text.s);
+        unlink(kept.s); /* where both names were one file, the rename did nothing */
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
+        unlink(path_of(p, parts[i]).s);
+    unlink(mark.s);
+}
+
 /* Ends the change of the text @end. If the preset was not made, restores the former file, or
  * removes the new one if there was none; otherwise removes the former file. */
 static void preset_settle(const struct preset_change *p, const char *end, const char *kept,
@@ -332,11 +360,11 @@ static void preset_settle(const struct preset_change *p, const char *end, const 
 }
 
 static int preset_make_file(const struct preset_change *p, struct err *err) {
-    static const char *const texts[][2] = {{".jinja", ".jinja.kept"}, {".system", ".system.kept"}};
+    const struct path mark = path_of(p, ".conf.checked");
     CLEANUP(config_deinit) struct config c = {0};
     bool there[ARRAY_SIZE(texts)];
 
-    TRY(check_name(p->name, err));
+    preset_undo(p);
     TRY(check_place(p, err));
     TRY(check_template(p->template, err));
     TRY(config_clone(&c, &p->base));
@@ -346,19 +374,57 @@ static int preset_make_file(const struct preset_change *p, struct err *err) {
         there[i] =
             link(path_of(p, texts[i][0]).s, path_of(p, texts[i][1]).s) == 0 || errno != ENOENT;
     }
-    int r = preset_write_all(p, &c, err);
+    int r = preset_write_file(mark.s, MADE, strlen(MADE));
+    r = r < 0 ? cannot_write(mark.s, r, err) : preset_write_all(p, &c, err);
     for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
         preset_settle(p, texts[i][0], texts[i][1], there[i], r == 0);
+    if (r < 0)
+        unlink(mark.s);
     return r;
 }
 
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 
-int preset_make(const struct preset_change *p, struct err *err) {
-    pthread_mutex_lock(&one_at_a_time);
-    int r = preset_make_file(p, err);
-    pthread_mutex_unlock(&one_at_a_time);
+/* Locks the folder against other daemons, tries @n times. Returns the descriptor that holds the
+ * lock, or -errno: -EWOULDBLOCK if another one changes presets. */
+static int preset_lock(const char *folder, int n) {
+    const struct timespec pause = {.tv_nsec = 50000000};
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
+    if (fd < 0)
+        return -errno;
+    while (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
+        if (--n <= 0) {
+            close(fd);
+            return -EWOULDBLOCK;
+        }
+        nanosleep(&pause, NULL);
+    }
+    return fd; /* also where the file system has no locks */
+}
+
+/* Calls @change while no other thread and no other daemon changes presets. */
+static int preset_alone(int (*change)(const struct preset_change *, struct err *),
+                        const struct preset_change *p, struct err *err) {
+    int r = 0;
+
+    pthread_mutex_lock(&one_at_a_time);
+    int fd = preset_lock(p->own.models, 40);
+    if (fd == -EWOULDBLOCK)
+        r = err_set_code(err, 503, "busy", "model", "Another daemon changes the presets.");
+    else
+        r = change(p, err);
+    if (fd >= 0)
+        close(fd);
+    pthread_mutex_unlock(&one_at_a_time);
+    return r;
+}
+
+int preset_make(const struct preset_change *p, struct err *err) {
+    int r = check_name(p->name, err);
+
+    if (r == 0)
+        r = preset_alone(preset_make_file, p, err);
     if (*err->message && !err->status)
         err->status = 400; /* a value that the options refuse */
     return r;
@@ -373,16 +439,40 @@ static int remove_files(const struct preset_change *p, struct err *err) {
         return err_set_code(err, 400, "not_made", "model",
                             "model '%.100s' belongs to the operator; a client cannot delete it",
                             p->name);
-    if (unlink(conf.s) < 0)
+    preset_undo(p);
+    for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
+        unlink(path_of(p, texts[i][1]).s);
+    if (rename(conf.s, path_of(p, ".conf.checked").s) < 0)
         return cannot_write(conf.s, -errno, err);
-    unlink(path_of(p, ".jinja").s);
-    unlink(path_of(p, ".system").s);
+    preset_undo(p);
     return 0;
 }
 
 int preset_remove(const struct preset_change *p, struct err *err) {
-    pthread_mutex_lock(&one_at_a_time);
-    int r = remove_files(p, err);
-    pthread_mutex_unlock(&one_at_a_time);
-    return r;
+    return preset_alone(remove_files, p, err);
+}
+
+/* Implements the filter of scandir() for the files that tell of a change. */
+static int preset_is_mark(const struct dirent *e) {
+    size_t n = strlen(e->d_name), n_end = strlen(".conf.checked");
+
+    return n > n_end && n <= n_end + NAME_LEN_MAX &&
+           strcmp(e->d_name + n - n_end, ".conf.checked") == 0;
+}
+
+void presets_recover(const struct config *own) {
+    struct preset_change p = {.own = *own};
+    struct dirent **list = NULL;
+    int fd = preset_lock(own->models, 1);
+    int n = fd < 0 ? 0 : scandir(own->models, &list, preset_is_mark, NULL);
+
+    for (int i = 0; i < n; i++) {
+        p.name = list[i]->d_name;
+        p.name[strlen(p.name) - strlen(".conf.checked")] = 0;
+        preset_undo(&p);
+        free(list[i]);
+    }
+    free(list);
+    if (fd >= 0)
+        close(fd);
 }

@@ -4,10 +4,14 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <ftw.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "daemon/models/models_find.h"
@@ -436,5 +440,115 @@ Test(presets, there_are_at_most_1024) {
     p.name = "more";
     cr_expect_lt(preset_make(&p, &err), 0);
     cr_expect(strstr(err.message, "1024 presets, which is the limit"), "%s", err.message);
+    drop(&p);
+}
+
+/* Returns true if the stopped process begins a call that changes files. */
+static bool changes_files(pid_t pid) {
+    static const long calls[] = {SYS_renameat, SYS_renameat2, SYS_unlinkat, SYS_linkat,
+                                 SYS_openat,   SYS_write,
+#ifdef SYS_rename
+                                 SYS_rename,   SYS_unlink,    SYS_link
+#endif
+    };
+    struct __ptrace_syscall_info info = {0};
+
+    if (ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof(info), &info) < 0 ||
+        info.op != PTRACE_SYSCALL_INFO_ENTRY)
+        return false;
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+        if ((long)info.entry.nr == calls[i])
+            return true;
+    return false;
+}
+
+/* Changes a preset in a process that is killed before its call @n that changes files. Returns true
+ * if it ended before. */
+static bool killed_at(int n, int (*act)(const struct preset_change *, struct err *),
+                      const struct preset_change *p) {
+    struct err err = {0};
+    int status;
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+        raise(SIGSTOP);
+        _exit(act(p, &err) == 0 ? 0 : 1);
+    }
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    if (ptrace(PTRACE_SETOPTIONS, pid, NULL, PTRACE_O_TRACESYSGOOD) < 0)
+        cr_skip_test("processes cannot be traced here");
+    while (WIFSTOPPED(status) && n > 0) {
+        cr_assert_eq(ptrace(PTRACE_SYSCALL, pid, NULL, NULL), 0);
+        cr_assert_eq(waitpid(pid, &status, 0), pid);
+        n -= WIFSTOPPED(status) && changes_files(pid);
+    }
+    if (WIFSTOPPED(status)) {
+        kill(pid, SIGKILL);
+        waitpid(pid, &status, 0);
+        return false;
+    }
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%x", (unsigned)status);
+    return true;
+}
+
+/* Returns the sampling, the system message and the template of "mine". */
+static const char *mine(void) {
+    static char out[300];
+    const char *conf = text_of("presets/mine.conf"), *text;
+    bool hot = conf && strstr(conf, "temperature=1");
+
+    if (!conf)
+        return text_of("presets/mine.system") || text_of("presets/mine.jinja") ? "rest" : "none";
+    text = text_of("presets/mine.system");
+    size_t n =
+        (size_t)snprintf(out, sizeof(out), "%s %s ", hot ? "hot" : "cold", text ? text : "lost");
+    text = text_of("presets/mine.jinja");
+    snprintf(out + n, sizeof(out) - n, "%s", text ? text : "lost");
+    return out;
+}
+
+/* Kills a daemon before each call of a change that changes files. Afterwards the preset is the one from before or
+ * the new one as a whole, and the name can be used. */
+static void check_kills(struct preset_change *old, struct preset_change *p,
+                        int (*act)(const struct preset_change *, struct err *), const char *before,
+                        const char *after) {
+    int n_before = 0, n_after = 0;
+    bool ended = false;
+
+    for (int n = 1; !ended; n++) {
+        struct err err = {0};
+
+        preset_remove(p, &err);
+        err = (struct err){0};
+        if (old)
+            cr_assert_eq(preset_make(old, &err), 0, "%s", err.message);
+        cr_assert_str_eq(mine(), before);
+        ended = killed_at(n, act, p);
+        presets_recover(&own);
+        const char *is = mine();
+        n_before += strcmp(is, before) == 0;
+        n_after += strcmp(is, after) == 0;
+        cr_assert_eq(n_before + n_after, n, "stop %d: %s", n, is);
+        cr_assert_null(text_of("presets/mine.conf.checked"), "stop %d", n);
+        cr_assert_eq(preset_make(p, &err), 0, "stop %d: %s", n, err.message);
+        cr_assert_null(text_of("presets/mine.system.kept"), "stop %d", n);
+    }
+    cr_expect(n_before > 5 && n_after > 0, "%d %d", n_before, n_after);
+}
+
+Test(presets, a_kill_during_a_change_leaves_the_old_one_or_the_new_one) {
+    struct preset_change old = change(), p = change();
+
+    old.sampling = "temperature=0";
+    old.system = "old";
+    old.template = "{{ 1 }}";
+    p.sampling = "temperature=1";
+    p.system = "new";
+    p.template = "{{ 2 }}";
+    check_kills(&old, &p, preset_make, "cold old {{ 1 }}", "hot new {{ 2 }}");
+    check_kills(NULL, &p, preset_make, "none", "hot new {{ 2 }}");
+    check_kills(&old, &p, preset_remove, "cold old {{ 1 }}", "none");
+    drop(&old);
     drop(&p);
 }
