@@ -31,9 +31,9 @@ bool cli_double(const char *text, double min, double max, double *out);
  * *out. */
 int cli_read_file(const char *path, size_t max, char **out, size_t *len);
 
-/* Writes @len bytes to @path; with @sync waits until they are on the disk. A file has either its old
- * or its new content, by renaming a new one, and keeps its mode; a device or pipe is written to.
- * Returns 0 or -errno. */
+/* Writes @len bytes to @path; with @sync waits until they are on the disk. A file has either its
+ * old or its new content, by renaming a new one, and keeps its mode; a device or pipe is written
+ * to. Returns 0 or -errno. */
 int cli_write_file(const char *path, mode_t mode, const void *data, size_t len, bool sync);
 
 /* Returns whether the host of @url is this machine: localhost, [::1] or an address 127.x.x.x. */

@@ -19,6 +19,13 @@ static bool launch_file_beside(char out[PATH_MAX], const char *path, const char 
     return (size_t)snprintf(out, PATH_MAX, "%s%s", path, end) < PATH_MAX;
 }
 
+/* Notes in the file @by what @path gets, and writes it. */
+static int launch_file_note(const char *by, const char *path, const char *text, size_t len,
+                            mode_t mode) {
+    TRY(cli_write_file(by, 0600, text, len, true));
+    return cli_write_file(path, mode, text, len, true);
+}
+
 int launch_file_write(const char *path, const char *text, size_t len) {
     char before[PATH_MAX], by[PATH_MAX];
     CLEANUP(freep) char *old = NULL;
@@ -35,9 +42,7 @@ int launch_file_write(const char *path, const char *text, size_t len) {
         TRY(cli_read_file(path, FILE_MAX, &old, &old_len));
         TRY(cli_write_file(before, st.st_mode & 0777, old, old_len, true));
     }
-    int r = cli_write_file(by, 0600, text, len, true);
-    if (r == 0)
-        r = cli_write_file(path, st.st_mode & 0777, text, len, true);
+    int r = launch_file_note(by, path, text, len, st.st_mode & 0777);
     if (r < 0) { /* nothing was changed that an undo could restore */
         unlink(by);
         unlink(before);
