@@ -7,7 +7,7 @@
  * restored if the preset is refused. Changes wait for each other because changes of one preset use
  * the same names.
  *
- * NAME.conf.checked is there from before the first text is written until it gets the name NAME.conf.
+ * Before the first text is written, there is NAME.conf.checked, until it gets the name NAME.conf.
  * So if a daemon was killed meanwhile, that file tells that the texts are not those of NAME.conf.
  */
 
@@ -341,7 +341,7 @@ static void preset_undo(const struct preset_change *p) {
 
         if (rename(kept.s, text.s) < 0 && errno == ENOENT && !there)
             unlink(text.s);
-        unlink(kept.s); /* where both names were one file, the rename did nothing */
+        unlink(kept.s); /* remains if both names were one file */
     }
     for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
         unlink(path_of(p, parts[i]).s);
@@ -375,7 +375,10 @@ static int preset_make_file(const struct preset_change *p, struct err *err) {
             link(path_of(p, texts[i][0]).s, path_of(p, texts[i][1]).s) == 0 || errno != ENOENT;
     }
     int r = preset_write_file(mark.s, MADE, strlen(MADE));
-    r = r < 0 ? cannot_write(mark.s, r, err) : preset_write_all(p, &c, err);
+    if (r < 0)
+        cannot_write(mark.s, r, err);
+    else
+        r = preset_write_all(p, &c, err);
     for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
         preset_settle(p, texts[i][0], texts[i][1], there[i], r == 0);
     if (r < 0)
@@ -386,7 +389,7 @@ static int preset_make_file(const struct preset_change *p, struct err *err) {
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 
 /* Locks the folder against other daemons, tries @n times. Returns the descriptor that holds the
- * lock, or -errno: -EWOULDBLOCK if another one changes presets. */
+ * lock, if the file system has locks, or -errno: -EWOULDBLOCK if another one changes presets. */
 static int preset_lock(const char *folder, int n) {
     const struct timespec pause = {.tv_nsec = 50000000};
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -400,7 +403,7 @@ static int preset_lock(const char *folder, int n) {
         }
         nanosleep(&pause, NULL);
     }
-    return fd; /* also where the file system has no locks */
+    return fd;
 }
 
 /* Calls @change while no other thread and no other daemon changes presets. */
@@ -420,11 +423,14 @@ static int preset_alone(int (*change)(const struct preset_change *, struct err *
     return r;
 }
 
-int preset_make(const struct preset_change *p, struct err *err) {
-    int r = check_name(p->name, err);
+static int preset_make_named(const struct preset_change *p, struct err *err) {
+    TRY(check_name(p->name, err));
+    return preset_alone(preset_make_file, p, err);
+}
 
-    if (r == 0)
-        r = preset_alone(preset_make_file, p, err);
+int preset_make(const struct preset_change *p, struct err *err) {
+    int r = preset_make_named(p, err);
+
     if (*err->message && !err->status)
         err->status = 400; /* a value that the options refuse */
     return r;

@@ -25,8 +25,8 @@ enum { PRESET_NONE = 1 }; /* answer of preset_remove() */
 
 /* Writes the preset and the files of its texts. Returns 0, or -errno with @err. */
 int preset_make(const struct preset_change *p, struct err *err);
-/* Undoes the changes during which a daemon was killed; they would leave the texts of one preset with
- * the options of another. Does nothing while another daemon changes presets of the folder. */
+/* Undoes the changes during which a daemon was killed, so that no preset has the texts of
+ * another. Does nothing while another daemon changes presets of the folder. */
 void presets_recover(const struct config *own);
 /* Removes the preset and the files of its texts. Returns 0; PRESET_NONE: no preset has the name; or
  * -errno with @err. */

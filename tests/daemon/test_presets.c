@@ -508,8 +508,8 @@ static const char *mine(void) {
     return out;
 }
 
-/* Kills a daemon before each call of a change that changes files. Afterwards the preset is the one from before or
- * the new one as a whole, and the name can be used. */
+/* Kills a daemon before each call of a change that changes files. Afterwards the preset is the one
+ * from before or the new one as a whole, and the name can be used. */
 static void check_kills(struct preset_change *old, struct preset_change *p,
                         int (*act)(const struct preset_change *, struct err *), const char *before,
                         const char *after) {
