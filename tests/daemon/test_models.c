@@ -292,7 +292,7 @@ Test(models, a_load_that_nobody_waits_for_can_be_called_off, .timeout = 60) {
     busy->model->n_running = 0;
 }
 
-/* The file system may not answer when a model is loaded again, swapped, or its file was replaced. */
+/* The file system may not answer when a model is loaded again, swapped, or its file replaced. */
 Test(models, only_threads_look_at_files, .timeout = 60) {
     struct served *s = find("a"), *next;
     struct err err = {0};
