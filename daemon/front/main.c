@@ -86,7 +86,7 @@ static int front_fail(const struct err *err, int r) {
 /* ---- stopping ---- */
 
 /* Stops waiting for the parts. While a transaction is under way, only the deadline does. */
-static void on_late(uv_timer_t *t) {
+static void front_on_late(uv_timer_t *t) {
     struct front *f = the_front((uv_handle_t *)t);
 
     if (!api_can_save_state(f->api))
@@ -101,7 +101,7 @@ static void front_close_all(struct front *f) {
         return;
     f->closing = true;
     deadline_set(CLOSE_MS, f->exit_code);
-    uv_timer_start(&f->late, on_late, LATE_MS, LATE_MS / 40);
+    uv_timer_start(&f->late, front_on_late, LATE_MS, LATE_MS / 40);
     upgrade_close(f->upgrade);
     takeover_close();
     api_close(f->api);
@@ -552,7 +552,7 @@ static int front_serve(struct front *f) {
         r = EXIT_AGAIN;
     if (f->gave_up) {
         log_event(WLOG_WARN, "stopped", "at_limit=yes");
-        quick_exit(r); /* exit() would wait for the threads */
+        quick_exit(r); /* since exit() would wait for the threads */
     }
     uv_close((uv_handle_t *)&f->late, NULL);
     uv_run(&f->loop, UV_RUN_DEFAULT);

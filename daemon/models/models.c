@@ -299,7 +299,7 @@ static int start_worker(struct served *s) {
 
 /* Reads the files of the model into s->opened, and what was kept for it. On any thread. */
 static int models_read_files(struct served *s, struct err *err) {
-    s->seen = models_file_state(s->config.model); /* of this file or of one before it */
+    s->seen = models_file_state(s->config.model);
     TRY(front_model_open(s->opened, &s->config, &s->room, err));
     s->experts_fd = expert_file_read(s->opened->print);
     return 0;

@@ -19,7 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static bool is_away(const char *path) {
+static bool dead_mount_is_away(const char *path) {
     const char *mount = getenv("WEFT_DEAD_MOUNT");
     char file[4096];
 
@@ -29,15 +29,15 @@ static bool is_away(const char *path) {
     return syscall(SYS_access, file, F_OK) == 0;
 }
 
-static void wait_for(const char *path) {
-    while (is_away(path))
+static void dead_mount_wait(const char *path) {
+    while (dead_mount_is_away(path))
         usleep(10000);
 }
 
 static int dead_mount_open(const char *path, int flags, va_list ap) {
     int mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(ap, int) : 0;
 
-    wait_for(path);
+    dead_mount_wait(path);
     return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
@@ -60,11 +60,11 @@ int open64(const char *path, int flags, ...) {
 }
 
 int stat(const char *path, struct stat *out) {
-    wait_for(path);
+    dead_mount_wait(path);
     return fstatat(AT_FDCWD, path, out, 0);
 }
 
 int stat64(const char *path, struct stat64 *out) {
-    wait_for(path);
+    dead_mount_wait(path);
     return fstatat64(AT_FDCWD, path, out, 0);
 }
