@@ -30,7 +30,7 @@ struct args_pairs {
     const char *host;
     uint64_t port, context, parallel;
     bool has_port, has_context, unified, tls;
-    /* this command line has one of a pair */
+    /* one of a pair is on this command line */
     bool names_address, names_context;
 };
 

@@ -15,7 +15,7 @@
 #define NAME_MAX_BYTES 64
 
 enum variable_kind {
-    /* its value is that of `option` */
+    /* value of `option` */
     VARIABLE_VALUE,
     /* stands for `option` if it is on */
     VARIABLE_FLAG,
