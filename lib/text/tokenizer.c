@@ -33,13 +33,18 @@ static int read_kind(struct tokenizer *t, const struct gguf *g, struct err *err)
 }
 
 /* Finds the tokens <0x00> to <0xFF>, which spell single bytes. Those of a published tokenizer have
- * their type. */
+ * their type; in GGUF files they may be normal ones. A special token of such a text spells nothing:
+ * a user's text would write it. */
 static void find_fallback(struct tokenizer *t) {
     for (unsigned b = 0; b < 256; b++) {
         char text[8];
+        uint32_t id;
 
         snprintf(text, sizeof(text), "<0x%02X>", b);
-        t->byte_token[b] = t->published ? TOKEN_NONE : vocab_find(&t->vocab, text, 6);
+        t->byte_token[b] = TOKEN_NONE;
+        id = vocab_find(&t->vocab, text, 6);
+        if (!t->published && id != TOKEN_NONE && vocab_is_mergeable(&t->vocab, id))
+            t->byte_token[b] = id;
     }
     /* A token of another type may have the same text. */
     for (uint32_t id = 0; id < t->vocab.n; id++) {

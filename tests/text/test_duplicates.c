@@ -158,6 +158,23 @@ Test(text_duplicates, bytes_stay_bytes) {
     tokens_deinit(&got);
 }
 
+/* A special token that looks like a byte spells nothing: a user's text would write it. */
+Test(text_duplicates, special_tokens_are_no_bytes) {
+    static const uint8_t types[] = {TOKEN_USER, TOKEN_CONTROL, TOKEN_UNKNOWN};
+
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
+        begin(&kinds[2]);
+        int32_t id = find("<0xC3>");
+
+        tiny.type[id] = types[i];
+        CLEANUP(tokenizer_freep) struct tokenizer *t = finish(&kinds[2]);
+        struct tokens got = expect_encode(t, "\xC3", 1, 0);
+
+        cr_expect_not(has(&got, id), "type %d", types[i]);
+        tokens_deinit(&got);
+    }
+}
+
 Test(text_duplicates, the_duplicates_of_ends_are_bounded) {
     struct tokenizer *t = NULL;
     struct gguf_writer w;
