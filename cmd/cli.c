@@ -174,14 +174,17 @@ static int cli_replace_file(const char *path, const struct stat *old, mode_t mod
 }
 
 int cli_write_file(const char *path, mode_t mode, const void *data, size_t len, bool sync) {
-    CLEANUP(freep) char *target = realpath(path, NULL); /* a link stays one */
+    CLEANUP(freep) char *target = NULL;
     struct stat st;
 
-    if (!target)
+    if (stat(path, &st) < 0)
         return cli_replace_file(path, NULL, mode, data, len, sync);
-    if (stat(target, &st) == 0 && S_ISREG(st.st_mode))
+    if (S_ISREG(st.st_mode))
+        target = realpath(path, NULL); /* a link stays one */
+    if (target)
         return cli_replace_file(target, &st, mode, data, len, sync);
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    /* no file, or one without a name, as behind /dev/stdout: realpath() fails for pipes, too */
+    int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
     return fd < 0 ? -errno : cli_write_and_close(fd, data, len, sync);
 }
 

@@ -160,6 +160,11 @@ def test_words_per_token_is_found_out_and_missing_usage_is_said():
         out, err = run("serve", "--url", s.url, "--clients", 1, "--requests", 1, "--output-tokens", 9, "--json", "-")
         d = json.loads(out)
         assert d["output_tokens"] == 9 and d["output_tokens_counted_as_pieces"] and "does not count" in err
+        # A link to a pipe, as /dev/stdout is one.
+        link = os.path.join(FOLDER.name, "stdout")
+        os.symlink("/proc/self/fd/1", link)
+        out, _ = run("serve", "--url", s.url, "--clients", 1, "--requests", 1, "--output-tokens", 9, "--json", link)
+        assert '"output_tokens": 9' in out and os.path.islink(link), out
 
 
 def test_options_reach_the_server():
