@@ -56,6 +56,20 @@ bool launch_file_is_changed(const char *path) {
     return launch_file_beside(by, path, ".by-weft") && access(by, F_OK) == 0;
 }
 
+/* Gives @path the content of the file @before, which is removed. If there is none, @path was new and
+ * is removed. A link stays one. Returns 0 or -errno. */
+static int launch_file_restore(const char *path, const char *before) {
+    CLEANUP(freep) char *old = NULL;
+    size_t n_old = 0;
+    int r = cli_read_file(before, FILE_MAX, &old, &n_old);
+
+    if (r == -ENOENT)
+        return unlink(path) < 0 ? -errno : 0;
+    TRY(r);
+    TRY(cli_write_file(path, 0600, old, n_old, true));
+    return unlink(before) < 0 ? -errno : 0;
+}
+
 int launch_file_undo(const char *path) {
     char before[PATH_MAX], by[PATH_MAX];
     CLEANUP(freep) char *now = NULL, *ours = NULL;
@@ -68,8 +82,7 @@ int launch_file_undo(const char *path) {
     TRY(cli_read_file(path, FILE_MAX, &now, &n_now));
     if (n_now != n_ours || memcmp(now, ours, n_now) != 0)
         return -EBUSY;
-    if (rename(before, path) < 0 && (errno != ENOENT || unlink(path) < 0))
-        return -errno;
+    TRY(launch_file_restore(path, before));
     return unlink(by) < 0 ? -errno : 0;
 }
 

@@ -269,6 +269,23 @@ def test_what_was_changed_since_is_left_alone():
     assert r.returncode == 1 and "changed after weftctl wrote it" in r.stderr and os.path.exists(path), r
 
 
+def test_a_link_to_settings_stays_one():
+    fresh()
+    path, kept = os.path.join(HOME, ".claude/settings.json"), os.path.join(HOME, "dotfiles/claude.json")
+    for at in path, kept:
+        os.makedirs(os.path.dirname(at))
+    with open(kept, "w") as file:
+        file.write('{"theme": "dark"}')
+    os.symlink(kept, path)
+    assert launch("claude", "--write", "--model", "m").returncode == 0
+    with open(kept) as file:
+        assert json.load(file)["env"]["ANTHROPIC_BASE_URL"] and os.path.islink(path)
+    assert launch("claude", "--undo").returncode == 0
+    with open(kept) as file:
+        assert file.read() == '{"theme": "dark"}' and os.path.islink(path)
+    assert sorted(files()) == [".claude/settings.json", "dotfiles/claude.json"], files()
+
+
 def test_a_file_that_is_not_plain_json_is_not_touched():
     fresh()
     path = os.path.join(HOME, ".config/opencode/opencode.json")
