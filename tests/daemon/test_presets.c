@@ -463,9 +463,9 @@ static bool changes_files(pid_t pid) {
 }
 
 /* Changes a preset in a process that is killed before its call @n that changes files. Returns true
- * if it ended before. */
+ * if it ended before, which it does with @code: 1 if the change is refused. */
 static bool killed_at(int n, int (*act)(const struct preset_change *, struct err *),
-                      const struct preset_change *p) {
+                      const struct preset_change *p, int code) {
     struct err err = {0};
     int status;
     pid_t pid = fork();
@@ -488,7 +488,7 @@ static bool killed_at(int n, int (*act)(const struct preset_change *, struct err
         waitpid(pid, &status, 0);
         return false;
     }
-    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%x", (unsigned)status);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == code, "%x", (unsigned)status);
     return true;
 }
 
@@ -524,7 +524,7 @@ static void check_kills(struct preset_change *old, struct preset_change *p,
         if (old)
             cr_assert_eq(preset_make(old, &err), 0, "%s", err.message);
         cr_assert_str_eq(mine(), before);
-        ended = killed_at(n, act, p);
+        ended = killed_at(n, act, p, 0);
         presets_recover(&own);
         const char *is = mine();
         n_before += strcmp(is, before) == 0;
@@ -549,6 +549,31 @@ Test(presets, a_kill_during_a_change_leaves_the_old_one_or_the_new_one) {
     check_kills(&old, &p, preset_make, "cold old {{ 1 }}", "hot new {{ 2 }}");
     check_kills(NULL, &p, preset_make, "none", "hot new {{ 2 }}");
     check_kills(&old, &p, preset_remove, "cold old {{ 1 }}", "none");
+    drop(&old);
+    drop(&p);
+}
+
+Test(presets, a_kill_during_a_refused_change_leaves_the_old_one) {
+    struct preset_change old = change(), p = change();
+    bool ended = false;
+    int n;
+
+    old.sampling = "temperature=0";
+    old.system = "old";
+    old.template = "{{ 1 }}";
+    p.system = "new";
+    p.template = "{{ 2 }}";
+    set(&p.base, "model", "a #1.gguf"); /* is refused when the file is read, behind the texts */
+    for (n = 1; !ended; n++) {
+        struct err err = {0};
+
+        cr_assert_eq(preset_make(&old, &err), 0, "%s", err.message);
+        ended = killed_at(n, preset_make, &p, 1);
+        presets_recover(&own);
+        cr_assert_str_eq(mine(), "cold old {{ 1 }}", "stop %d: %s", n, mine());
+        cr_assert_null(text_of("presets/mine.conf.checked"), "stop %d", n);
+    }
+    cr_expect_gt(n, 10);
     drop(&old);
     drop(&p);
 }
