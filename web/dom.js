@@ -71,7 +71,7 @@ export function short(n) {
   if (!Number.isFinite(n)) return "–";
   const units = ["", " k", " M", " G", " T"];
   let i = 0;
-  while (Math.abs(n) >= (i ? 1000 : 10000) && i < units.length - 1) {
+  while (Math.abs(n) >= (i ? 999.5 : 10000) && i < units.length - 1) { // 999.5 would be rounded to "1,000"
     n /= 1000;
     i++;
   }

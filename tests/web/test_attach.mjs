@@ -171,6 +171,7 @@ test("what is known of a model", () => {
   assert.equal(describe(undefined), "");
   const size = (n_params) => describe({ id: "m", meta: { n_params } });
   assert.deepEqual([1_705_000, 7_615_616_512, 1_040_000_000_000].map(size), ["1.7 M parameters", "7.6 B parameters", "1.0 T parameters"]);
+  assert.deepEqual([999_499, 999_500, 999_900_000].map(size), ["999 k parameters", "1.0 M parameters", "1.0 B parameters"]);
 });
 
 console.log(`1..${tests.length}`);
