@@ -44,7 +44,8 @@ static void gemma3n_read_sparsity(struct binder *b, uint32_t n_layer, float *out
 static void gemma3n_read_plan(struct binder *b, struct model_shape *s, struct plan *p) {
     uint32_t n = s->n_layer, shared = n > OWN_KEYS ? n - OWN_KEYS : 0, active = 0;
 
-    meta_u32_layers(b, "feed_forward_length", 1, 1u << 20, n, p->n_ff);
+    /* one gate has no standard deviation */
+    meta_u32_layers(b, "feed_forward_length", 2, 1u << 20, n, p->n_ff);
     meta_u32(b, "attention.sliding_window", 1, 1u << 26, &p->window);
     window_read(b, n, 5, p->in_window, &p->window);
     gemma3n_read_sparsity(b, n, p->sparsity);

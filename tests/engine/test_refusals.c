@@ -280,6 +280,7 @@ Test(refusals, numbers_of_llama4_and_gemma3n) {
         {"interleave_moe_layer_step", 0, 3, "blk.1.ffn_gate.weight"},
     };
     static const struct change streams[] = {
+        {"feed_forward_length", 0, 1, "'gemma3n.feed_forward_length'"},
         {"attention.sliding_window", 0, 0, "'gemma3n.attention.sliding_window'"},
         {"attention.shared_kv_layers", 0, 4, "4 layers share keys, but the two before"},
         {"attention.shared_kv_layers", 0, 25, "25 layers share keys, but the two before"},
