@@ -58,7 +58,7 @@ enum glu {
     GLUS
 };
 
-/* Least mean square to which streams are scaled (ALT_BEGIN, ALT_END). */
+/* Least mean square by which a product is scaled to another's length (ALT_BEGIN, ALT_END). */
 #define ALT_LEAST 1e-5
 
 /* Parameters of xIELU (Huang and Schlag 2024). */

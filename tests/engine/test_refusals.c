@@ -451,6 +451,26 @@ Test(refusals, large_places_in_a_block_weigh_like_small_ones) {
     copy_close(&c);
 }
 
+/* The streams of an embedding that is nearly zero are as short as it is. */
+Test(refusals, a_short_embedding_has_short_streams) {
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    struct err err;
+    struct copy c;
+
+    copy_open(&c, "gemma3n");
+    cr_assert_eq(gguf_open(&file, c.path, &err), 0);
+    const struct tensor *t = gguf_find(file, "token_embd.weight");
+    cr_assert(t && t->format->type == TENSOR_F32);
+    for (size_t k = 0; k < t->row_bytes; k += 4) /* of token 7, the first */
+        put_f32(&c, t->file_offset + 7 * t->row_bytes + k, k % 8 ? 1e-5f : -2e-5f);
+    struct driver_out plain = sample(&c, "reference", 1), fast = sample(&c, "cpu", 1);
+
+    cr_expect_eq(plain.token, fast.token);
+    cr_expect_float_eq(plain.logprob, fast.logprob, 1e-3f, "%g, %g", (double)plain.logprob,
+                       (double)fast.logprob);
+    copy_close(&c);
+}
+
 /* The key replaces another one; without that, all of a head is rotated. */
 Test(refusals, a_layer_is_no_block_that_the_file_does_not_have) {
     static const char key[] = "deepseek4.rope.dimension_count";

@@ -9,13 +9,17 @@
 #include "engine/reference/reference.h"
 #include "engine/sinkhorn.h"
 
-/* Returns the length of @x divided by sqrt(n), at least that of a vector without direction. */
-static double alt_length(const float *x, size_t n) {
+static double alt_mean_square(const float *x, size_t n) {
     double sum = 0;
 
     for (size_t i = 0; i < n; i++)
         sum += (double)x[i] * (double)x[i];
-    return sqrt(MAX(sum / (double)n, ALT_LEAST));
+    return sum / (double)n;
+}
+
+/* Returns the factor that scales @y to the length of @x. */
+static double alt_scale(const float *x, const float *y, size_t n) {
+    return sqrt(alt_mean_square(x, n) / MAX(alt_mean_square(y, n), ALT_LEAST));
 }
 
 int ref_alt_begin(struct step *s, const struct model_op *op) {
@@ -29,7 +33,7 @@ int ref_alt_begin(struct step *s, const struct model_op *op) {
         for (size_t r = 0; r < n_rows; r++) {
             const float *x = b->act[ACT_X] + r * n, *y = i ? b->mixed + r * n : x;
             float *to = b->act[ACT_S] + (r * n_stream + i) * n;
-            double by = i ? alt_length(x, n) / alt_length(y, n) : 1;
+            double by = i ? alt_scale(x, y, n) : 1;
 
             for (size_t j = 0; j < n; j++)
                 to[j] = (float)((double)y[j] * by);
@@ -117,7 +121,7 @@ int ref_alt_end(struct step *s, const struct model_op *op) {
         ref_linear(b, op->w[i - 1], NULL, b->normed, n_rows, b->mixed);
         for (size_t r = 0; r < n_rows; r++) {
             const float *y = b->mixed + r * n;
-            double by = alt_length(b->act[ACT_S] + r * n_stream * n, n) / alt_length(y, n);
+            double by = alt_scale(b->act[ACT_S] + r * n_stream * n, y, n);
 
             for (size_t j = 0; j < n; j++)
                 b->act[ACT_X][r * n + j] += (float)((double)y[j] * by);
