@@ -68,6 +68,8 @@ static bool mla_in_keeps(const struct model_shape *s, int i) {
 static const char *qkv_lacks(const struct model_shape *s, const struct model_op *op) {
     const char *what = heads_lack(s, &op->heads);
 
+    if (op->qkv.temper.ahead)
+        return "temperatures that begin ahead";
     if (what || !op->qkv.gated)
         return what;
     if (op->bias[0])
@@ -115,6 +117,8 @@ static const char *gate_up_lacks(const struct model_shape *s, const struct model
         return "FFNs with xIELU";
     if (!op->w[1])
         return "GELU without gates";
+    if (op->ffn.sparsity > 0)
+        return "FFNs with sparse gates";
     return load_has_relu_gates(op) ? "FFNs with rectified gates" : NULL;
 }
 

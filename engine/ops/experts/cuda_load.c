@@ -41,6 +41,8 @@ const char *experts_lacks(const struct model_shape *s, const struct model_op *op
 
     if (!what && op->post_norm && !op->branch)
         what = "experts with a norm behind them";
+    if (!what && op->ffn.early)
+        what = "experts whose inputs are weighed";
     return what ? what : shared_lacks(s, op);
 }
 
