@@ -13,6 +13,7 @@ import tempfile
 LIBRARY = "zlib1g"
 LINKED = "libpng-dev"  # into the archive's programs
 VERSION = re.search(r"version: '(.*)'", (pathlib.Path(sys.argv[1]) / "meson.build").read_text())[1]
+BACKEND = b"weft-cuda.so of the programs"
 PROGRAMS = f"weft-{VERSION}-linux-x86_64"
 
 
@@ -29,17 +30,31 @@ def make_package(folder):
     assert done.returncode == 0, done.stderr
 
 
+def make_backend(folder, content):
+    """The package weft-cuda beside the other one."""
+    root = folder / "backend"
+    (root / "DEBIAN").mkdir(parents=True, exist_ok=True)
+    (root / "DEBIAN/control").write_text(f"Package: weft-cuda\nVersion: {VERSION}\nArchitecture: amd64\n"
+                                         "Maintainer: a <a@b.invalid>\nDepends: weft\nDescription: a package\n")
+    library = root / "usr/lib/weft/weft-cuda.so"
+    library.parent.mkdir(parents=True, exist_ok=True)
+    library.write_bytes(content)
+    done = run("dpkg-deb", "--root-owner-group", "-b", root, folder / f"weft-cuda_{VERSION}_amd64.deb")
+    assert done.returncode == 0, done.stderr
+
+
 def make_programs(folder):
     folder.mkdir()
+    contents = {"share/licenses/versions": f"{LINKED} 9.8.7\n".encode(), "bin/weft-cuda.so": BACKEND}
     with tarfile.open(folder / f"{PROGRAMS}.tar.gz", "w:gz") as archive:
-        header = tarfile.TarInfo(f"{PROGRAMS}/share/licenses/versions")
-        text = f"{LINKED} 9.8.7\n".encode()
-        header.size = len(text)
-        archive.addfile(header, io.BytesIO(text))
+        for name, content in contents.items():
+            header = tarfile.TarInfo(f"{PROGRAMS}/{name}")
+            header.size = len(content)
+            archive.addfile(header, io.BytesIO(content))
 
 
-def release(clone, debs, out):
-    return run(clone / "packaging/release", "--debs", debs, "--programs", debs / "programs", out)
+def release(clone, debs, out, *options):
+    return run(clone / "packaging/release", *options, "--debs", debs, "--programs", debs / "programs", out)
 
 
 def check_files(clone, out):
@@ -72,6 +87,19 @@ def check_list(out):
     assert by_name[LIBRARY]["version"] == version and by_name[LIBRARY]["licenses"], by_name[LIBRARY]
     refs = {c["bom-ref"] for c in parts["components"]} | {"weft"}
     assert all(d["ref"] in refs and set(d["dependsOn"]) <= refs for d in parts["dependencies"])
+
+
+def check_backend(clone, debs, folder):
+    """With --cuda each package has a weft-cuda beside it, with the library of the programs."""
+    done = release(clone, debs, folder / "none", "--cuda", "90")
+    assert done.returncode == 1 and "has no" in done.stderr and "weft-cuda_" in done.stderr, done
+    make_backend(debs, BACKEND + b", stripped")
+    done = release(clone, debs, folder / "stripped", "--cuda", "90")
+    assert done.returncode == 1 and "another weft-cuda.so" in done.stderr, done
+    make_backend(debs, BACKEND)
+    done = release(clone, debs, folder / "same", "--cuda", "90")
+    assert done.returncode == 0, done
+    assert f"weft-cuda_{VERSION}_amd64.deb" in (folder / "same/SHA256SUMS").read_text()
 
 
 def check_refusals(clone, debs, folder):
@@ -107,6 +135,7 @@ def main(source):
         check_list(folder / "first")
         done = release(clone, debs, folder / "first")
         assert done.returncode == 1 and "not empty" in done.stderr, done
+        check_backend(clone, debs, folder)
         check_refusals(clone, debs, folder)
     return 0
 
