@@ -6,6 +6,7 @@
 
 #include "base/printable.h"
 #include "base/try.h"
+#include "checkpoint/quantised.h"
 #include "checkpoint/reader.h"
 
 /* Returns member @key (of @len bytes) of the text model, or of the whole; NULL: none, or null. */

@@ -8,16 +8,6 @@
 
 struct reader;
 
-/* Rule of config.json about integers; kind 0: there is none. */
-struct quantised_rule {
-    /* REPACK_GPTQ, REPACK_AWQ */
-    enum repack_kind kind;
-    uint32_t bits, group;
-    bool symmetric, act_order, zeros_less_one;
-    /* rows and columns of a block of FP8 */
-    uint32_t block[2];
-};
-
 /* A matrix. */
 struct quantised {
     /* its name, as if it were not quantised */

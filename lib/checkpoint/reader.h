@@ -5,8 +5,8 @@
 #include "base/buf.h"
 #include "base/gguf_build.h"
 #include "base/json_read.h"
+#include "base/repack.h"
 #include "checkpoint/archs.h"
-#include "checkpoint/quantised.h"
 #include "checkpoint/safetensors.h"
 
 /* Most weight files of a folder. */
@@ -16,6 +16,16 @@
 struct reader_file {
     char *name;
     int fd;
+};
+
+/* Rule of config.json about integers; kind 0: there is none. */
+struct quantised_rule {
+    /* REPACK_GPTQ, REPACK_AWQ */
+    enum repack_kind kind;
+    uint32_t bits, group;
+    bool symmetric, act_order, zeros_less_one;
+    /* rows and columns of a block of FP8 */
+    uint32_t block[2];
 };
 
 /* Invariant: text is config or a member of it; files that are not open have fd -1. */

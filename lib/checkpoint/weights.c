@@ -16,6 +16,7 @@
 
 #include "base/mathx.h"
 #include "base/try.h"
+#include "checkpoint/quantised.h"
 #include "checkpoint/reader.h"
 
 /* Most blocks of multi-token prediction. */

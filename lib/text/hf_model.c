@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "base/try.h"
-#include "text/hf_private.h"
+#include "text/hf_tokenizer_private.h"
 
 #define HF_IDS_MAX (1u << 21) /* the largest vocabularies have some 300,000 tokens */
 

@@ -8,7 +8,7 @@
 #include <endian.h>
 
 #include "base/try.h"
-#include "text/hf_private.h"
+#include "text/hf_tokenizer_private.h"
 #include "text/steps.h"
 
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"

@@ -16,7 +16,7 @@
 
 #include "base/mathx.h"
 #include "base/try.h"
-#include "text/hf_private.h"
+#include "text/hf_tokenizer_private.h"
 
 #define PIECES_MAX (1u << 20) /* the largest vocabularies have some 300,000 */
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "base/try.h"
-#include "text/hf_private.h"
+#include "text/hf_tokenizer_private.h"
 
 #define HF_TEMPLATES_MAX 32
 

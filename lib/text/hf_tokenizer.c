@@ -14,7 +14,7 @@
 #include <stdio.h>
 
 #include "base/try.h"
-#include "text/hf_private.h"
+#include "text/hf_tokenizer_private.h"
 
 #define SMALL_FILE_MAX (16u << 20) /* most bytes of a file beside tokenizer.json */
 

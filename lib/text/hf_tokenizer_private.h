@@ -1,6 +1,6 @@
 #pragma once
 
-/* hf_private - what the parts of the reader of Hugging Face's tokenizers share. */
+/* hf_tokenizer_private - what the parts of the reader of Hugging Face's tokenizers share. */
 
 #include "base/buf.h"
 #include "base/json_read.h"
