@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/try.h"
 #include "tests/support/tiny_model.h"
 
 struct fake_cuda *fake_find(void) {
@@ -36,4 +37,10 @@ void fake_small_model(char path[64]) {
                            .max_context = 600};
 
     tiny_model_temp(&m, path);
+}
+
+int fake_run_step(struct engine *e, const struct engine_batch *b, struct engine_result *out) {
+    TRY(engine_launch(e, b));
+    TRY(engine_seal(e, b->step));
+    return engine_wait(e, b->step, out);
 }

@@ -213,9 +213,7 @@ int several_try(const char *path, const char *devices, const char *backend, stru
                                  .param = &param};
         struct engine_result result;
 
-        r = engine_launch(e, &b);
-        r = r < 0 ? r : engine_seal(e, step);
-        r = r < 0 ? r : engine_wait(e, step, &result);
+        r = fake_run_step(e, &b, &result);
         if (r == 0)
             out->digest[step - 1] = result.out[0].digest;
         if (r == 0 && step == 1)

@@ -94,10 +94,8 @@ static int run_step(struct engine *e, uint64_t step) {
                                    .seq = &seq,
                                    .table[KV_GLOBAL] = {start, page}};
     struct engine_result result;
-    int r = engine_launch(e, &b);
 
-    r = r < 0 ? r : engine_seal(e, step);
-    return r < 0 ? r : engine_wait(e, step, &result);
+    return fake_run_step(e, &b, &result);
 }
 
 /* Rows of another table would belong to another model. */

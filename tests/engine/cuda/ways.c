@@ -511,9 +511,7 @@ int ways_try_steps(const struct engine_opts *o, uint32_t n_steps, uint32_t *n_op
                                  .param = &param};
         struct engine_result result;
 
-        r = engine_launch(e, &b);
-        r = r < 0 ? r : engine_seal(e, step);
-        r = r < 0 ? r : engine_wait(e, step, &result);
+        r = fake_run_step(e, &b, &result);
     }
     if (r == 0) {
         *info = *engine_info(e);
