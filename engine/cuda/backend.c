@@ -237,12 +237,13 @@ static void cuda_read_environment(struct be *b) {
     b->graphs.paced = cuda_wants("PACE");
     b->ways.fuse = b->ways.wants_fuse = cuda_wants("FUSE");
     b->ways.fixed = cuda_asks("STATIC");
-    b->ways.prologue = cuda_asks("PROLOGUE");
-    b->attention.shares = cuda_wants("SHARE");
+    b->ways.prologue = cuda_asks("PROLOGUE") ? WAY_ON : WAY_OFF;
+    b->attention.shares = b->attention.many = cuda_wants("SHARE");
+    b->products.matvec = b->products.split = WAY_ON;
+    b->experts.vec = b->experts.wide = WAY_ON;
     b->products.timed = b->group.n == 1 && cuda_wants("TIMES");
     b->products.timing = b->products.timed;
     b->ways.warms = cuda_wants("WARM") && !b->shape->encoder && !has_host_part(b->shape);
-    b->experts.wants_vec = true;
 }
 
 static void set_rank(struct be *b, const struct rank *r) {
@@ -470,8 +471,8 @@ static uint32_t cuda_n_threads(const struct be *b) {
 static bool cuda_variant(struct be *b, uint32_t i, bool use, const char **name) {
     static const char *const names[] = {"graphs", "early launch", "fused kernels", "expert_vec"};
 
-    bool either =
-        (b->shape->n_expert || b->shape->mla.rank) && b->experts.wants_vec && !b->experts.no_wide;
+    bool either = (b->shape->n_expert || b->shape->mla.rank) && b->experts.vec != WAY_FAILED &&
+                  b->experts.wide == WAY_ON;
 
     if (i >= ARRAY_SIZE(names) - !either)
         return false;
@@ -484,7 +485,7 @@ static bool cuda_variant(struct be *b, uint32_t i, bool use, const char **name) 
     else if (i == 2)
         b->ways.fuse = use && b->ways.wants_fuse;
     else
-        b->experts.no_vec = !use;
+        b->experts.vec = use ? WAY_ON : WAY_OFF;
     return true;
 }
 

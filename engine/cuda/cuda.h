@@ -225,6 +225,17 @@ struct activations {
     float *layer_input;
 };
 
+/* State of a kernel, or of a way to launch it: steps use it only if it is on. The self-test compares
+ * its bits with those of the plainest way. */
+enum way_state {
+    /* the device has none, it is not asked for, or the proof does without it */
+    WAY_OFF,
+    /* used; after the self-test: with the right bits */
+    WAY_ON,
+    /* has had other bits in the self-test: never used again */
+    WAY_FAILED
+};
+
 /* Attention. Invariant: the work list has room for every batch (plan.cu). */
 struct attention {
     /* [max_items] */
@@ -243,10 +254,8 @@ struct attention {
     bool planned;
     /* attend_latent_bulk passed the self-test */
     bool bulk;
-    /* sequences on the same pages share their items */
-    bool shares;
-    /* sharing by attend_wide failed the self-test */
-    bool no_many;
+    /* sequences on the same pages share their items; many: by attend_wide, too */
+    bool shares, many;
 };
 
 /* Kernel and split-K factor of a product of many rows: rows of activations per panel
@@ -261,12 +270,11 @@ struct product_way {
 
 /* Products. Invariant: n_choices <= CHOICES. */
 struct products {
-    /* failed the self-test: matvec, shared segments */
-    bool no_matvec, no_split;
-    /* wgmma passed the self-test; the op's rows are packed for it */
-    bool wgmma, cores;
-    /* matmul_roles computes products of up to MATMUL_COLUMNS rows: an experiment */
-    bool roles;
+    /* split: blocks share segments; roles: matmul_roles computes products of up to MATMUL_COLUMNS
+     * rows, an experiment */
+    enum way_state matvec, split, wgmma, roles;
+    /* the op's rows are packed for wgmma */
+    bool cores;
     /* PACK_PLANES of the kernels here */
     uint32_t planes;
     /* ways are chosen by timing (choose.c): of products that were not, now, or never */
@@ -286,8 +294,7 @@ struct products {
     uint32_t n_choices;
 };
 
-/* Experts. A pair is one pick of a row (kernels.h). Invariant: no_vec and no_wide are never both
- * set. */
+/* Experts. A pair is one pick of a row (kernels.h). Invariant: expert_vec or expert_wide is on. */
 struct experts {
     /* [max_rows][n_expert], [pairs] */
     float *logits, *weight;
@@ -309,8 +316,8 @@ struct experts {
      * as of step @counted. */
     uint64_t *picks, *host_picks;
     uint64_t counted;
-    /* turned off; wants_vec: expert_vec passed the self-test */
-    bool no_vec, no_wide, wants_vec;
+    /* expert_vec, expert_wide */
+    enum way_state vec, wide;
     /* Exchange with the experts on the host, in pinned memory. A dense FFN is one expert. */
     const struct host_experts_ops *host_ops;
     /* NULL: the host has no experts */
@@ -527,7 +534,7 @@ struct be {
         /* rows are packed by static scales where there are some */
         bool fixed;
         /* with one or two rows, the products of norms compute them (matvec_norm) */
-        bool prologue;
+        enum way_state prologue;
     } ways;
     struct {
         /* rows of a batch in their pictures, [max_rows], before the upload; NULL: the model takes

@@ -201,7 +201,7 @@ static int selftest_prepare(struct be *b, struct product *p) {
     TRY(selftest_send_piece(b, &p->x));
     TRY(selftest_send_piece(b, &p->picks));
     TRY(CUDA_LAUNCH(b, repack, p->w.m[0].n_units, p->w.m[0].n_row_tiles, CUDA_THREADS, &repack));
-    for (uint32_t cores = 0; cores <= b->products.wgmma; cores++) {
+    for (uint32_t cores = 0; cores <= (b->products.wgmma == WAY_ON); cores++) {
         const struct piece *to = cores ? &p->cores : &p->packed;
 
         pack.packed = to->device;
@@ -221,13 +221,13 @@ struct way;
 typedef int (*multiply)(struct be *b, const struct product *p, const struct operand *x,
                         const struct way *w);
 
-/* A way to compute a product. be.@flag equals @left_out if steps do not use it. */
+/* A way to compute a product. */
 struct way {
     /* named in be.note if it is wrong */
     const char *name;
     multiply multiply;
-    size_t flag;
-    bool left_out;
+    /* place of its enum way_state in struct be */
+    size_t state;
     /* rows of activations; rows of a panel; split-K */
     uint32_t n_rows, block_rows, n_splits;
     /* pack_args.cores; for tensors of experts; warps with roles */
@@ -281,41 +281,42 @@ static int by_expert(struct be *b, const struct product *p, const struct operand
     return experts_product(b, &a, few, few ? FEW_ITEMS : PANELS);
 }
 
-#define FLAG(field, value) offsetof(struct be, field), value
+#define STATE(field) offsetof(struct be, field)
 
 /* Ways to compute a product. The result of the first must be right; the others must have its
  * bits. */
 static const struct way ways[] = {
-    {"matmul_wide", by_wide, 0, false, ROWS, 64, 1, false, false, false},
-    {"matvec", by_matvec, FLAG(products.no_matvec, true), 1, 0, 1, false, false, false},
-    {"matvec", by_matvec, FLAG(products.no_matvec, true), PACK_ROWS, 0, 1, false, false, false},
-    {"matvec", by_matvec, FLAG(products.no_matvec, true), MATVEC_ROWS, 0, 1, false, false, false},
-    {"matvec_norm", by_norm, FLAG(ways.prologue, false), 1, 0, 1, false, false, false},
-    {"matvec_norm", by_norm, FLAG(ways.prologue, false), 2, 0, 1, false, false, false},
-    {"shared segments", by_wide, FLAG(products.no_split, true), ROWS, 64, 4, false, false, false},
-    {"matmul_wgmma", by_wide, FLAG(products.wgmma, false), ROWS, 128, 1, true, false, false},
-    {"matmul_wgmma", by_wide, FLAG(products.wgmma, false), ROWS, 64, 1, true, false, false},
-    {"shared segments", by_wide, FLAG(products.no_split, true), ROWS, 64, 4, true, false, false},
-    {"expert_vec", by_expert, FLAG(experts.no_vec, true), ROWS, EXPERT_ROWS, 1, false, true, false},
-    {"expert_wide", by_expert, FLAG(experts.no_wide, true), ROWS, 64, 1, false, true, false},
-    {"matmul_roles", by_wide, FLAG(products.roles, false), 24, 64, 1, true, false, true},
-    {"matmul_roles", by_wide, FLAG(products.roles, false), 31, 64, 1, true, false, true},
-    {"matmul_roles", by_wide, FLAG(products.roles, false), 48, 64, 4, true, false, true},
-    {"matmul_roles", by_wide, FLAG(products.roles, false), 64, 64, 1, true, false, true},
+    {"matmul_wide", by_wide, 0, ROWS, 64, 1, false, false, false},
+    {"matvec", by_matvec, STATE(products.matvec), 1, 0, 1, false, false, false},
+    {"matvec", by_matvec, STATE(products.matvec), PACK_ROWS, 0, 1, false, false, false},
+    {"matvec", by_matvec, STATE(products.matvec), MATVEC_ROWS, 0, 1, false, false, false},
+    {"matvec_norm", by_norm, STATE(ways.prologue), 1, 0, 1, false, false, false},
+    {"matvec_norm", by_norm, STATE(ways.prologue), 2, 0, 1, false, false, false},
+    {"shared segments", by_wide, STATE(products.split), ROWS, 64, 4, false, false, false},
+    {"matmul_wgmma", by_wide, STATE(products.wgmma), ROWS, 128, 1, true, false, false},
+    {"matmul_wgmma", by_wide, STATE(products.wgmma), ROWS, 64, 1, true, false, false},
+    {"shared segments", by_wide, STATE(products.split), ROWS, 64, 4, true, false, false},
+    {"expert_vec", by_expert, STATE(experts.vec), ROWS, EXPERT_ROWS, 1, false, true, false},
+    {"expert_wide", by_expert, STATE(experts.wide), ROWS, 64, 1, false, true, false},
+    {"matmul_roles", by_wide, STATE(products.roles), 24, 64, 1, true, false, true},
+    {"matmul_roles", by_wide, STATE(products.roles), 31, 64, 1, true, false, true},
+    {"matmul_roles", by_wide, STATE(products.roles), 48, 64, 4, true, false, true},
+    {"matmul_roles", by_wide, STATE(products.roles), 64, 64, 1, true, false, true},
 };
 
 #define WAYS ARRAY_SIZE(ways)
 
-static bool *flag_of(struct be *b, const struct way *w) {
-    return (bool *)((uint8_t *)b + w->flag);
+static enum way_state *state_of(struct be *b, const struct way *w) {
+    return (enum way_state *)(void *)((uint8_t *)b + w->state);
 }
 
 /* Returns true if steps use the way and the product fulfils its conditions. */
 static bool is_used(struct be *b, const struct product *p, const struct way *w) {
-    bool fits = (!w->expert || p->tensor->n_dims == 3) && (!w->cores || b->products.wgmma) &&
+    bool fits = (!w->expert || p->tensor->n_dims == 3) &&
+                (!w->cores || b->products.wgmma == WAY_ON) &&
                 (w->n_splits == 1 || cuda_can_split(b, &p->w, ROWS));
 
-    return w == ways || (fits && *flag_of(b, w) != w->left_out);
+    return w == ways || (fits && *state_of(b, w) == WAY_ON);
 }
 
 /* Computes y of the way's rows. */
@@ -425,10 +426,9 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
         snprintf(what, sizeof(what), "other bits than matmul_wide for %s and %u rows",
                  tensor->format->name, w->n_rows);
         r = selftest_disable(b, w->name, what);
-        *flag_of(b, w) = w->left_out;
+        *state_of(b, w) = WAY_FAILED;
     }
-    b->experts.wants_vec = !b->experts.no_vec;
-    if (r == 0 && b->experts.no_vec && b->experts.no_wide)
+    if (r == 0 && b->experts.vec != WAY_ON && b->experts.wide != WAY_ON)
         return selftest_refuse(b, err, "experts of %s", tensor->format->name);
     return r;
 }

@@ -382,7 +382,7 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
 bool step_fuses(const struct step *s) {
     const struct be *b = s->be;
 
-    return b->ways.fuse && !b->products.no_matvec &&
+    return b->ways.fuse && b->products.matvec == WAY_ON &&
            s->grid.rows <= MIN(MATVEC_ROWS, b->attention.wide_rows);
 }
 
@@ -510,7 +510,7 @@ static int step_norm_rows(struct step *s, const struct model_op *op, struct pack
     struct be *b = s->be;
 
     *norm = step_norm_args(b, op);
-    if (!b->ways.prologue || !step_fuses(s) || b->group.n > 1 || b->shape->layer_norm ||
+    if (b->ways.prologue != WAY_ON || !step_fuses(s) || b->group.n > 1 || b->shape->layer_norm ||
         step_is_packed(op) || step_left(s, op) || !cuda_matvec_packs(s->grid.rows, norm))
         return step_norm(s, op);
     x->norm = norm;

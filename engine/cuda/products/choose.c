@@ -60,7 +60,7 @@ static struct product_way usual_way(const struct be *b, const struct weights *w,
 
 /* Returns true if warps with roles compute the product (WEFT_CUDA_ROLES=1). */
 static bool has_roles(const struct be *b, const struct operand *x) {
-    return b->products.roles && x->cores && x->n_rows <= MATMUL_COLUMNS;
+    return b->products.roles == WAY_ON && x->cores && x->n_rows <= MATMUL_COLUMNS;
 }
 
 /* Returns the way of such a product: blocks share segments as long as there are multiprocessors for

@@ -35,7 +35,7 @@ static int load_attention(struct be *b) {
 static int load_roles(struct be *b) {
     uint32_t columns;
 
-    for (uint32_t n = 1; b->products.roles && n <= MATMUL_COLUMNS; n = columns + 1) {
+    for (uint32_t n = 1; b->products.roles == WAY_ON && n <= MATMUL_COLUMNS; n = columns + 1) {
         int e = b->api->allow_shared(roles_for(n, &columns), ROLES_SHARED);
 
         TRY(cuda_check(b, e, "cudaFuncSetAttribute"));
@@ -60,9 +60,10 @@ int cuda_load_kernels(struct be *b) {
         wgmma = MAX(wgmma, wgmma_shared(WGMMA_ROWS, f));
         wgmma_64 = MAX(wgmma_64, wgmma_shared(MATMUL_COLUMNS, f));
     }
-    b->products.wgmma = matmul_wgmma_built && b->device.major == 9 && b->device.minor == 0 &&
-                        b->device.shared_bytes > wgmma && cuda_wants("WGMMA");
-    b->products.roles = b->products.wgmma && cuda_asks("ROLES");
+    bool has_wgmma = matmul_wgmma_built && b->device.major == 9 && b->device.minor == 0 &&
+                     b->device.shared_bytes > wgmma && cuda_wants("WGMMA");
+    b->products.wgmma = has_wgmma ? WAY_ON : WAY_OFF;
+    b->products.roles = has_wgmma && cuda_asks("ROLES") ? WAY_ON : WAY_OFF;
 #define WITHOUT_SHARED(NAME)                                                                       \
     { kernel_##NAME, 0 }
     const struct {
@@ -75,7 +76,7 @@ int cuda_load_kernels(struct be *b) {
                    PLAIN_KERNELS(WITHOUT_SHARED)};
 #undef WITHOUT_SHARED
 
-    for (size_t i = b->products.wgmma ? 0 : 2; i < ARRAY_SIZE(kernels); i++) {
+    for (size_t i = has_wgmma ? 0 : 2; i < ARRAY_SIZE(kernels); i++) {
         int e = b->api->allow_shared(kernels[i].kernel, kernels[i].bytes);
 
         TRY(cuda_check(b, e, "cudaFuncSetAttribute"));
@@ -85,7 +86,7 @@ int cuda_load_kernels(struct be *b) {
 }
 
 bool wgmma_handles(const struct be *b, uint32_t n_rows) {
-    return b->products.wgmma && n_rows > MATVEC_ROWS;
+    return b->products.wgmma == WAY_ON && n_rows > MATVEC_ROWS;
 }
 
 struct matmul_args cuda_matmul_args(const struct weights *w, const struct operand *x, bool add) {
@@ -178,7 +179,7 @@ uint32_t cuda_panels(const struct weights *w, uint32_t n_rows) {
  * cache. */
 bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows) {
     uint32_t n_panels = cuda_panels(w, n_rows);
-    bool fits = !b->products.no_split && n_panels <= (uint32_t)b->device.n_multiprocessors &&
+    bool fits = b->products.split == WAY_ON && n_panels <= (uint32_t)b->device.n_multiprocessors &&
                 n_panels * (size_t)WIDE_SPLIT_BYTES <= b->attention.partial_bytes;
 
     for (uint32_t i = 0; i < w->n_mats; i++)
@@ -232,7 +233,7 @@ static int cuda_matmul_roles(struct be *b, const struct weights *w, const struct
     struct launch l = {.grid_y = 1, .n_threads = ROLES_THREADS, .what = "matmul_roles"};
     uint32_t columns;
 
-    assert(x->cores && b->products.roles && x->n_rows <= MATMUL_COLUMNS);
+    assert(x->cores && b->products.roles == WAY_ON && x->n_rows <= MATMUL_COLUMNS);
     l.kernel = roles_for(x->n_rows, &columns);
     for (uint32_t i = 0; i < w->n_mats; i++)
         l.shared = MAX(l.shared, roles_shared(columns, w->m[i].format));
@@ -251,7 +252,7 @@ int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand
 
     if (way.roles)
         return cuda_matmul_roles(b, w, x, add, way.n_splits);
-    assert(x->cores ? b->products.wgmma : !whole);
+    assert(x->cores ? b->products.wgmma == WAY_ON : !whole);
     assert(whole || way.block_rows == MATMUL_COLUMNS);
     if (x->cores)
         kernel = whole ? kernel_matmul_wgmma : kernel_matmul_wgmma_64;
@@ -272,7 +273,7 @@ int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand
 }
 
 bool product_is_narrow(const struct be *b, const struct operand *x) {
-    return !x->cores && x->n_rows <= MATVEC_ROWS && !b->products.no_matvec;
+    return !x->cores && x->n_rows <= MATVEC_ROWS && b->products.matvec == WAY_ON;
 }
 
 bool product_gates(const struct be *b, const struct weights *w, const struct operand *x) {

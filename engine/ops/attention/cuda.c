@@ -22,7 +22,7 @@ bool attend_many_share(const struct be *b, const struct engine_batch *batch) {
     /* index of the last page of a chunk */
     uint32_t last = ATTN_CHUNK / b->opts->page_tokens - 1, n = 1, most = 1;
 
-    if (!b->attention.shares || b->attention.no_many || batch->n_rows <= MATVEC_ROWS)
+    if (!b->attention.shares || !b->attention.many || batch->n_rows <= MATVEC_ROWS)
         return false;
     for (uint32_t i = 1; i < batch->n_seqs; i++) {
         const struct engine_seq *x = &batch->seq[i - 1], *y = &batch->seq[i];
@@ -45,7 +45,7 @@ static struct attend_kernel sharing_kernel(const struct step *s, const struct he
     struct page_shape shape = cuda_page_shape(b, h);
     struct attend_kernel k = attend_kernel_for(&shape, true, b->attention.bulk);
 
-    if (b->attention.no_many || !k.leaves || !s->many_share)
+    if (!b->attention.many || !k.leaves || !s->many_share)
         return (struct attend_kernel){0};
     return k;
 }

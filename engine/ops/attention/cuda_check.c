@@ -214,7 +214,7 @@ static void selftest_attention_use(struct be *b, const struct wanted *all, enum 
     else if (way == SHARED)
         b->attention.shares = use && all->shares;
     else
-        b->attention.no_many = !(use && all->many);
+        b->attention.many = use && all->many;
 }
 
 #define CROWDED 1u /* number of multiprocessors that any batch fills */
@@ -287,7 +287,7 @@ static bool selftest_is_wanted(const struct be *b, const struct scene *t, const 
 /* Tests the plainest way, which must be right, then turns on each other way that has its bits. */
 static int selftest_try_ways(struct be *b, struct scene *t, struct err *err) {
     const struct wanted all = {b->attention.wide_rows, b->attention.bulk, b->attention.shares,
-                               !b->attention.no_many};
+                               b->attention.many};
     const struct batch prompt = {t->n_rows, CROWDED, false};
     const char *what = t->window ? "attention with a window" : "attention";
     char why[80];

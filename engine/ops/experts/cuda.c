@@ -13,8 +13,10 @@
 #include "base/try.h"
 
 bool experts_few(const struct be *b, uint64_t n_pairs, uint32_t n_experts) {
-    assert(!b->experts.no_vec || !b->experts.no_wide);
-    return b->experts.no_wide || (n_pairs <= (uint64_t)FEW_PAIRS * n_experts && !b->experts.no_vec);
+    bool few = n_pairs <= (uint64_t)FEW_PAIRS * n_experts;
+
+    assert(b->experts.vec == WAY_ON || b->experts.wide == WAY_ON);
+    return b->experts.wide != WAY_ON || (few && b->experts.vec == WAY_ON);
 }
 
 static bool cuda_experts_is_few(const struct step *s) {
