@@ -32,8 +32,9 @@ struct judge {
     uint32_t n_cases;
 };
 
-/* Change of the logits by a table of half-precision GELU (tests/data/README.md). */
-#define GELU_TABLE 0.06
+/* Change of the logits by a table of half-precision GELU (tests/data/README.md): below 0.06, and
+ * 0.079 for gemma3n, which keeps the largest values of a gate and so changes more where they do. */
+#define GELU_TABLE 0.1
 
 /* Computed steps of a continuation. Under a sanitizer a few suffice: the others use the same
  * code. */
