@@ -56,8 +56,8 @@ bool launch_file_is_changed(const char *path) {
     return launch_file_beside(by, path, ".by-weft") && access(by, F_OK) == 0;
 }
 
-/* Gives @path the content of the file @before, which is removed. If there is none, @path was new and
- * is removed. A link stays one. Returns 0 or -errno. */
+/* Gives @path the content of the file @before, which is removed. If there is none, @path was new
+ * and is removed. A link stays one. Returns 0 or -errno. */
 static int launch_file_restore(const char *path, const char *before) {
     CLEANUP(freep) char *old = NULL;
     size_t n_old = 0;

@@ -302,8 +302,8 @@ static int publish_checked(const struct preset_change *p, const char *checked, c
 }
 
 /* Writes the preset under a temporary name that is never searched, reads it as the next start will,
- * and renames it. Returns 0, or -errno with @err: the temporary file is left, which tells of the new
- * texts until the former ones are restored. */
+ * and renames it. Returns 0, or -errno with @err: the temporary file is left, which tells of the
+ * new texts until the former ones are restored. */
 static int preset_write(const struct preset_change *p, const struct buf *text, struct err *err) {
     struct path new = path_of(p, ".conf.checked"), at = path_of(p, ".conf");
     int r = preset_write_file(new.s, text->data, text->len);
