@@ -313,7 +313,9 @@ Test(cuda_golden, chosen_keys) {
 Test(cuda_golden, what_it_does_not_compute_is_refused_by_name) {
     static const struct {
         const char *name, *lacks;
-    } files[] = {{"apertus", "xIELU"}, {"starcoder2", "GELU without gates"}};
+    } files[] = {{"apertus", "xIELU"},
+                 {"starcoder2", "GELU without gates"},
+                 {"gemma3n", "alternating updates"}};
 
     for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
         char path[TEST_DATA_PATH];
