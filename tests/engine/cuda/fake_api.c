@@ -93,6 +93,17 @@ static int versions(int *driver, int *runtime) {
     return 0;
 }
 
+static int family(void) {
+    return fake_cuda.made_for ? fake_cuda.made_for : 10 * fake_cuda.major + fake_cuda.minor;
+}
+
+/* Returns the shared memory of a multiprocessor: 100 KiB in the families that multiply bytes. */
+static size_t shared_bytes(void) {
+    if (BYTES_FAMILY(family()))
+        return SIMT_DYNAMIC_LEAST + 1024;
+    return SHARED_USED;
+}
+
 static int describe(int device, struct cuda_device *out) {
     bool other = fake_cuda.other_kind && device == fake_cuda.n_devices - 1;
 
@@ -102,7 +113,7 @@ static int describe(int device, struct cuda_device *out) {
         .minor = fake_cuda.minor + other,
         .n_multiprocessors = fake_cuda.n_multiprocessors,
         .bytes = fake_cuda.bytes,
-        .shared_bytes = SHARED_USED,
+        .shared_bytes = shared_bytes(),
         .block_bytes = SIMT_DYNAMIC_MAX,
         .integrated = fake_cuda.integrated,
     };
@@ -596,7 +607,7 @@ static int graph_launch(void *graph, void *stream) {
 static int check_kernel(const void *kernel, int *made_for) {
     int r = call();
 
-    *made_for = fake_cuda.made_for ? fake_cuda.made_for : 10 * fake_cuda.major + fake_cuda.minor;
+    *made_for = family();
     return r ? r : fake_cuda.no_code == fake_used + 1 ? 209 : 0;
 }
 

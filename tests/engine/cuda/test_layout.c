@@ -358,6 +358,29 @@ Test(layout, matvec_has_as_many_blocks_as_fit) {
     }
 }
 
+/* On every family a block of matvec_norm has room for its rings and the largest rows. */
+Test(layout, norms_have_room_in_a_block) {
+    static const struct {
+        int made_for;
+        uint32_t shared_kib, block_kib;
+    } cases[] = {{80, 164, 163}, {86, 100, 99}, {89, 100, 99}, {90, 196, 227}, {120, 100, 99}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct cuda_device d = {.made_for = cases[i].made_for,
+                                .n_multiprocessors = 100,
+                                .shared_bytes = (size_t)cases[i].shared_kib << 10};
+        uint32_t planes = BYTES_FAMILY(cases[i].made_for) ? 2 : 1, limit = cases[i].block_kib << 10;
+
+        for (uint32_t f = 0; f < TILE_FORMATS; f++) {
+            uint32_t most = matvec_norm_most(&d, tile_stage_bytes(f), planes);
+
+            /* the driver's part of MATVEC_STATIC is not the block's */
+            cr_expect(most + MATVEC_STATIC - 1024 <= limit, "%d, format %u: %u bytes",
+                      cases[i].made_for, f, most);
+        }
+    }
+}
+
 /* Steps of 2.4 ms whose time then falls to 1.2 ms and rises to 4 ms. Sleeps last 60 us longer than
  * asked. Soon no step is seen late, and the host polls for at most a fifth of the time. */
 Test(layout, the_host_sleeps_for_most_of_a_step) {
