@@ -321,16 +321,13 @@ struct api *api_free(struct api *a) {
 }
 
 int api_read_keys(const struct api *a, struct auth **out, struct err *err) {
-    struct auth *next = malloc(sizeof(*next));
+    CLEANUP(freep) struct auth *next = malloc(sizeof(*next));
 
     if (!next)
         return -ENOMEM;
-    int r = auth_read(next, &a->env.auth, err);
-    if (r < 0)
-        api_free_keys(next);
-    else
-        *out = next;
-    return r;
+    TRY(auth_read(next, &a->env.auth, err));
+    *out = STEAL(next);
+    return 0;
 }
 
 void api_set_keys(struct api *a, struct auth *keys) {

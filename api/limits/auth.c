@@ -214,10 +214,13 @@ static int read_named_keys(struct auth *next, const struct auth *a, FILE *file, 
     return read_keys(next, file, err);
 }
 
-int auth_read(struct auth *next, const struct auth *a, struct err *err) {
-    *next = (struct auth){.file = a->file, .now_s = a->now_s};
-    if (!a->file)
+int auth_read(struct auth *out, const struct auth *a, struct err *err) {
+    struct auth next = {.file = a->file, .now_s = a->now_s};
+
+    if (!a->file) {
+        *out = next;
         return 0;
+    }
     FILE *file = files_open(a->file);
 
     if (!file) {
@@ -226,19 +229,20 @@ int auth_read(struct auth *next, const struct auth *a, struct err *err) {
         err_set(err, 0, "api-keys", "%s: cannot be read: %s", a->file, strerror(-r));
         return r;
     }
-    int r = read_named_keys(next, a, file, err);
+    int r = read_named_keys(&next, a, file, err);
     fclose(file);
-    return r;
-}
-
-int auth_reload(struct auth *a, struct err *err) {
-    struct auth next;
-    int r = auth_read(&next, a, err);
-
     if (r < 0) {
         auth_deinit(&next);
         return r;
     }
+    *out = next;
+    return 0;
+}
+
+int auth_reload(struct auth *a, struct err *err) {
+    struct auth next;
+
+    TRY(auth_read(&next, a, err));
     auth_deinit(a);
     *a = next;
     return 0;

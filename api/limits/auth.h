@@ -53,10 +53,10 @@ struct auth {
 /* Initialises @a without keys; auth_reload() reads them. @file, which outlives @a, may be NULL. */
 void auth_init(struct auth *a, const char *file);
 void auth_deinit(struct auth *a); /* the keys in memory are overwritten */
-/* Reads the file of @a into @next, which the caller passes to auth_deinit() also after an error; on
- * any thread, since a file may be slow, while nothing changes @a. Returns 0; -ENOMEM, or -errno
- * with @err, which names the line. */
-int auth_read(struct auth *next, const struct auth *a, struct err *err);
+/* Reads the file of @a into *@out, which the caller passes to auth_deinit(); on any thread, since a
+ * file may be slow, while nothing changes @a. Returns 0; -ENOMEM, or -errno with @err, which names
+ * the line. */
+int auth_read(struct auth *out, const struct auth *a, struct err *err);
 /* Reads the file again. Returns as auth_read(); after an error the old keys stay in use. */
 int auth_reload(struct auth *a, struct err *err);
 
