@@ -315,6 +315,16 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
     return 0;
 }
 
+/* Opens the engine with one device, or with the CPU, after more has failed: the reason @err becomes
+ * *@why. */
+static int engine_open_less(struct engine **out, struct engine_opts *o, const struct be_ops *ops,
+                            struct err *why, struct err *err) {
+    *why = *err;
+    *err = (struct err){0};
+    o->n_devices = 1;
+    return open_with(out, o, ops, err);
+}
+
 /* Chooses the format of keys and values for opts.kv_auto. Returns the context that f16 would not
  * hold, or 0. */
 static uint32_t choose_kv_type(struct engine_opts *o) {
@@ -350,12 +360,13 @@ int engine_new(struct engine **out, const struct engine_opts *opts, struct err *
     why = *err;
     *err = (struct err){0};
     int r = open_with(out, &o, ops, err);
-    for (int less = devices_of(&o, number) < 2; r < 0 && automatic && less < 2; less++) {
-        why = *err;
-        *err = (struct err){0};
-        what = less ? "the CPU computes" : "one device computes";
-        o.n_devices = 1;
-        r = open_with(out, &o, less ? &backend_cpu : ops, err);
+    if (r < 0 && automatic && devices_of(&o, number) > 1) {
+        what = "one device computes";
+        r = engine_open_less(out, &o, ops, &why, err);
+    }
+    if (r < 0 && automatic) {
+        what = "the CPU computes";
+        r = engine_open_less(out, &o, &backend_cpu, &why, err);
     }
     if (r == 0 && why.message[0])
         snprintf((*out)->note, sizeof((*out)->note), "%s: %s", what, why.message);
