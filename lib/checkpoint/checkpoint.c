@@ -89,15 +89,18 @@ static struct gguf_str checkpoint_text(const struct small_file *f) {
 }
 
 int reader_open(struct reader *r, const char *dir, size_t data_max, struct err *err) {
-    *r = (struct reader){.dir = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), .err = err};
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0) {
+        int e = errno;
+
+        err_set(err, 0, NULL, "%s: %s", dir, strerror(e));
+        return -e;
+    }
+    *r = (struct reader){.dir = fd, .err = err};
     st_list_init(&r->list);
     gguf_build_init(&r->build, data_max);
-    if (r->dir >= 0)
-        return 0;
-    int e = errno;
-
-    err_set(err, 0, NULL, "%s: %s", dir, strerror(e));
-    return -e;
+    return 0;
 }
 
 int reader_read_config(struct reader *r, struct buf *text) {

@@ -56,7 +56,7 @@ struct reader {
 double reader_number(const struct reader *r, const char *keys);
 
 /* Opens the folder @dir, whose converted tensors have at most @data_max bytes. Returns 0 or -errno
- * with @err; *r is valid in any case. */
+ * with @err. */
 int reader_open(struct reader *r, const char *dir, size_t data_max, struct err *err);
 void reader_close(struct reader *r);
 
