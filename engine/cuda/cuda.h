@@ -225,8 +225,8 @@ struct activations {
     float *layer_input;
 };
 
-/* State of a kernel, or of a way to launch it: steps use it only if it is on. The self-test compares
- * its bits with those of the plainest way. */
+/* State of a kernel, or of a way to launch it: steps use it only if it is on. The self-test
+ * compares its bits with those of the plainest way. */
 enum way_state {
     /* the device has none, it is not asked for, or the proof does without it */
     WAY_OFF,

@@ -204,7 +204,8 @@ struct OwnPlace {
  * without a row loads the first. */
 struct OwnRows {
     const struct pack_args &norm;
-    uint32_t x; /* offset in bytes of the lane's activations */
+    /* offset in bytes of the lane's activations */
+    uint32_t x;
 
     MEMBER void start(const struct matmul_args &a, uint32_t n_rows) {
         uint32_t lane = threadIdx.x % 32, row = lane / 4 < n_rows ? lane / 4 : 0;
