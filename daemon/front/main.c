@@ -5,10 +5,10 @@
  * The front opens all parts, listens, starts the worker and serves. SIGTERM or SIGINT drains: no
  * new connections are accepted, streams may finish until drain-timeout-ms, and CLOSE_MS later the
  * process ends in any case, from LATE_MS on without its threads: a file may never answer. A second
- * signal stops at once. SIGHUP reloads the options that can be
- * reloaded and names the others. SIGUSR2 starts the next daemon (upgrade.h), which takes over while
- * this one finishes its requests. While the parts are opened, which takes seconds, SIGHUP and
- * SIGUSR2 wait, and SIGTERM and SIGINT end the process.
+ * signal stops at once. SIGHUP reloads the options that can be reloaded and names the others.
+ * SIGUSR2 starts the next daemon (upgrade.h), which takes over while this one finishes its
+ * requests. While the parts are opened, which takes seconds, SIGHUP and SIGUSR2 wait, and SIGTERM
+ * and SIGINT end the process.
  */
 
 #include <assert.h>
