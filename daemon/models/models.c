@@ -3,7 +3,8 @@
  * pool that touch only the front_model that they make and what they have seen. decide() takes all
  * decisions: it looks at all models, and a timer runs it soon after each change that could matter,
  * and every TICK_MS for decisions that depend on time. So calls of the api decide nothing, and
- * api_worker_failed() is never called inside one.
+ * api_worker_failed() is never called inside one. The pool has four threads: while four files do
+ * not answer, no other model is opened.
  *
  * A swap makes a second model under the name of the first (served.next and served.old), which
  * requests do not find until it is READY. Then it takes the place of the first, which is `retired`
