@@ -9,7 +9,7 @@
 #include "engine/reference/reference.h"
 #include "engine/sinkhorn.h"
 
-static double alt_mean_square(const float *x, size_t n) {
+static double alt_mean_of_squares(const float *x, size_t n) {
     double sum = 0;
 
     for (size_t i = 0; i < n; i++)
@@ -19,7 +19,7 @@ static double alt_mean_square(const float *x, size_t n) {
 
 /* Returns the factor that scales @y to the length of @x. */
 static double alt_scale(const float *x, const float *y, size_t n) {
-    return sqrt(alt_mean_square(x, n) / MAX(alt_mean_square(y, n), ALT_LEAST));
+    return sqrt(alt_mean_of_squares(x, n) / MAX(alt_mean_of_squares(y, n), ALT_LEAST));
 }
 
 int ref_alt_begin(struct step *s, const struct model_op *op) {
