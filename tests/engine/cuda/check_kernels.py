@@ -155,6 +155,7 @@ SPILLS |= {("attend_compressed", "sm_80"): (8, 4, 4)}
 # A stack and no spills: the slow paths of divisions and of the root, for zeros, subnormal numbers and infinities.
 SPILLS |= {("matvec_norm", "sm_90"): (24, 0, 0)}
 SPILLS |= {("matvec_norm", "sm_80"): (8, 20, 20)}  # one value of five formats, while rows are packed
+SPILLS |= {("matvec_norm", arch): (8, 76, 44) for arch in ("sm_100", "sm_110")}  # outside the innermost loops
 SPILLS |= {("attend_compressed", arch): (16, 12, 12) for arch in ("sm_100", "sm_110")}
 # On this family nvcc uses more registers for these kernels than 1024 threads of a multiprocessor have.
 for of_120 in ("sm_120", "sm_121"):
