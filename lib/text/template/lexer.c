@@ -478,18 +478,30 @@ static char *lexer_normalise(const char *source, size_t len, struct arena *arena
     return s;
 }
 
-int lexer_run(const char *source, size_t len, struct arena *arena, struct token_list *tokens,
-              struct err *err) {
-    struct lexer lx = {.line = 1, .line_starting = true, .arena = arena, .out = tokens, .err = err};
-
-    lx.src = lexer_normalise(source, len, arena, &lx.len);
-    if (!lx.src)
-        return lexer_fail(err, 1, "the template needs too much memory");
-    while (lx.pos < lx.len) {
-        int r = lex_piece(&lx);
+static int lex_pieces(struct lexer *lx) {
+    while (lx->pos < lx->len) {
+        int r = lex_piece(lx);
 
         if (r)
             return r;
     }
-    return lexer_push(&lx, T_END) ? 0 : -EINVAL;
+    return lexer_push(lx, T_END) ? 0 : -EINVAL;
+}
+
+int lexer_run(const char *source, size_t len, struct arena *arena, struct token_list *out,
+              struct err *err) {
+    struct token_list tokens = {0};
+    struct lexer lx = {
+        .line = 1, .line_starting = true, .arena = arena, .out = &tokens, .err = err};
+
+    lx.src = lexer_normalise(source, len, arena, &lx.len);
+    if (!lx.src)
+        return lexer_fail(err, 1, "the template needs too much memory");
+    int r = lex_pieces(&lx);
+    if (r) {
+        free(tokens.t);
+        return r;
+    }
+    *out = tokens;
+    return 0;
 }

@@ -46,9 +46,9 @@ struct token_list {
     size_t n, cap;
 };
 
-/* Appends all tokens, the last of type T_END. The caller frees tokens->t in any case. Returns 0,
- * -ENOMEM, or -EINVAL with @err. */
-int lexer_run(const char *source, size_t len, struct arena *arena, struct token_list *tokens,
+/* Reads all tokens, the last of type T_END, to *@out, whose t the caller frees. Returns 0, -ENOMEM,
+ * or -EINVAL with @err. */
+int lexer_run(const char *source, size_t len, struct arena *arena, struct token_list *out,
               struct err *err);
 /* Returns -EINVAL with "chat template, line N: ..." in @err. */
 int lexer_fail(struct err *err, uint32_t line, const char *fmt, ...) PRINTF(3, 4);

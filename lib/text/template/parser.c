@@ -578,19 +578,28 @@ static int parse_body(struct parser *p, const char *const *ends, struct node **o
     }
 }
 
-int parser_parse(struct template *t, const char *source, size_t len, struct err *err) {
-    struct token_list tokens = {0};
-    struct parser p = {.t = t, .err = err};
-    int r = lexer_run(source, len, &t->arena, &tokens, err);
+/* Enters the names that the renderer sets itself. */
+static int parser_own_symbols(struct parser *p) {
+    struct template *t = p->t;
 
+    TRY(parser_symbol(p, TSTR_STATIC("loop"), false, &t->sym_loop));
+    TRY(parser_symbol(p, TSTR_STATIC("caller"), false, &t->sym_caller));
+    TRY(parser_symbol(p, TSTR_STATIC("varargs"), false, &t->sym_varargs));
+    return parser_symbol(p, TSTR_STATIC("kwargs"), false, &t->sym_kwargs);
+}
+
+static int parser_read(struct parser *p) {
+    TRY(parser_own_symbols(p));
+    return parse_body(p, NULL, &p->t->body);
+}
+
+int parser_parse(struct template *t, const char *source, size_t len, struct err *err) {
+    struct token_list tokens;
+    struct parser p = {.t = t, .err = err};
+
+    TRY(lexer_run(source, len, &t->arena, &tokens, err));
     p.tok = tokens.t;
-    if (!r)
-        r = parser_symbol(&p, TSTR_STATIC("loop"), false, &t->sym_loop) ||
-                    parser_symbol(&p, TSTR_STATIC("caller"), false, &t->sym_caller) ||
-                    parser_symbol(&p, TSTR_STATIC("varargs"), false, &t->sym_varargs) ||
-                    parser_symbol(&p, TSTR_STATIC("kwargs"), false, &t->sym_kwargs)
-                ? -EINVAL
-                : parse_body(&p, NULL, &t->body);
+    int r = parser_read(&p);
     if (!r && p.unknown)
         r = lexer_fail(err, p.unknown->line, "no %s named '%.*s'",
                        p.unknown->type == N_FILTER ? "filter" : "test",
