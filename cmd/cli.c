@@ -294,7 +294,7 @@ int cli_parse(int argc, char **argv, const struct cli_option *options, size_t n,
     *n_args = 0;
     optind = 0; /* begins anew */
     for (;;) {
-        const char *arg = argv[MAX(optind, 1)];
+        int at = MAX(optind, 1);
         int code = getopt_long(argc, argv, g.letters, g.more, NULL);
 
         if (code < 0)
@@ -308,7 +308,7 @@ int cli_parse(int argc, char **argv, const struct cli_option *options, size_t n,
             return files_flush() ? CLI_OK : CLI_FAILED;
         }
         if (code == '?' || code == ':')
-            return cli_refuse_option(arg, code);
+            return cli_refuse_option(argv[at], code);
         const struct cli_option *o = cli_option_of(options, n, code);
         if (!set_option(o, optarg))
             return cli_refuse_value(o, optarg);
