@@ -175,6 +175,17 @@ Test(keep, a_file_that_was_touched_or_replaced_is_another) {
     drop(&k);
 }
 
+/* Seals @fd. The kernel may still hold pages that were just written (EBUSY). */
+static void spoiled_seal(int fd, int seals) {
+    int r = fcntl(fd, F_ADD_SEALS, seals);
+
+    for (int tries = 0; tries < 1000 && r < 0 && errno == EBUSY; tries++) {
+        usleep(10000);
+        r = fcntl(fd, F_ADD_SEALS, seals);
+    }
+    cr_assert(r == 0, "%s", strerror(errno));
+}
+
 /* The first @len bytes of the kept weights, with @n of them at @at changed. */
 static int spoiled(const struct kept *k, size_t len, size_t at, size_t n, int seals) {
     int fd = new_file();
@@ -186,7 +197,7 @@ static int spoiled(const struct kept *k, size_t len, size_t at, size_t n, int se
     cr_assert(pwrite(fd, bytes, len, 0) == (ssize_t)len);
     free(bytes);
     if (seals)
-        cr_assert(fcntl(fd, F_ADD_SEALS, seals) == 0);
+        spoiled_seal(fd, seals);
     return fd;
 }
 
