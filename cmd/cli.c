@@ -234,8 +234,7 @@ static int cli_refuse_value(const struct cli_option *o, const char *value) {
                      o->min, o->max);
 }
 
-/* What getopt_long() returns for the options of a table that have long names: this, and their
- * place. */
+/* CLI_LONG and the place in the table are the code of an option with a long name. */
 enum { CLI_LONG = 256, CLI_OPTIONS_MAX = 40 };
 
 /* The table of a command as getopt_long() wants it. */
@@ -310,6 +309,8 @@ int cli_parse(int argc, char **argv, const struct cli_option *options, size_t n,
         if (code == '?' || code == ':')
             return cli_refuse_option(argv[at], code);
         const struct cli_option *o = cli_option_of(options, n, code);
+        if (code < CLI_LONG && optarg && optarg[0] == '=') /* -n=VALUE */
+            optarg++;
         if (!set_option(o, optarg))
             return cli_refuse_value(o, optarg);
     }

@@ -31,7 +31,7 @@ int weftd_main(int argc, char **argv); /* daemon/front/main.c */
 
 static char folder[64];
 static bool damages; /* option --damaged */
-/* Of a seed's process: */
+/* State of a seed's process. */
 static struct scenario scenario;
 static int result_fd; /* its pipe to the parent */
 

@@ -207,7 +207,7 @@ DEVICE void write_quads(const struct pack_args &a, uint32_t r, uint32_t i, float
     }
 }
 
-/* Where pack_quads() puts a row: row @r of the operand of @a. */
+/* Place of a row that pack_quads() writes: row @r of the operand of @a. */
 struct PackedPlace {
     const struct pack_args &a;
     uint32_t r;
