@@ -56,12 +56,7 @@ static void gemma3n_read_plan(struct binder *b, struct model_shape *s, struct pl
     meta_u32_opt(b, "altup.active_idx", 0, 0, &active);
     s->stream.n_low = s->stream.n;
     p->n_own = n - shared;
-    if (b->r == 0 && shared &&
-        (p->n_own < 2 || !p->in_window[p->n_own - 2] || p->in_window[p->n_own - 1]))
-        bind_refuse(b,
-                    "%u layers share keys, but the two before them are not one with a window "
-                    "and one without",
-                    shared);
+    window_check_shared(b, p->in_window, p->n_own, shared);
     if (b->r == 0 && s->n_picture)
         bind_refuse(b, "pictures are not supported for %s models", b->arch);
 }

@@ -53,12 +53,7 @@ static void gemma4_read_plan(struct binder *b, struct model_shape *s, struct pla
             b,
             "keys of %u and values of %u numbers in windows are not supported; both must be equal",
             p->window_dim, value_dim);
-    if (b->r == 0 && shared &&
-        (p->n_own < 2 || !p->in_window[p->n_own - 2] || p->in_window[p->n_own - 1]))
-        bind_refuse(b,
-                    "%u layers share keys, but the two before them are not one with a window "
-                    "and one without",
-                    shared);
+    window_check_shared(b, p->in_window, p->n_own, shared);
 }
 
 /* Returns the layer whose keys layer @l reads. */

@@ -26,6 +26,17 @@ void window_read(struct binder *b, uint32_t n_layer, uint32_t period, bool *in_w
     }
 }
 
+void window_check_shared(struct binder *b, const bool *in_window, uint32_t n_own,
+                         uint32_t n_shared) {
+    if (b->r < 0 || n_shared == 0)
+        return;
+    if (n_own < 2 || !in_window[n_own - 2] || in_window[n_own - 1])
+        bind_refuse(b,
+                    "%u layers share keys, but the two before them are not one with a window "
+                    "and one without",
+                    n_shared);
+}
+
 void window_rope(struct binder *b, struct model_shape *s, uint32_t dim, double base) {
     const struct rope_defaults d = {
         .dim = dim, .context = s->max_context, .base = base, .suffix = "_swa"};

@@ -14,6 +14,11 @@
  * no layer has a window. */
 void window_read(struct binder *b, uint32_t n_layer, uint32_t period, bool *in_window,
                  uint32_t *window);
+/* Refuses a model whose last @n_shared layers read the keys of the two layers before them, unless
+ * the first of these two has a window and the second has none. @n_own: layers with keys of their
+ * own. */
+void window_check_shared(struct binder *b, const bool *in_window, uint32_t n_own,
+                         uint32_t n_shared);
 /* Reads RoPE of layers with a window, set 1, whose defaults are @dim and @base. */
 void window_rope(struct binder *b, struct model_shape *s, uint32_t dim, double base);
 /* Sets the factors of embeddings and logits: the file's soft cap, and the scale sqrt(n_embd) if
