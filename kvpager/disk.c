@@ -270,7 +270,9 @@ struct disk *disk_free(struct disk *d) {
 }
 
 struct kv_pager *disk_pages(const struct disk *d) {
-    return d ? d->slots : NULL;
+    if (!d)
+        return NULL;
+    return d->slots;
 }
 
 /* ---- to the file ---- */
@@ -365,7 +367,9 @@ static uint32_t store_tokens(const struct disk *d, struct job *j, uint32_t from,
             j->media[n_media++] = *of;
         j->stored[i] = in[i] < 0 ? -(int32_t)n_media : in[i];
     }
-    return j->stored ? n : 0;
+    if (j->stored)
+        return n;
+    return 0;
 }
 
 /* Gives the next pages of @j, or a snapshot of earlier ones, to the thread. Returns false if all is

@@ -131,7 +131,9 @@ void disk_thread_submit(struct disk_thread *t, struct disk_io *io) {
 struct disk_io *disk_thread_receive(struct disk_thread *t) {
     struct mbox_link *mail = mbox_receive(&t->from);
 
-    return mail ? CONTAINER_OF(mail, struct disk_io, mail) : NULL;
+    if (!mail)
+        return NULL;
+    return CONTAINER_OF(mail, struct disk_io, mail);
 }
 
 void disk_thread_clear(struct disk_thread *t) {

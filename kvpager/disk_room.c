@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/result.h"
+
 #define RETRY_NS INT64_C(60000000000)
 #define DAY_NS 86400e9
 #define BUCKET_PART 24 /* the bucket holds a day's bytes divided by BUCKET_PART */
@@ -28,7 +30,7 @@ int disk_room_init(struct disk_room *r, const struct disk_room_opts *o) {
     r->held = calloc(r->n_max, sizeof(*r->held));
     r->bytes = capacity(r);
     r->filled_ns = clock_now(o->clock);
-    return r->written && r->held && r->state ? 0 : -ENOMEM;
+    return enomem_unless(r->written && r->held && r->state);
 }
 
 static void disk_room_release(struct disk_room *r) {

@@ -25,5 +25,7 @@ void evict_remove(struct evict *e, struct page *page) {
 struct page *evict_pop(struct evict *e) {
     struct list *node = list_pop_front(&e->idle);
 
-    return node ? LIST_ENTRY(node, struct page, link) : NULL;
+    if (!node)
+        return NULL;
+    return LIST_ENTRY(node, struct page, link);
 }

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/result.h"
+
 struct kv_media_entry {
     struct list used;
     struct kv_medium of;
@@ -25,7 +27,7 @@ int kv_media_init(struct kv_media *m, uint32_t max) {
     list_init(&m->used);
     m->entry = calloc(max, sizeof(*m->entry));
     m->bucket = calloc(n, sizeof(*m->bucket));
-    return m->entry && m->bucket ? 0 : -ENOMEM;
+    return enomem_unless(m->entry && m->bucket);
 }
 
 void kv_media_deinit(struct kv_media *m) {

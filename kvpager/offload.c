@@ -116,7 +116,9 @@ static bool save_pages(struct offload *p, struct kv_seq *saved, const int32_t *t
  * continue only at a snapshot. */
 static uint32_t useful(const struct offload *p, const struct kv_isolation *share,
                        const int32_t *tokens, uint32_t n_tokens) {
-    return p->states ? kv_pager_match(p->states, share, tokens, n_tokens).n_tokens : n_tokens;
+    if (!p->states)
+        return n_tokens;
+    return kv_pager_match(p->states, share, tokens, n_tokens).n_tokens;
 }
 
 /* Returns a sequence of the host's pager with the pages of @tokens that it has; NULL: no memory. */

@@ -161,7 +161,9 @@ void kv_pager_stats(const struct kv_pager *p, struct kv_stats *out) {
 
 /* Returns the name of the content of @page that listeners and routers see: never 0. */
 static uint64_t pager_block(const struct page *page) {
-    return page->key.low64 ? page->key.low64 : 1;
+    if (!page->key.low64)
+        return 1;
+    return page->key.low64;
 }
 
 /* Returns how many tokens right before @page equal its first one, a row of a picture. */
@@ -319,7 +321,9 @@ uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isol
             out[i - from] = w.page;
         i++;
     }
-    return i > from ? i - from : 0;
+    if (i <= from)
+        return 0;
+    return i - from;
 }
 
 static uint32_t acquire_state(struct kv_pager *p) {
@@ -483,7 +487,9 @@ static uint32_t pages_for(const struct kv_pager *p, uint32_t n_tokens) {
 uint32_t kv_seq_need(const struct kv_seq *s, uint32_t n_tokens) {
     uint32_t n = pages_for(s->pager, n_tokens);
 
-    return n > s->n_pages ? n - s->n_pages : 0;
+    if (n <= s->n_pages)
+        return 0;
+    return n - s->n_pages;
 }
 
 int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens) {
@@ -575,7 +581,9 @@ const struct kv_isolation *kv_seq_isolation(const struct kv_seq *s) {
 
 uint32_t kv_seq_state(const struct kv_seq *s) {
     assert(!s->pinned);
-    return s->state == NO_STATE ? 0 : s->state;
+    if (s->state == NO_STATE)
+        return 0;
+    return s->state;
 }
 
 const kv_page *kv_seq_pages(const struct kv_seq *s, uint32_t *n_pages) {

@@ -109,8 +109,11 @@ static int write_all(int fd, const void *data, size_t n, uint64_t at) {
 
         if (r < 0 && errno == EINTR)
             continue;
-        if (r <= 0)
-            return r < 0 ? -errno : -EIO;
+        if (r <= 0) {
+            if (r < 0)
+                return -errno;
+            return -EIO;
+        }
         p += r;
         at += (uint64_t)r;
         n -= (size_t)r;
@@ -131,7 +134,9 @@ static uint64_t store_offset(const struct store *s, uint32_t i) {
 }
 
 static uint64_t store_bytes(const struct store *s, uint32_t i) {
-    return i < s->n_slots ? s->page_bytes : s->state_bytes;
+    if (i < s->n_slots)
+        return s->page_bytes;
+    return s->state_bytes;
 }
 
 /* Computes the numbers of slots that fit into the @n_bytes behind the first block. */
@@ -180,7 +185,9 @@ static int claim_file(struct store *s) {
     if (same)
         return 0;
     TRY(write_all(s->fd, &should, sizeof(should), 0));
-    return st.st_size == 0 ? STORE_NEW : STORE_CLEARED;
+    if (st.st_size == 0)
+        return STORE_NEW;
+    return STORE_CLEARED;
 }
 
 int store_open(struct store **out, const struct store_opts *o) {
@@ -228,7 +235,9 @@ bool store_is_deleted(const struct store *s) {
 }
 
 uint64_t store_slot_bytes(const struct store *s, uint32_t i) {
-    return i < s->n_slots ? s->slot_bytes : s->state_slot_bytes;
+    if (i < s->n_slots)
+        return s->slot_bytes;
+    return s->state_slot_bytes;
 }
 
 /* ---- slots ---- */
@@ -243,7 +252,9 @@ static uint64_t store_sum(const struct store *s, const struct slot_head *h) {
 }
 
 static uint32_t store_slot_tokens(const struct store *s, uint32_t i) {
-    return i < s->n_slots ? s->page_tokens : 0;
+    if (i < s->n_slots)
+        return s->page_tokens;
+    return 0;
 }
 
 static bool is_none(const struct store_id *id) {
@@ -267,7 +278,9 @@ static int read_slot_head(const struct store *s, uint32_t i, struct slot_head *h
         return STORE_FREE;
     bool good = h->magic == MAGIC && h->sum == store_sum(s, h) &&
                 h->n_tokens == store_slot_tokens(s, i) && !is_none(&h->head.id) && knows_media(h);
-    return good ? 0 : STORE_BAD;
+    if (!good)
+        return STORE_BAD;
+    return 0;
 }
 
 int store_read_head(const struct store *s, uint32_t i, struct store_head *out, int32_t *tokens,
@@ -377,8 +390,11 @@ int store_write(struct store_io **out, const struct store *s, uint32_t i,
 static int end_io(struct store_io *io) {
     XXH128_hash_t sum = XXH3_128bits_digest(io->hash);
 
-    if (io->to)
-        return XXH128_isEqual(sum, io->head.bytes) ? 0 : STORE_BAD;
+    if (io->to) {
+        if (!XXH128_isEqual(sum, io->head.bytes))
+            return STORE_BAD;
+        return 0;
+    }
     io->head.bytes = sum;
     io->head.sum = store_sum(io->store, &io->head);
     return write_all(io->store->fd, &io->head, sizeof(io->head), store_offset(io->store, io->slot));
@@ -396,5 +412,7 @@ int store_go_on(struct store_io *io) {
         TRY(write_all(s->fd, bytes, n, at));
     XXH3_128bits_update(io->hash, bytes, n);
     io->done += n;
-    return io->done < store_bytes(s, io->slot) ? STORE_MORE : end_io(io);
+    if (io->done < store_bytes(s, io->slot))
+        return STORE_MORE;
+    return end_io(io);
 }

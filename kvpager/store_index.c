@@ -35,9 +35,14 @@ struct index {
 };
 
 static int compare_ids(const struct store_id *a, const struct store_id *b) {
-    if (a->run != b->run)
-        return a->run < b->run ? -1 : 1;
-    return a->n < b->n ? -1 : a->n > b->n;
+    if (a->run != b->run) {
+        if (a->run < b->run)
+            return -1;
+        return 1;
+    }
+    if (a->n < b->n)
+        return -1;
+    return a->n > b->n;
 }
 
 static int store_index_by_id(const void *a, const void *b) {
@@ -47,14 +52,18 @@ static int store_index_by_id(const void *a, const void *b) {
 static int by_stamp(const void *a, const void *b) {
     const struct found *x = a, *y = b;
 
-    return x->head.stamp < y->head.stamp ? -1 : x->head.stamp > y->head.stamp;
+    if (x->head.stamp < y->head.stamp)
+        return -1;
+    return x->head.stamp > y->head.stamp;
 }
 
 static int deepest_first(const void *a, const void *b, void *all) {
     const struct found *x = (const struct found *)all + *(const uint32_t *)a;
     const struct found *y = (const struct found *)all + *(const uint32_t *)b;
 
-    return x->head.depth > y->head.depth ? -1 : x->head.depth < y->head.depth;
+    if (x->head.depth > y->head.depth)
+        return -1;
+    return x->head.depth < y->head.depth;
 }
 
 /* Orders pages by their last use, the latest first. Parents come before their children, since no
@@ -63,9 +72,14 @@ static int latest_first(const void *a, const void *b, void *all) {
     const struct found *x = (const struct found *)all + *(const uint32_t *)a;
     const struct found *y = (const struct found *)all + *(const uint32_t *)b;
 
-    if (x->recent != y->recent)
-        return x->recent > y->recent ? -1 : 1;
-    return x->head.depth < y->head.depth ? -1 : x->head.depth > y->head.depth;
+    if (x->recent != y->recent) {
+        if (x->recent > y->recent)
+            return -1;
+        return 1;
+    }
+    if (x->head.depth < y->head.depth)
+        return -1;
+    return x->head.depth > y->head.depth;
 }
 
 /* Returns the index of the page that @f, a page or a state, names as its parent, if that page has
@@ -74,10 +88,10 @@ static uint32_t parent_of(const struct index *x, const struct found *f, uint32_t
     struct found key = {.head.id = f->head.parent};
     const struct found *p = bsearch(&key, x->page, x->n, sizeof(key), store_index_by_id);
 
-    return p && p->head.depth == depth &&
-                   memcmp(&p->head.isolation, &f->head.isolation, sizeof(f->head.isolation)) == 0
-               ? (uint32_t)(p - x->page)
-               : x->n;
+    if (!p || p->head.depth != depth ||
+        memcmp(&p->head.isolation, &f->head.isolation, sizeof(f->head.isolation)) != 0)
+        return x->n;
+    return (uint32_t)(p - x->page);
 }
 
 /* Puts the numbers that pictures have in this worker into the tokens of a page. Returns false if a

@@ -202,7 +202,9 @@ void kv_tier_sleep(const struct kv_tier *t, int ms) {
 }
 
 int kv_tier_fd(const struct kv_tier *t) {
-    return t->offload.disk ? disk_fd(t->offload.disk) : -1;
+    if (!t->offload.disk)
+        return -1;
+    return disk_fd(t->offload.disk);
 }
 
 /* ---- host memory ---- */

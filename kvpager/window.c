@@ -59,7 +59,9 @@ void windows_deinit(struct kv_pager *p) {
 }
 
 uint32_t windows_available(const struct kv_pager *p) {
-    return p->opts.n_windows ? p->windows.n_free + p->windows.n_idle : UINT32_MAX;
+    if (!p->opts.n_windows)
+        return UINT32_MAX;
+    return p->windows.n_free + p->windows.n_idle;
 }
 
 uint32_t windows_first(const struct kv_pager *p, uint32_t n_tokens) {

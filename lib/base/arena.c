@@ -61,7 +61,9 @@ void *arena_alloc(struct arena *a, size_t size) {
 void *arena_alloc_array(struct arena *a, size_t n, size_t size) {
     size_t bytes;
 
-    return size_mul(n, size, &bytes) ? NULL : arena_alloc(a, bytes);
+    if (size_mul(n, size, &bytes))
+        return NULL;
+    return arena_alloc(a, bytes);
 }
 
 char *arena_strndup(struct arena *a, const char *s, size_t n) {

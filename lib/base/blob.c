@@ -34,5 +34,7 @@ struct blob *blob_unref(struct blob *b) {
 }
 
 size_t blob_bytes(const struct blob *b) {
-    return b ? sizeof(*b) + b->text.cap : 0;
+    if (!b)
+        return 0;
+    return sizeof(*b) + b->text.cap;
 }

@@ -21,7 +21,9 @@ struct blob *blob_new(struct buf *text);
 struct blob *blob_ref(struct blob *b);                      /* another reference; accepts NULL */
 struct blob *blob_unref(struct blob *b);                    /* accepts NULL, returns NULL */
 static inline const char *blob_data(const struct blob *b) { /* accepts NULL: "" */
-    return b && b->text.data ? b->text.data : "";
+    if (!b || !b->text.data)
+        return "";
+    return b->text.data;
 }
 size_t blob_bytes(const struct blob *b); /* memory that it takes; accepts NULL */
 
@@ -39,5 +41,7 @@ static inline struct splice blob_part(struct blob *b) {
 
 /* Returns the length of what is inserted; @s may be NULL. */
 static inline size_t splice_len(const struct splice *s) {
-    return s && s->blob ? s->len : 0;
+    if (s && s->blob)
+        return s->len;
+    return 0;
 }

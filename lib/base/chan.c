@@ -117,7 +117,9 @@ static int chan_peek(struct chan *c, struct header *h) {
     memcpy(h, c->in.data + c->consumed, sizeof(*h));
     if (h->len > c->max_frame || h->zero)
         return die(c, -EPROTO);
-    return have < sizeof(*h) + chan_padded(h->len) ? CHAN_EMPTY : 0;
+    if (have < sizeof(*h) + chan_padded(h->len))
+        return CHAN_EMPTY;
+    return 0;
 }
 
 int chan_recv(struct chan *c, struct chan_frame *out) {

@@ -49,5 +49,7 @@ int control_group_read(const char *folder, const char *name, const char *format,
     n = vfscanf(f, format, args);
     va_end(args);
     fclose(f);
-    return n > 0 ? n : 0;
+    if (n < 0)
+        return 0;
+    return n;
 }

@@ -6,12 +6,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
 static int err_fill(struct err *e, int status, const char *code, const char *param, const char *fmt,
                     va_list ap) {
     if (e) {
         e->status = status;
-        snprintf(e->code, sizeof(e->code), "%s", code ? code : "");
-        snprintf(e->param, sizeof(e->param), "%s", param ? param : "");
+        snprintf(e->code, sizeof(e->code), "%s", text_or(code, ""));
+        snprintf(e->param, sizeof(e->param), "%s", text_or(param, ""));
         vsnprintf(e->message, sizeof(e->message), fmt, ap);
         e->n_prompt = e->n_context = 0;
     }

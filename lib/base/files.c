@@ -38,7 +38,9 @@ bool files_flush(void) {
 static int open_at_once(const char *path) {
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 
-    return fd < 0 ? -errno : fd;
+    if (fd < 0)
+        return -errno;
+    return fd;
 }
 
 /* Waits until @fd can be read. Returns 0 or -errno; -EAGAIN: no writer opened the FIFO, or it
@@ -52,7 +54,9 @@ static int files_await(int fd) {
     while (r < 0 && errno == EINTR);
     if (r < 0)
         return -errno;
-    return r == 0 ? -EAGAIN : 0;
+    if (r == 0)
+        return -EAGAIN;
+    return 0;
 }
 
 bool files_is_folder(const char *path) {
@@ -84,7 +88,9 @@ int files_create(int dir, const char *name, mode_t mode) {
         return -errno;
     int fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
 
-    return fd < 0 ? -errno : fd;
+    if (fd < 0)
+        return -errno;
+    return fd;
 }
 
 /* Adds the next bytes of @fd to @out. Returns their number, 0 at the end, or -errno. */
@@ -97,8 +103,11 @@ static int files_read_some(int fd, struct buf *out) {
         return -errno;
     int r = buf_add(out, chunk, (size_t)n);
     explicit_bzero(chunk, sizeof(chunk)); /* the file may hold a key */
-    if (r < 0)
-        return r == -EMSGSIZE ? -EFBIG : r;
+    if (r < 0) {
+        if (r == -EMSGSIZE)
+            return -EFBIG;
+        return r;
+    }
     return (int)n;
 }
 

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/result.h"
 #include "base/try.h"
 
 #define ALIGNMENT 32u
@@ -38,7 +39,7 @@ static int build_long(struct buf *to, uint64_t v) {
 
 /* Makes room for another tensor. Returns 0 or -ENOMEM. */
 static int build_reserve(struct gguf_build *b) {
-    return ARRAY_GROW(b->tensor, b->n_tensors, b->tensors_cap, 64) ? 0 : -ENOMEM;
+    return enomem_unless(ARRAY_GROW(b->tensor, b->n_tensors, b->tensors_cap, 64));
 }
 
 int gguf_build_tensor(struct gguf_build *b, const struct gguf_built *t, size_t n_bytes,
@@ -178,8 +179,11 @@ static int build_write(int fd, const struct buf *of) {
 
         if (n < 0 && errno == EINTR)
             continue;
-        if (n <= 0)
-            return n < 0 ? -errno : -EIO;
+        if (n <= 0) {
+            if (n < 0)
+                return -errno;
+            return -EIO;
+        }
         at += (size_t)n;
     }
     return 0;
@@ -189,7 +193,7 @@ static int build_write(int fd, const struct buf *of) {
 static int build_fill(int fd, const struct buf *head, const struct buf *data) {
     TRY(build_write(fd, head));
     TRY(build_write(fd, data));
-    return fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK) < 0 ? -errno : 0;
+    return errno_if_negative(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK));
 }
 
 int gguf_build_finish(struct gguf_build *b) {

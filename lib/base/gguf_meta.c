@@ -68,7 +68,9 @@ static int parse_array(struct gguf_cursor *c, struct gguf_kv *kv) {
     const uint8_t *p;
 
     TRY(gguf_cursor_read(c, (size_t)n * least, &p, "an array"));
-    return type == GGUF_BOOL ? parse_bools(c, kv, p, (size_t)n) : 0;
+    if (type != GGUF_BOOL)
+        return 0;
+    return parse_bools(c, kv, p, (size_t)n);
 }
 
 static int parse_value(struct gguf_cursor *c, struct gguf_kv *kv) {
@@ -85,7 +87,9 @@ static int parse_value(struct gguf_cursor *c, struct gguf_kv *kv) {
     if (type == GGUF_ARRAY)
         return parse_array(c, kv);
     TRY(gguf_cursor_read(c, gguf_scalar_bytes(type), &kv->value, "a value"));
-    return type == GGUF_BOOL ? parse_bools(c, kv, kv->value, 1) : 0;
+    if (type != GGUF_BOOL)
+        return 0;
+    return parse_bools(c, kv, kv->value, 1);
 }
 
 int gguf_meta_parse(struct gguf_meta *m, struct gguf_cursor *c, uint32_t n_kv) {
@@ -119,7 +123,9 @@ void gguf_meta_deinit(struct gguf_meta *m) {
 const struct gguf_kv *gguf_meta_find(const struct gguf_meta *m, const char *key) {
     int64_t i = gguf_index_find(&m->index, m, (struct gguf_str){key, strlen(key)});
 
-    return i < 0 ? NULL : &m->kv[i];
+    if (i < 0)
+        return NULL;
+    return &m->kv[i];
 }
 
 /* Reads the number of @key as type @as. Returns 0, -ENOENT or -EINVAL. */
@@ -128,7 +134,9 @@ static int meta_number(const struct gguf_meta *m, const char *key, enum gguf_typ
 
     if (!kv)
         return -ENOENT;
-    return kv->value && gguf_number_read(kv->type, kv->value, as, out) ? 0 : -EINVAL;
+    if (!kv->value || !gguf_number_read(kv->type, kv->value, as, out))
+        return -EINVAL;
+    return 0;
 }
 
 int gguf_meta_u32(const struct gguf_meta *m, const char *key, uint32_t *out) {
@@ -170,7 +178,9 @@ static int find_typed(const struct gguf *g, const char *key, enum gguf_type type
     *out = gguf_meta_find(&g->meta, key);
     if (!*out)
         return -ENOENT;
-    return (*out)->type == type ? 0 : -EINVAL;
+    if ((*out)->type != type)
+        return -EINVAL;
+    return 0;
 }
 
 int gguf_bool(const struct gguf *g, const char *key, bool *out) {
@@ -194,7 +204,9 @@ int gguf_string(const struct gguf *g, const char *key, struct gguf_str *out) {
 const struct gguf_array *gguf_array(const struct gguf *g, const char *key) {
     const struct gguf_kv *kv = gguf_meta_find(&g->meta, key);
 
-    return kv && kv->type == GGUF_ARRAY ? &kv->array : NULL;
+    if (!kv || kv->type != GGUF_ARRAY)
+        return NULL;
+    return &kv->array;
 }
 
 enum gguf_type gguf_array_type(const struct gguf_array *a) {

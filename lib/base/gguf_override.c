@@ -249,7 +249,9 @@ static int override_apply(struct gguf *g, const struct override *o, struct err *
     if (g->meta.n >= GGUF_KV_MAX)
         return override_refuse(o, "the file has too many keys", err);
     TRY(override_set(g, o));
-    return renames ? rename_keys(g, from, o->value) : 0;
+    if (!renames)
+        return 0;
+    return rename_keys(g, from, o->value);
 }
 
 int gguf_override(struct gguf *g, const char *list, struct err *err) {

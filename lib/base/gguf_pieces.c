@@ -64,7 +64,9 @@ static int pieces_find(const struct gguf *g, struct piece_list *l, struct err *e
 static uint64_t pieces_number(const struct gguf_array *a, uint64_t i) {
     uint64_t v;
 
-    return gguf_array_read(a, GGUF_U64, i, 1, &v) == 1 ? v : UINT64_MAX;
+    if (gguf_array_read(a, GGUF_U64, i, 1, &v) == 1)
+        return v;
+    return UINT64_MAX;
 }
 
 /* Computes the sizes of @t from its dimensions. Returns 0 or -EINVAL. */

@@ -166,7 +166,9 @@ const uint8_t *tensor_range(const struct tensor *t, uint64_t i, size_t *n) {
 
     if (!t->piece) {
         *n = t->n_bytes;
-        return i == 0 ? t->data : NULL;
+        if (i != 0)
+            return NULL;
+        return t->data;
     }
     uint64_t begin = t->first / t->piece_rows * each;
     uint64_t end = ((t->first + n_rows - 1) / t->piece_rows + 1) * each;
@@ -212,5 +214,7 @@ const struct tensor *gguf_tensor(const struct gguf *g, uint64_t i) {
 const struct tensor *gguf_find(const struct gguf *g, const char *name) {
     int64_t i = gguf_index_find(&g->index, g, (struct gguf_str){name, strlen(name)});
 
-    return i < 0 ? NULL : &g->tensor[i];
+    if (i < 0)
+        return NULL;
+    return &g->tensor[i];
 }

@@ -119,7 +119,9 @@ static int wait_for_turn(struct jobs *p, struct job *j, int64_t now) {
         j->slice_ns = clock_now(p->opts.clock);
     }
     pthread_mutex_unlock(&p->mutex);
-    return atomic_load(&j->abandoned) ? -ECANCELED : 0;
+    if (atomic_load(&j->abandoned))
+        return -ECANCELED;
+    return 0;
 }
 
 int job_pause(void) {
@@ -130,7 +132,9 @@ int job_pause(void) {
     if (atomic_load_explicit(&j->abandoned, memory_order_relaxed))
         return -ECANCELED;
     int64_t now = clock_now(j->jobs->opts.clock);
-    return now - j->slice_ns < JOBS_SLICE_NS ? 0 : wait_for_turn(j->jobs, j, now);
+    if (now - j->slice_ns < JOBS_SLICE_NS)
+        return 0;
+    return wait_for_turn(j->jobs, j, now);
 }
 
 /* ---- threads ---- */

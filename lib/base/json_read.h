@@ -21,7 +21,9 @@
 
 /* Returns the place behind the last entry of @v, whose first entry is @first, or NULL. */
 static inline yyjson_val *json_end(yyjson_val *first, yyjson_val *v) {
-    return first ? json_next(v) : NULL;
+    if (!first)
+        return NULL;
+    return json_next(v);
 }
 
 /* Returns the key of the first member; NULL if there is none. */
@@ -35,7 +37,9 @@ static inline yyjson_val *json_first_key(yyjson_val *object) {
 static inline yyjson_val *json_given(yyjson_val *object, const char *key) {
     yyjson_val *v = yyjson_obj_get(object, key);
 
-    return yyjson_is_null(v) ? NULL : v;
+    if (yyjson_is_null(v))
+        return NULL;
+    return v;
 }
 
 /* Returns true if @v is one of @words, which blanks separate. */

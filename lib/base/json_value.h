@@ -22,7 +22,9 @@ static inline int json_parse(yyjson_doc **out, const char *text, size_t len,
     *out = yyjson_read_opts((char *)(uintptr_t)text, len, flags, NULL, &e);
     if (*out)
         return 0;
-    return e.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION ? -ENOMEM : -EINVAL;
+    if (e.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION)
+        return -ENOMEM;
+    return -EINVAL;
 }
 
 /* For CLEANUP(json_doc_freep). */
@@ -41,7 +43,9 @@ static inline const char *json_text(yyjson_val *v) {
 
 /* Returns the length of a string in bytes; 0 if @v is not a string. */
 static inline size_t json_len(yyjson_val *v) {
-    return yyjson_is_str(v) ? yyjson_get_len(v) : 0;
+    if (!yyjson_is_str(v))
+        return 0;
+    return yyjson_get_len(v);
 }
 
 /* Returns the text of a string that can be a C string; NULL if @v is not a string or contains
@@ -49,7 +53,9 @@ static inline size_t json_len(yyjson_val *v) {
 static inline const char *json_cstr(yyjson_val *v) {
     const char *s = yyjson_get_str(v);
 
-    return s && strlen(s) == yyjson_get_len(v) ? s : NULL;
+    if (!s || strlen(s) != yyjson_get_len(v))
+        return NULL;
+    return s;
 }
 
 /* Returns true if @v is a string of 1 to @max bytes without NUL: a name or an id, which can be a C
@@ -89,7 +95,9 @@ static inline const char *json_digits(yyjson_val *v) {
     return yyjson_get_raw(v);
 }
 static inline size_t json_n_digits(yyjson_val *v) {
-    return yyjson_is_raw(v) ? yyjson_get_len(v) : 0;
+    if (!yyjson_is_raw(v))
+        return 0;
+    return yyjson_get_len(v);
 }
 
 /* Returns the four accessors for a document that is being built. */
@@ -97,10 +105,14 @@ static inline const char *json_mut_text(yyjson_mut_val *v) {
     return yyjson_mut_get_str(v);
 }
 static inline size_t json_mut_len(yyjson_mut_val *v) {
-    return yyjson_mut_is_str(v) ? yyjson_mut_get_len(v) : 0;
+    if (!yyjson_mut_is_str(v))
+        return 0;
+    return yyjson_mut_get_len(v);
 }
 static inline const char *json_mut_cstr(yyjson_mut_val *v) {
     const char *s = yyjson_mut_get_str(v);
 
-    return s && strlen(s) == yyjson_mut_get_len(v) ? s : NULL;
+    if (!s || strlen(s) != yyjson_mut_get_len(v))
+        return NULL;
+    return s;
 }

@@ -103,9 +103,9 @@ char *log_level_variable(void) {
 enum log_level log_requested_level(void) {
     const char *text = getenv(LEVEL_VARIABLE);
 
-    return text && *text >= '0' + WLOG_ERROR && *text <= '0' + WLOG_DEBUG
-               ? (enum log_level)(*text - '0')
-               : WLOG_INFO;
+    if (!text || *text < '0' + WLOG_ERROR || *text > '0' + WLOG_DEBUG)
+        return WLOG_INFO;
+    return (enum log_level)(*text - '0');
 }
 
 bool log_enabled(enum log_level level) {

@@ -99,7 +99,9 @@ static size_t model_dir_find_same(const struct lister *l, const struct file_id *
 static bool is_better(const struct lister *l, const char *path, bool link, size_t i) {
     if (l->store != l->list->file[i].store)
         return false;
-    return link == l->ids[i].link ? strcmp(path, l->list->file[i].path) < 0 : !link;
+    if (link == l->ids[i].link)
+        return strcmp(path, l->list->file[i].path) < 0;
+    return !link;
 }
 
 /* Adds @f and takes over its strings; a string that is NULL means -ENOMEM. Leaves out worse names
@@ -261,7 +263,9 @@ static int walk(struct lister *l, const char *dir, int depth, visit_fn visit) {
     }
     if (d)
         closedir(d);
-    return r == 0 && depth <= l->folder_depth ? add_folder(l, dir, &seen) : r;
+    if (r != 0 || depth > l->folder_depth)
+        return r;
+    return add_folder(l, dir, &seen);
 }
 
 /* Reads the first line of a small file. Returns false if there is none. */
@@ -379,7 +383,9 @@ static char *ollama_name(const char *below) {
         }
     if (!tag || tag <= below)
         return strdup("");
-    return asprintf(&out, "%.*s:%s", (int)(tag - below), below, tag + 1) < 0 ? NULL : out;
+    if (asprintf(&out, "%.*s:%s", (int)(tag - below), below, tag + 1) < 0)
+        return NULL;
+    return out;
 }
 
 /* Adds the model that a manifest of Ollama names, if its blob exists. A visit_fn. */
@@ -426,9 +432,14 @@ static int model_dir_compare(const void *a, const void *b) {
 
     int paths = strcmp(x->path, y->path);
 
-    if (x->store != y->store)
-        return x->store < y->store ? -1 : 1;
-    return paths ? paths : strcmp(x->name, y->name);
+    if (x->store != y->store) {
+        if (x->store < y->store)
+            return -1;
+        return 1;
+    }
+    if (paths)
+        return paths;
+    return strcmp(x->name, y->name);
 }
 
 static bool model_dir_is_taken(const struct model_list *l, size_t i, const char *name) {

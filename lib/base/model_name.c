@@ -81,7 +81,9 @@ uint32_t model_name_shards(const char *name) {
     if (len <= end || strcasecmp(name + len - end, ".safetensors") != 0)
         return 0;
     shard_parse(name, len - end, &m);
-    return m.stem_len < len - end ? m.n_shards : 0;
+    if (m.stem_len >= len - end)
+        return 0;
+    return m.n_shards;
 }
 
 /* Returns true if the whole of @p names a quantisation: Q4_0, Q4_K_M, IQ2_XXS, TQ1_0, F16,
@@ -109,9 +111,9 @@ const char *model_quant(const char *stem) {
             continue;
         if (!model_name_is_quant(p))
             return NULL;
-        return p - stem >= 4 && strncasecmp(p - 3, "UD-", 3) == 0 && (p[-4] == '-' || p[-4] == '.')
-                   ? p - 3
-                   : p;
+        if (p - stem >= 4 && strncasecmp(p - 3, "UD-", 3) == 0 && (p[-4] == '-' || p[-4] == '.'))
+            return p - 3;
+        return p;
     }
     return NULL;
 }
@@ -336,5 +338,7 @@ int model_projector_fit(const char *name, const char *model) {
     plain(name, strlen(name), p);
     if (*stem && strstr(p, stem))
         return 200 - model_name_rank(name);
-    return is_general(p) ? 100 - model_name_rank(name) : 0;
+    if (!is_general(p))
+        return 0;
+    return 100 - model_name_rank(name);
 }

@@ -66,7 +66,9 @@ size_t printable_next(const char *in, size_t len, char out[PRINTABLE_MAX], size_
         *n_out = (size_t)snprintf(out, PRINTABLE_MAX, n > 1 ? "\\u%04x" : "\\x%02x",
                                   n > 1 ? (unsigned)c : (unsigned char)*in);
     }
-    return n ? n : 1;
+    if (n)
+        return n;
+    return 1;
 }
 
 size_t printable_copy(char *out, size_t size, const char *in, size_t len, bool quotes) {

@@ -161,9 +161,9 @@ struct quota_charge *quota_victim(const struct quota *q, const struct quota_acco
 /* Returns the share of @a in the limit, by weight at every account on the way to the root. */
 static double share_of(const struct quota *q, const struct quota_account *a,
                        const struct quota_account *asker) {
-    return a->parent
-               ? share_of(q, a->parent, asker) * a->weight / quota_sum_of_weights(a->parent, asker)
-               : (double)q->limit;
+    if (a->parent)
+        return share_of(q, a->parent, asker) * a->weight / quota_sum_of_weights(a->parent, asker);
+    return (double)q->limit;
 }
 
 bool quota_make_room(struct quota *q, const struct quota_charge *c, uint64_t n,

@@ -35,11 +35,15 @@ enum tensor_type repack_type(const struct repack *p, uint64_t n_in) {
         return TENSOR_F16;
     if (p->bits == 8)
         return TENSOR_Q8_0;
-    return p->zeros ? TENSOR_Q5_0 : TENSOR_Q4_0;
+    if (p->zeros)
+        return TENSOR_Q5_0;
+    return TENSOR_Q4_0;
 }
 
 static uint64_t repack_scale_bytes(const struct repack *p) {
-    return p->scale_type == TENSOR_F32 ? 4 : 2;
+    if (p->scale_type == TENSOR_F32)
+        return 4;
+    return 2;
 }
 
 /* Returns the number of words of 32 bits that hold @n codes. */

@@ -28,7 +28,9 @@ static void *thread_begin(void *arg) {
 
     b->result = r;
     sem_post(&b->ready);
-    return r < 0 ? NULL : run(run_arg);
+    if (r < 0)
+        return NULL;
+    return run(run_arg);
 }
 
 int thread_start(pthread_t *out, const pthread_attr_t *attr, void *(*run)(void *), void *arg) {

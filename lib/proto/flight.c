@@ -30,11 +30,15 @@ static const struct {
 };
 
 const char *flight_name(enum why why) {
-    return why < WHY_N ? reasons[why].name : "unknown";
+    if (why < WHY_N)
+        return reasons[why].name;
+    return "unknown";
 }
 
 const char *flight_text(enum why why) {
-    return why < WHY_N ? reasons[why].text : "unknown";
+    if (why < WHY_N)
+        return reasons[why].text;
+    return "unknown";
 }
 
 void flight_note(struct flight *f, uint64_t *at, uint64_t id, enum why why, uint32_t n_rows,

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "base/try.h"
 
 struct span {
@@ -65,7 +66,9 @@ static uint64_t n_elements(const struct part *p, const void *m) {
 
     memcpy(&n, (const char *)m + p->count.at, p->count.bytes);
     memcpy(&k, (const char *)m + p->times.at, p->times.bytes);
-    return p->times.bytes ? n * k : n;
+    if (!p->times.bytes)
+        return n;
+    return n * k;
 }
 
 /* Returns the bytes of part @p of @m that are to be sent. */
@@ -135,7 +138,7 @@ static int msg_parse(const void *data, uint32_t len, const struct form *f, void 
             return -EPROTO;
         struct str bytes = {s.len ? (const char *)data + s.off : NULL, s.len};
         if (p->size == 0) {
-            bytes.data = bytes.data ? bytes.data : "";
+            bytes.data = text_or(bytes.data, "");
             memcpy((char *)m + p->at, &bytes, sizeof(bytes));
             continue;
         }

@@ -30,7 +30,9 @@ static const struct format *decode_find_format(const uint8_t *data, size_t len) 
 const char *picture_type(const void *data, size_t len) {
     const struct format *f = decode_find_format(data, len);
 
-    return f ? f->name : NULL;
+    if (!f)
+        return NULL;
+    return f->name;
 }
 
 /* Describes a file that is no picture of a known type. */

@@ -15,6 +15,8 @@
 #include <unistd.h>
 
 #include "base/files.h"
+#include "base/result.h"
+#include "base/text.h"
 #include "base/try.h"
 #include "vision/decoder_private.h"
 
@@ -106,7 +108,7 @@ static int send_fd(int socket, int fd) {
     c->cmsg_type = SCM_RIGHTS;
     c->cmsg_len = CMSG_LEN(sizeof(fd));
     memcpy(CMSG_DATA(c), &fd, sizeof(fd));
-    return sendmsg(socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
+    return errno_if_negative(sendmsg(socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 
 /* Starts the process again and sends @fd to it. */
@@ -180,8 +182,10 @@ int decoder_read_answer(int socket, const struct picture_fit *fit, struct pictur
         a.message[sizeof(a.message) - 1] = 0;
         for (char *c = a.message; *c; c++)
             *c = *c < 0x20 || *c > 0x7E ? '?' : *c;
-        err_set(err, 0, NULL, "%s", a.message[0] ? a.message : "The picture cannot be decoded.");
-        return a.result == -ENOMEM ? -ENOMEM : -EINVAL;
+        err_set(err, 0, NULL, "%s", text_filled_or(a.message, "The picture cannot be decoded."));
+        if (a.result == -ENOMEM)
+            return -ENOMEM;
+        return -EINVAL;
     }
     TRY(picture_check(a.width, a.height, PICTURE_MEGAPIXELS_MAX, err));
     if (fit) {

@@ -15,14 +15,17 @@ struct tiff {
 static uint32_t u16_at(const struct tiff *t, size_t at) {
     if (at > t->len || t->len - at < 2)
         return 0;
-    return t->big_endian ? t->data[at] * 256u + t->data[at + 1]
-                         : t->data[at + 1] * 256u + t->data[at];
+    if (t->big_endian)
+        return t->data[at] * 256u + t->data[at + 1];
+    return t->data[at + 1] * 256u + t->data[at];
 }
 
 static uint32_t exif_u32_at(const struct tiff *t, size_t at) {
     uint32_t a = u16_at(t, at), b = u16_at(t, at + 2);
 
-    return t->big_endian ? a << 16 | b : b << 16 | a;
+    if (t->big_endian)
+        return a << 16 | b;
+    return b << 16 | a;
 }
 
 int exif_orientation(const uint8_t *data, size_t len) {
@@ -43,7 +46,9 @@ int exif_orientation(const uint8_t *data, size_t len) {
         if (u16_at(&t, entry) != TAG_ORIENTATION || u16_at(&t, entry + 2) != TYPE_SHORT)
             continue;
         uint32_t v = u16_at(&t, entry + 8);
-        return v >= 1 && v <= 8 ? (int)v : 1;
+        if (v < 1 || v > 8)
+            return 1;
+        return (int)v;
     }
     return 1;
 }

@@ -26,7 +26,9 @@ static uint32_t find_places(const struct fitter *f, const struct projector *p,
     out[0] = (struct picture_place){0, 0, width, height};
     if (pads && (n > 1 || !p->tile)) /* llama.cpp stretches only pictures without tiles */
         out[0] = picture_pad_place(f->width, f->height, width, height);
-    return n > 1 ? 2 : 1;
+    if (n > 1)
+        return 2;
+    return 1;
 }
 
 /* Begins with layout @l; @p NULL: pixels are not resized. @width and @height are those of the
@@ -86,7 +88,9 @@ int fitter_begin(struct fitter *f, uint64_t width, uint64_t height, int orientat
 }
 
 uint64_t fitter_held_max(const struct fitter *f) {
-    return f->fit ? picture_fit_held_max(f->fit) : UINT64_MAX;
+    if (!f->fit)
+        return UINT64_MAX;
+    return picture_fit_held_max(f->fit);
 }
 
 int fitter_hold(const struct fitter *f, uint64_t bytes, struct err *err) {

@@ -47,9 +47,11 @@ static int find_frame(GifFileType *gif, int *transparent, struct err *err) {
 
         if (DGifGetRecordType(gif, &type) == GIF_ERROR)
             return gif_refuse(err, "a record is cut off");
-        if (type == IMAGE_DESC_RECORD_TYPE)
-            return DGifGetImageDesc(gif) == GIF_OK ? 0
-                                                   : gif_refuse(err, "a frame's head is cut off");
+        if (type == IMAGE_DESC_RECORD_TYPE) {
+            if (DGifGetImageDesc(gif) != GIF_OK)
+                return gif_refuse(err, "a frame's head is cut off");
+            return 0;
+        }
         if (type != EXTENSION_RECORD_TYPE)
             return gif_refuse(err, "it has no frame");
         for (int r = DGifGetExtension(gif, &code, &block);; r = DGifGetExtensionNext(gif, &block)) {
@@ -80,9 +82,9 @@ static void put_colour(const ColorMapObject *map, unsigned i, uint8_t *out) {
 }
 
 static int gif_read_line(GifFileType *gif, GifPixelType *line, struct err *err) {
-    return DGifGetLine(gif, line, gif->Image.Width) == GIF_ERROR
-               ? gif_refuse(err, "its pixels are cut off or no LZW data")
-               : 0;
+    if (DGifGetLine(gif, line, gif->Image.Width) == GIF_ERROR)
+        return gif_refuse(err, "its pixels are cut off or no LZW data");
+    return 0;
 }
 
 /* Reads the frame's rows into @lines in the order of the file: every 8th row, then the rows between
@@ -173,8 +175,11 @@ int decode_gif(const uint8_t *data, size_t len, struct fitter *out, struct err *
     int code = 0;
     GifFileType *gif = DGifOpen(&source, gif_read_bytes, &code);
 
-    if (!gif)
-        return code == D_GIF_ERR_NOT_ENOUGH_MEM ? -ENOMEM : gif_refuse(err, "its head is cut off");
+    if (!gif) {
+        if (code == D_GIF_ERR_NOT_ENOUGH_MEM)
+            return -ENOMEM;
+        return gif_refuse(err, "its head is cut off");
+    }
     int r = gif_read_file(gif, out, err);
     DGifCloseFile(gif, &code);
     return r;

@@ -50,7 +50,9 @@ static uint32_t need(struct reader *d, const char *key, uint32_t lo, uint32_t hi
 /* Reads an integer of [lo, hi]; returns @otherwise if the file has none. */
 static uint32_t want(struct reader *d, const char *key, uint32_t lo, uint32_t hi,
                      uint32_t otherwise) {
-    return gguf_has(d->file, key) ? need(d, key, lo, hi) : otherwise;
+    if (!gguf_has(d->file, key))
+        return otherwise;
+    return need(d, key, lo, hi);
 }
 
 /* Reads three numbers; those of a deviation must not be 0. */
@@ -102,7 +104,9 @@ static enum projector_act read_act(const struct gguf *file) {
     gguf_bool(file, "clip.use_silu", &silu);
     if (gelu)
         return PROJECTOR_GELU;
-    return silu ? PROJECTOR_SILU : PROJECTOR_QUICK_GELU;
+    if (silu)
+        return PROJECTOR_SILU;
+    return PROJECTOR_QUICK_GELU;
 }
 
 /* Counts the layers that are followed by a merger of their own (deepstack). */
@@ -339,7 +343,9 @@ static bool grid_of(const struct projector *p, const struct picture_layout *l, u
 uint32_t projector_parts(const struct projector *p, const struct picture_layout *l) {
     uint32_t n_columns, n_lines, width, height;
 
-    return grid_of(p, l, &n_columns, &n_lines, &width, &height) ? n_columns * n_lines + 1 : 0;
+    if (!grid_of(p, l, &n_columns, &n_lines, &width, &height))
+        return 0;
+    return n_columns * n_lines + 1;
 }
 
 struct picture_part projector_part(const struct projector *p, const struct picture_layout *l,

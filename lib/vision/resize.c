@@ -8,6 +8,7 @@
 #include <immintrin.h>
 #endif
 #include "base/mathx.h"
+#include "base/result.h"
 #include "base/try.h"
 
 #define PI 3.14159265358979323846
@@ -15,7 +16,9 @@
 
 static double bilinear(double x) {
     x = fabs(x);
-    return x < 1 ? 1 - x : 0;
+    if (x < 1)
+        return 1 - x;
+    return 0;
 }
 
 /* Returns Keys' cubic kernel with a = -1/2. */
@@ -25,7 +28,9 @@ static double bicubic(double x) {
     x = fabs(x);
     if (x < 1)
         return ((a + 2) * x - (a + 3)) * x * x + 1;
-    return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
+    if (x < 2)
+        return (((x - 5) * x + 8) * x - 4) * a;
+    return 0;
 }
 
 static double sinc(double x) {
@@ -38,7 +43,9 @@ static double sinc(double x) {
 }
 
 static double lanczos(double x) {
-    return x >= -3 && x < 3 ? sinc(x) * sinc(x / 3) : 0;
+    if (x >= -3 && x < 3)
+        return sinc(x) * sinc(x / 3);
+    return 0;
 }
 
 static const struct filter {
@@ -243,7 +250,7 @@ int resizer_init(struct resizer *r, uint32_t width, uint32_t height, int orienta
     r->window = calloc(r->down.most, r->n_padded);
     r->row = calloc(width + 1, 3);
     r->column = calloc(r->n_padded + (size_t)r->n_across * 3, 1);
-    return r->window && r->row && r->column ? 0 : -ENOMEM;
+    return enomem_unless(r->window && r->row && r->column);
 }
 
 void resizer_deinit(struct resizer *r) {
