@@ -10,8 +10,11 @@ int charsmap_load(struct charsmap *m, const struct gguf *g, struct err *err) {
     uint64_t n = a ? gguf_array_n(a) : 0;
     uint32_t trie_bytes = 0;
 
-    if (!a)
-        return gguf_has(g, key) ? err_set(err, 0, NULL, "%s is not an array", key) : 0;
+    if (!a) {
+        if (gguf_has(g, key))
+            return err_set(err, 0, NULL, "%s is not an array", key);
+        return 0;
+    }
     if (n == 0)
         return 0;
     if (n < 4 || n > UINT32_MAX)

@@ -155,7 +155,9 @@ int hf_read_model(struct hf_reader *r) {
     else
         return hf_fail(r, "model.type is %s; supported are BPE, Unigram and WordPiece",
                        hf_show(type).s);
-    return r->n == 0 ? hf_fail(r, "model.vocab is empty") : 0;
+    if (r->n == 0)
+        return hf_fail(r, "model.vocab is empty");
+    return 0;
 }
 
 static int hf_read_one_added(struct hf_reader *r, yyjson_val *item, size_t i) {
@@ -315,5 +317,7 @@ int hf_write_model(struct hf_reader *r) {
     TRY(hf_write_tokens(r, n));
     if (r->kind == KIND_UNIGRAM || r->kind == KIND_SCORES)
         return hf_write_scores(r, n);
-    return r->kind == KIND_PIECES ? 0 : hf_write_merges(r);
+    if (r->kind == KIND_PIECES)
+        return 0;
+    return hf_write_merges(r);
 }

@@ -121,7 +121,9 @@ static int hf_read_strip(struct hf_reader *r, yyjson_val *v) {
     TRY(hf_bool(r, v, "normalizer", "strip_right", &right));
     if (left)
         TRY(hf_step(r, "strip_left"));
-    return right ? hf_step(r, "strip_right") : 0;
+    if (!right)
+        return 0;
+    return hf_step(r, "strip_right");
 }
 
 static int hf_read_bert(struct hf_reader *r, yyjson_val *v) {
@@ -246,7 +248,9 @@ static int hf_read_byte_level(struct hf_reader *r, yyjson_val *v) {
     TRY(hf_bool(r, v, "pre_tokenizer", "use_regex", &regex));
     if (prefix)
         TRY(hf_step(r, "prefix_space"));
-    return regex ? hf_add_stage(r, &regexes[0].rules) : 0;
+    if (!regex)
+        return 0;
+    return hf_add_stage(r, &regexes[0].rules);
 }
 
 static int hf_read_digits(struct hf_reader *r, yyjson_val *v) {
@@ -269,7 +273,9 @@ static const char *hf_mark_step(yyjson_val *v) {
         return "mark_first";
     if (json_is(scheme, "never") || (!scheme && yyjson_is_false(add)))
         return "mark";
-    return !scheme || json_is(scheme, "always") ? "mark_always" : NULL;
+    if (scheme && !json_is(scheme, "always"))
+        return NULL;
+    return "mark_always";
 }
 
 static int hf_read_metaspace(struct hf_reader *r, yyjson_val *v) {
@@ -360,7 +366,9 @@ static int hf_read_one_decoder(struct hf_reader *r, yyjson_val *v, int depth) {
 int hf_read_decoder(struct hf_reader *r) {
     yyjson_val *v = json_given(r->root, "decoder");
 
-    return v ? hf_read_one_decoder(r, v, 0) : 0;
+    if (!v)
+        return 0;
+    return hf_read_one_decoder(r, v, 0);
 }
 
 /* ---- keys ---- */
@@ -370,7 +378,9 @@ static int hf_base64_digit(char c) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const char *at = c ? strchr(digits, c) : NULL;
 
-    return at ? (int)(at - digits) : -1;
+    if (!at)
+        return -1;
+    return (int)(at - digits);
 }
 
 /* Writes the map of Precompiled, which the file has in base64. */

@@ -205,7 +205,9 @@ static int sentencepiece_read(struct sentencepiece *s, struct gguf_str file) {
         else if (f.key == PROTO_KEY(3, PROTO_BYTES))
             TRY(sentencepiece_normalizer(s, f.bytes));
     }
-    return s->n_pieces ? 0 : sentencepiece_fail(s->r, "has no pieces");
+    if (!s->n_pieces)
+        return sentencepiece_fail(s->r, "has no pieces");
+    return 0;
 }
 
 /* Finds the kind, and refuses what would give other ids. */
@@ -236,7 +238,9 @@ static int sentencepiece_kind(const struct sentencepiece *s) {
 
 /* Returns @id if it is that of a piece, else -1. */
 static int32_t sentencepiece_id(const struct sentencepiece *s, int32_t id) {
-    return id >= 0 && (uint32_t)id < s->r->n ? id : -1;
+    if (id < 0 || (uint32_t)id >= s->r->n)
+        return -1;
+    return id;
 }
 
 /* Refuses what would lead to other ids: rules about the spaces beside token @id, and another text

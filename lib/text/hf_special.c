@@ -67,7 +67,9 @@ static int hf_read_processor(struct hf_reader *r, yyjson_val *v, int depth) {
 int hf_read_post_processor(struct hf_reader *r) {
     yyjson_val *v = json_given(r->root, "post_processor");
 
-    return v ? hf_read_processor(r, v, 0) : 0;
+    if (!v)
+        return 0;
+    return hf_read_processor(r, v, 0);
 }
 
 /* ---- special ids ---- */
@@ -117,7 +119,9 @@ static int hf_write_id(struct hf_reader *r, const char *name, int32_t id) {
     char key[64];
 
     snprintf(key, sizeof(key), "tokenizer.ggml.%s_token_id", name);
-    return id < 0 ? 0 : gguf_keys_u32(r->out, key, (uint32_t)id);
+    if (id < 0)
+        return 0;
+    return gguf_keys_u32(r->out, key, (uint32_t)id);
 }
 
 /* Writes the tokens of filling in, which no file names, by the texts in use. */

@@ -232,7 +232,9 @@ int unicode_normal(const char *text, size_t len, enum unicode_form form, struct 
 
     if (form == UNICODE_NFC) {
         TRY(unicode_nfc(text, len, out, &changed));
-        return changed ? 0 : buf_add(out, text, len);
+        if (changed)
+            return 0;
+        return buf_add(out, text, len);
     }
     for (size_t i = 0, n; i < len; i += n) {
         uint32_t cp;

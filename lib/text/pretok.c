@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/text.h"
 #include "base/util.h"
 
 #define LETTERS_3 .letter = UC_LETTER, .digits = 3
@@ -112,7 +113,7 @@ void pretok_list(char *out, size_t size) {
     assert(size > 0);
     for (size_t i = 0; i < ARRAY_SIZE(table); i++)
         buf_printf(&b, "%s%s", i ? ", " : "", table[i].names[0]);
-    memcpy(out, b.data ? b.data : "", b.len + 1);
+    memcpy(out, text_or(b.data, ""), b.len + 1);
     buf_deinit(&b);
 }
 

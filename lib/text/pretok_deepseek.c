@@ -60,7 +60,9 @@ static int spaced(const struct charset *set, const char *s, const char *end) {
 
     if (c & UC_SPACE && s + n < end && in_set(set, s + n, end, &m))
         return (int)n;
-    return in_set(set, s, end, &n) ? 0 : -1;
+    if (!in_set(set, s, end, &n))
+        return -1;
+    return 0;
 }
 
 /* \s?[set]+ */
@@ -88,7 +90,9 @@ size_t pretok_breaks(const struct pretok *p, const char *s, size_t len) {
 
     while (at < len && s[at] != '\r' && s[at] != '\n')
         at++;
-    return at ? at : 1;
+    if (at)
+        return at;
+    return 1;
 }
 
 /* \s?[letters]+, where the letters are those with case as an early Unicode had them, some scripts
@@ -143,7 +147,9 @@ size_t pretok_llm_end(const struct pretok *p, const char *s, size_t len) {
         if (!(c & UC_SPACE))
             spaces = at;
     }
-    return spaces ? spaces : len;
+    if (spaces)
+        return spaces;
+    return len;
 }
 
 /* [\u4E00-\u9FA5\u0800-\u4E00\uAC00-\uD7FF]+ */
@@ -207,9 +213,9 @@ static size_t deepseek_letters(const char *s, size_t len) {
         return pretok_run(s, len, LETTER_OR_MARK, SIZE_MAX);
     if (c & (UC_BREAK | PUNCT_OR_SYMBOL) || n == len)
         return 0;
-    return unicode_class_at(s + n, s + len, &m) & LETTER_OR_MARK
-               ? n + pretok_run(s + n, len - n, LETTER_OR_MARK, SIZE_MAX)
-               : 0;
+    if (unicode_class_at(s + n, s + len, &m) & LETTER_OR_MARK)
+        return n + pretok_run(s + n, len - n, LETTER_OR_MARK, SIZE_MAX);
+    return 0;
 }
 
 /*

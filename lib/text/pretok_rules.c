@@ -44,7 +44,9 @@ size_t pretok_white_space(const char *s, size_t len, bool breaks) {
     }
     if (breaks && broken)
         return broken;
-    return at == len || last == 0 ? at : last;
+    if (at == len || last == 0)
+        return at;
+    return last;
 }
 
 /*
@@ -73,14 +75,18 @@ size_t pretok_gpt2(const struct pretok *p, const char *s, size_t len) {
 size_t pretok_numbers(const struct pretok *p, const char *s, size_t len) {
     size_t n = pretok_run(s, len, UC_NUMBER, p->digits);
 
-    return n ? n : pretok_run(s, len, NOT_NUMBER, SIZE_MAX);
+    if (n)
+        return n;
+    return pretok_run(s, len, NOT_NUMBER, SIZE_MAX);
 }
 
 /* \p{N}+ */
 size_t pretok_number_runs(const struct pretok *p, const char *s, size_t len) {
     size_t n = pretok_run(s, len, UC_NUMBER, SIZE_MAX);
 
-    return n ? n : pretok_run(s, len, NOT_NUMBER, SIZE_MAX);
+    if (n)
+        return n;
+    return pretok_run(s, len, NOT_NUMBER, SIZE_MAX);
 }
 
 /* Returns the length of the one or two characters of class @any by which a piece of nothing else is
@@ -96,7 +102,9 @@ static size_t uneven_head(const char *s, size_t len, unsigned any) {
         at += n;
         count++;
     }
-    return count > 3 && count % 3 ? pretok_run(s, len, any, count % 3) : len;
+    if (count > 3 && count % 3)
+        return pretok_run(s, len, any, count % 3);
+    return len;
 }
 
 /* ^\p{N}{1,2}(?=(?:\p{N}{3})+$)
@@ -130,8 +138,11 @@ size_t pretok_lone_digits(const struct pretok *p, const char *s, size_t len) {
         }
         bool goes_on =
             at < len && (s[at] == '_' || unicode_class_at(s + at, end, &n) & (UC_LETTER | UC_MARK));
-        if (!goes_on)
-            return begin ? begin : at;
+        if (!goes_on) {
+            if (begin)
+                return begin;
+            return at;
+        }
     }
     return len;
 }
@@ -186,7 +197,9 @@ size_t pretok_modern(const struct pretok *p, const char *s, size_t len) {
 static size_t marked_letter(const char *s, size_t len) {
     size_t at = pretok_run(s, len, UC_LETTER, 1);
 
-    return at ? at + pretok_run(s + at, len - at, UC_MARK, SIZE_MAX) : 0;
+    if (!at)
+        return 0;
+    return at + pretok_run(s + at, len - at, UC_MARK, SIZE_MAX);
 }
 
 /* Scans (?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+ : words with one space between them. */
@@ -271,7 +284,9 @@ static unsigned word_class(const struct pretok *p, const char *s, const char *en
     if (!c || !p->han || (uint8_t)*s < 0x80)
         return c;
     unicode_decode(s, end, &cp);
-    return pretok_is_han(cp) ? 0 : c;
+    if (pretok_is_han(cp))
+        return 0;
+    return c;
 }
 
 /*
@@ -298,7 +313,9 @@ static size_t cased_word(const struct pretok *p, const char *s, size_t len, bool
         return at;
     }
     *lower = both > 0;
-    return both ? both : at;
+    if (both)
+        return both;
+    return at;
 }
 
 /* Scans [^\r\n\p{L}\p{N}]?U*L+ | [^\r\n\p{L}\p{N}]?U+L* at @s; 0: neither matches. A mark may be
@@ -318,7 +335,9 @@ static size_t word_with_front(const struct pretok *p, const char *s, size_t len)
         return n + r;
     if (c & UC_MARK)
         return cased_word(p, s, len, &lower);
-    return r ? n + r : 0;
+    if (!r)
+        return 0;
+    return n + r;
 }
 
 /*

@@ -75,7 +75,9 @@ static int special_read_id(const struct gguf *g, const char *name, uint32_t n_vo
 int special_read_flag(const struct gguf *g, const char *key, bool *value, struct err *err) {
     int r = gguf_bool(g, key, value);
 
-    return r == 0 || r == -ENOENT ? 0 : err_set(err, 0, NULL, "%s is not a bool", key);
+    if (r != 0 && r != -ENOENT)
+        return err_set(err, 0, NULL, "%s is not a bool", key);
+    return 0;
 }
 
 static bool special_is_end(const struct special_ids *s, int32_t id) {
@@ -245,7 +247,9 @@ static int find_id(const struct gguf *g, const struct vocab *v, const char *key,
     uint32_t found = given < 0 ? special_find_text(v, text) : (uint32_t)given;
     if (found != TOKEN_NONE)
         *id = (int32_t)found;
-    return *id < 0 ? err_set(err, 0, NULL, "tokenizer.ggml.tokens has no %s", text) : 0;
+    if (*id < 0)
+        return err_set(err, 0, NULL, "tokenizer.ggml.tokens has no %s", text);
+    return 0;
 }
 
 int special_ids_load_bert(struct special_ids *s, struct vocab *v, const struct gguf *g,

@@ -21,7 +21,9 @@ static uint32_t spm_rank(float score) {
     score += 0.0f; /* makes 0 of -0 */
     assert(!isnan(score));
     memcpy(&bits, &score, sizeof(bits));
-    return bits & 0x80000000u ? bits : 0x7FFFFFFFu - bits;
+    if (bits & 0x80000000u)
+        return bits;
+    return 0x7FFFFFFFu - bits;
 }
 
 /* Gives numbers to the characters of tokens that are no tokens themselves. */

@@ -63,7 +63,9 @@ static unsigned steps_lower(uint32_t cp, char c[8]) {
 /* Removes marks. */
 static unsigned steps_unmark(uint32_t cp, char c[8]) {
     (void)c;
-    return cp >= 0x80 && unicode_wide_class(cp) & UC_MARK ? 0 : UINT32_MAX;
+    if (cp >= 0x80 && unicode_wide_class(cp) & UC_MARK)
+        return 0;
+    return UINT32_MAX;
 }
 
 static int run_lower(const struct input *in, struct buf *out) {

@@ -431,7 +431,9 @@ int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t len) 
         return -1;
     if (markers_match(&t->markers, &t->vocab, text, len, len, &id) < len)
         id = vocab_find(&t->vocab, text, len);
-    return id < t->vocab.n ? (int32_t)id : -1;
+    if (id >= t->vocab.n)
+        return -1;
+    return (int32_t)id;
 }
 
 struct gguf_str tokenizer_text(const struct tokenizer *t, int32_t id) {

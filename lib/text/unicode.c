@@ -36,7 +36,9 @@ unsigned unicode_wide_class(uint32_t cp) {
 
     if (cp == UNICODE_INVALID)
         return SY;
-    return cp == 0x85 ? SP : of_category[utf8proc_category((utf8proc_int32_t)cp)];
+    if (cp == 0x85)
+        return SP;
+    return of_category[utf8proc_category((utf8proc_int32_t)cp)];
 }
 
 unsigned unicode_encode(uint32_t cp, char out[4]) {

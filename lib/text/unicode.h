@@ -53,7 +53,9 @@ static inline unsigned unicode_decode(const char *s, const char *end, uint32_t *
 
     if (n == 0)
         *cp = UNICODE_INVALID;
-    return n ? (unsigned)n : 1;
+    if (!n)
+        return 1;
+    return (unsigned)n;
 }
 
 /* Returns the class of the character at @s < @end; *len: its length in bytes. */
@@ -61,7 +63,9 @@ static inline unsigned unicode_class_at(const char *s, const char *end, unsigned
     uint32_t cp;
 
     *len = unicode_decode(s, end, &cp);
-    return cp < 0x80 ? unicode_ascii_class[cp] : unicode_wide_class(cp);
+    if (cp < 0x80)
+        return unicode_ascii_class[cp];
+    return unicode_wide_class(cp);
 }
 
 /* Writes @cp, which must be valid, to @out. Returns its length (1 to 4). */

@@ -68,7 +68,9 @@ int unigram_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
         if (t->vocab.type[id] == TOKEN_UNKNOWN)
             t->special.unk = (int32_t)id;
     TRY(read_scores(t, g, err));
-    return t->published ? 0 : charsmap_load(&t->unigram.map, g, err);
+    if (t->published)
+        return 0;
+    return charsmap_load(&t->unigram.map, g, err);
 }
 
 void unigram_deinit(struct unigram *u) {

@@ -20,7 +20,9 @@ size_t utf8_incomplete_tail(const char *text, size_t len) {
         memcpy(padded, text + len - n, n);
         if (n == 1 && (c == 0xE0 || c == 0xF0))
             padded[1] = (char)0xA0;
-        return unicode_decode(padded, padded + 4, &cp) > n ? n : 0;
+        if (unicode_decode(padded, padded + 4, &cp) > n)
+            return n;
+        return 0;
     }
     return 0;
 }

@@ -47,7 +47,9 @@ uint32_t byte_to_char(uint8_t b) {
         return b;
     if (b <= 32)
         return 256u + b;
-    return b == 173 ? 323 : 256u + 33 + (b - 127u);
+    if (b == 173)
+        return 323;
+    return 256u + 33 + (b - 127u);
 }
 
 int vocab_by_text(const void *a, const void *b, void *vocab) {
@@ -58,20 +60,28 @@ int vocab_by_text(const void *a, const void *b, void *vocab) {
 
     if (c)
         return c;
-    if (n != m)
-        return n > m ? 1 : -1;
+    if (n != m) {
+        if (n > m)
+            return 1;
+        return -1;
+    }
     return (id > other) - (id < other);
 }
 
 /* Returns the byte of GPT-2's printable character @cp, -1 for any other character. */
 static int char_to_byte(uint32_t cp) {
-    if (cp < 256)
-        return byte_to_char((uint8_t)cp) == cp ? (int)cp : -1;
+    if (cp < 256) {
+        if (byte_to_char((uint8_t)cp) != cp)
+            return -1;
+        return (int)cp;
+    }
     if (cp <= 288)
         return (int)cp - 256;
     if (cp == 323)
         return 173;
-    return cp < 323 ? (int)cp - 289 + 127 : -1;
+    if (cp >= 323)
+        return -1;
+    return (int)cp - 289 + 127;
 }
 
 static uint32_t vocab_look_up(const struct vocab *v, const char *text, size_t len, uint32_t hash) {
@@ -99,8 +109,9 @@ static int index_text(struct vocab *v, uint32_t id) {
 
     if (len == 0)
         return 0;
-    return vocab_look_up(v, text, len, hash) != TOKEN_NONE ? -EEXIST
-                                                           : hash_index_add(&v->index, hash, id);
+    if (vocab_look_up(v, text, len, hash) != TOKEN_NONE)
+        return -EEXIST;
+    return hash_index_add(&v->index, hash, id);
 }
 
 static int reserve_texts(struct vocab *v, uint32_t n) {
@@ -137,8 +148,11 @@ static int read_types(struct vocab *v, const struct gguf *g, struct err *err) {
     const struct gguf_array *a = gguf_array(g, key);
     uint64_t i = 0;
 
-    if (!a)
-        return gguf_has(g, key) ? err_set(err, 0, NULL, "%s is not an array", key) : 0;
+    if (!a) {
+        if (gguf_has(g, key))
+            return err_set(err, 0, NULL, "%s is not an array", key);
+        return 0;
+    }
     if (gguf_array_type(a) == GGUF_STRING || gguf_array_type(a) == GGUF_BOOL)
         return err_set(err, 0, NULL, "%s is not an array of integers", key);
     if (gguf_array_n(a) != v->n_all)
@@ -274,7 +288,9 @@ static int vocab_byte_of(const char *s, size_t len) {
         return -1;
     high = hex_digit(s[3]);
     low = hex_digit(s[4]);
-    return high < 0 || low < 0 ? -1 : high * 16 + low;
+    if (high < 0 || low < 0)
+        return -1;
+    return high * 16 + low;
 }
 
 /* Appends a piece; GPT-2's printable characters become bytes, all other characters stay. */
@@ -308,7 +324,9 @@ int vocab_byte(const struct vocab *v, uint32_t id) {
     uint32_t len;
     const char *text = vocab_text(v, id, &len);
 
-    return v->type[id] == TOKEN_BYTE ? vocab_byte_of(text, len) : -1;
+    if (v->type[id] != TOKEN_BYTE)
+        return -1;
+    return vocab_byte_of(text, len);
 }
 
 int vocab_make_pieces(struct vocab *v, enum tokenizer_kind kind) {

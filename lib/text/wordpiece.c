@@ -88,7 +88,9 @@ static int wordpiece_end_word(struct words *w) {
     w->normal.len = 0;
     if (r < 0)
         return r;
-    return ++w->n_words % PAUSE_WORDS ? 0 : job_pause();
+    if (++w->n_words % PAUSE_WORDS)
+        return 0;
+    return job_pause();
 }
 
 static int add_char(struct words *w, uint32_t c) {

@@ -50,7 +50,9 @@ void words_deinit(struct words *w) {
 }
 
 static int add_replacement(struct words *w) {
-    return w->t->replacement == TOKEN_NONE ? 0 : tokens_add(w->out, (int32_t)w->t->replacement);
+    if (w->t->replacement == TOKEN_NONE)
+        return 0;
+    return tokens_add(w->out, (int32_t)w->t->replacement);
 }
 
 /* Adds the byte tokens of a character without a token, or the replacement if a byte has no token.
@@ -65,7 +67,9 @@ static int words_add_unknown(struct words *w, const char *s, size_t len, bool *u
     for (size_t i = 0; i < len; i++) {
         if (byte_token[(uint8_t)s[i]] == TOKEN_NONE) {
             *unknown = true;
-            return again ? 0 : add_replacement(w);
+            if (again)
+                return 0;
+            return add_replacement(w);
         }
     }
     for (size_t i = 0; i < len; i++)
@@ -111,7 +115,9 @@ static uint32_t whole_word(const struct tokenizer *t, const char *s, size_t len)
         return TOKEN_NONE;
     if (t->kind == KIND_CHARS) {
         id = vocab_find(&t->vocab, s, len);
-        return id != TOKEN_NONE && vocab_is_mergeable(&t->vocab, id) ? id : TOKEN_NONE;
+        if (id != TOKEN_NONE && vocab_is_mergeable(&t->vocab, id))
+            return id;
+        return TOKEN_NONE;
     }
     for (size_t i = 0; i < len; i++) {
         if (n > TOKEN_TEXT_MAX)
@@ -119,7 +125,9 @@ static uint32_t whole_word(const struct tokenizer *t, const char *s, size_t len)
         n += unicode_encode(byte_to_char((uint8_t)s[i]), text + n);
     }
     id = vocab_find(&t->vocab, text, n);
-    return id != TOKEN_NONE && vocab_is_mergeable(&t->vocab, id) ? id : TOKEN_NONE;
+    if (id != TOKEN_NONE && vocab_is_mergeable(&t->vocab, id))
+        return id;
+    return TOKEN_NONE;
 }
 
 /* Returns whether @len bytes are certain to exceed the token limit, which saves the work and about
@@ -162,7 +170,9 @@ static int merge_word(struct words *w, const char *s, size_t len) {
 
 /* Called between words. Returns 0, or -ECANCELED in an abandoned job. */
 static int pause_sometimes(struct words *w) {
-    return ++w->n_words % PAUSE_WORDS ? 0 : job_pause();
+    if (++w->n_words % PAUSE_WORDS)
+        return 0;
+    return job_pause();
 }
 
 /* Encodes the word @s[0..len), or copies its ids from the cache. */

@@ -38,7 +38,9 @@ int render_charge_slowly(struct render *rd, uint64_t steps) {
     left -= steps;
     rd->quantum = MIN(left, (uint64_t)PAUSE_STEPS);
     rd->fuel = left - rd->quantum;
-    return job_pause() < 0 ? render_fail(rd, "abandoned") : 0;
+    if (job_pause() < 0)
+        return render_fail(rd, "abandoned");
+    return 0;
 }
 
 void *render_alloc(struct render *rd, size_t n, size_t size) {

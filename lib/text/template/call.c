@@ -163,7 +163,9 @@ static int extra_args(struct render *rd, const struct macro *def, const struct a
     for (uint32_t i = def->n_params; s && i < args->n_pos; i++)
         TRY(seq_add(rd, s, args->pos[i]));
     *out = value_seq(s);
-    return s ? 0 : -1;
+    if (!s)
+        return -1;
+    return 0;
 }
 
 /* Makes the dict of the keyword arguments that are no parameters. */
@@ -178,7 +180,9 @@ static int extra_kwargs(struct render *rd, const struct macro *def, const struct
             TRY(dict_set(rd, d, value_str(name), args->kw[i].v));
     }
     *out = value_dict(d);
-    return d ? 0 : -1;
+    if (!d)
+        return -1;
+    return 0;
 }
 
 /* Binds what a macro gets only if it reads it: caller, varargs, kwargs. */
@@ -273,7 +277,9 @@ static int global_dict(struct render *rd, const struct call *c, struct value *ou
     struct dict *d = dict_new(rd, c->args->n_kw);
 
     *out = (struct value){.type = (uint8_t)c->how, .dict = d};
-    return d ? dict_fill(rd, d, c->args) : -1;
+    if (!d)
+        return -1;
+    return dict_fill(rd, d, c->args);
 }
 
 /* Calls a joiner: nothing the first time, then its separator. */
@@ -337,7 +343,9 @@ static int global_range(struct render *rd, const struct call *c, struct value *o
     struct seq *s = seq_range(rd, v[0], v[1], v[2], (uint32_t)count);
 
     *out = value_seq(s);
-    return s ? 0 : -1;
+    if (!s)
+        return -1;
+    return 0;
 }
 
 /* Implements strftime_now(), in UTC, so that a template cannot reveal the server's time zone. */
@@ -358,7 +366,9 @@ static int global_strftime_now(struct render *rd, const struct call *c, struct v
     const struct tstr *s = tstr_new(rd, text, n, tstr_user_at(c->a[0].s, 0));
 
     *out = value_str(s);
-    return s ? 0 : -1;
+    if (!s)
+        return -1;
+    return 0;
 }
 
 /* Sorted by name. */

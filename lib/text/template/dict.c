@@ -105,7 +105,9 @@ static int dict_same_key(struct render *rd, struct value a, struct value b, bool
         /* Most keys differ in their length or first byte. */
         *out = n == b.s->len &&
                (!n || (a.s->data[0] == b.s->data[0] && memcmp(a.s->data, b.s->data, n) == 0));
-        return n == b.s->len ? render_charge_bytes(rd, n) : 0;
+        if (n != b.s->len)
+            return 0;
+        return render_charge_bytes(rd, n);
     }
     return value_equal(rd, a, b, out);
 }
@@ -186,7 +188,9 @@ static int dict_grow(struct render *rd, struct dict *d) {
         memcpy(e, d->e, d->n * sizeof(*e));
     d->e = e;
     d->cap = cap;
-    return d->index ? build_index(rd, d) : 0;
+    if (!d->index)
+        return 0;
+    return build_index(rd, d);
 }
 
 /* Adds or replaces an entry. A string needs no hash while there is no index; other keys are hashed

@@ -271,7 +271,9 @@ static int loop_begin(struct render *rd, const struct node *n, struct value over
         return 0;
     }
     TRY(value_items(rd, over, &loop->items, &loop->n));
-    return n->loop.test ? eval_filter_items(rd, n, &loop->items, &loop->n) : 0;
+    if (!n->loop.test)
+        return 0;
+    return eval_filter_items(rd, n, &loop->items, &loop->n);
 }
 
 /* Runs the loop @n over the items of @over, in the innermost scope. */
@@ -311,7 +313,9 @@ static int run_over(struct render *rd, const struct node *n, struct value over, 
 static int run_loop(struct render *rd, const struct node *n) {
     struct value over;
 
-    return eval_expr(rd, n->loop.iter, &over) ? -1 : run_over(rd, n, over, 0);
+    if (eval_expr(rd, n->loop.iter, &over))
+        return -1;
+    return run_over(rd, n, over, 0);
 }
 
 /* Calls a recursive loop: the text of the same loop over @over, one level deeper. */
@@ -334,7 +338,9 @@ int eval_loop_again(struct render *rd, const struct loop *loop, struct value ove
     const struct tstr *s = sink_string(rd, k);
 
     *out = value_str(s);
-    return s ? 0 : -1;
+    if (!s)
+        return -1;
+    return 0;
 }
 
 /* Runs the filter chain of a block on *v: its innermost filter takes filter_input for its
@@ -373,8 +379,11 @@ static int filter_block(struct render *rd, const struct node *n) {
     struct value v;
     int r = eval_capture(rd, n->set.body, &v);
 
-    if (r || apply_filter(rd, n->set.filter, &v))
-        return r ? r : -1;
+    if (r || apply_filter(rd, n->set.filter, &v)) {
+        if (!r)
+            return -1;
+        return r;
+    }
     return format_str(rd, rd->out, v);
 }
 

@@ -51,7 +51,9 @@ static int lookup(struct render *rd, const struct node *n, struct value *out) {
 static int eval_owner(struct render *rd, const struct node *n, struct value *out) {
     if (n->type != N_NAME)
         return eval_expr(rd, n, out);
-    return render_charge(rd, 1) || find_name(rd, n, out) ? -1 : 0;
+    if (render_charge(rd, 1) || find_name(rd, n, out))
+        return -1;
+    return 0;
 }
 
 /* Makes the list or dict of a literal, a new object each time, since templates append to them. */
@@ -278,7 +280,9 @@ static int eval_args(struct render *rd, const struct node_args *a, struct few_ar
         TRY(eval_expr(rd, kw->value, &v));
         add_kwarg(args, kw->name, v);
     }
-    return a->star || a->star_star ? eval_stars(rd, a, args) : 0;
+    if (!a->star && !a->star_star)
+        return 0;
+    return eval_stars(rd, a, args);
 }
 
 /* Adds the argument `caller` of a call block. */

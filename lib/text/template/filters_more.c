@@ -64,7 +64,9 @@ static int filter_truncate(struct render *rd, const struct call *c, struct value
     part = tstr_slice(rd, s, 0, blank ? (size_t)(blank - s->data) : cut);
     part = part ? tstr_concat(rd, part, end) : NULL;
     *out = value_str(part);
-    return part ? 0 : -1;
+    if (!part)
+        return -1;
+    return 0;
 }
 
 /* Writes @s with the bytes escaped that an address must not have. @query: as a part of a query. */
@@ -92,7 +94,9 @@ static int url_quote(struct render *rd, struct sink *k, const struct tstr *s, bo
 static int url_quote_value(struct render *rd, struct sink *k, struct value v) {
     const struct tstr *s;
 
-    return format_to_str(rd, v, &s) || url_quote(rd, k, s, true) ? -1 : 0;
+    if (format_to_str(rd, v, &s) || url_quote(rd, k, s, true))
+        return -1;
+    return 0;
 }
 
 /* Implements urlencode() of a text, or of the pairs of a dict or list as a query. */
@@ -122,7 +126,9 @@ static int filter_urlencode(struct render *rd, const struct call *c, struct valu
         }
     }
     *out = value_str(sink_string(rd, k));
-    return out->s ? 0 : -1;
+    if (out->s)
+        return 0;
+    return -1;
 }
 
 /* Implements escape() and, with `how`, forceescape(), which escapes markup, too. */
@@ -133,7 +139,9 @@ static int filter_escape(struct render *rd, const struct call *c, struct value *
     if (!s->safe || c->how)
         s = tstr_escape(rd, s);
     *out = value_str(s);
-    return s ? 0 : -1;
+    if (!s)
+        return -1;
+    return 0;
 }
 
 /* Implements format(), the operator % as a filter. */
@@ -263,7 +271,9 @@ static int filter_round(struct render *rd, const struct call *c, struct value *o
 /* ---- groups ---- */
 
 static int group_items(struct render *rd, const struct call *c, struct value **v, uint32_t *n) {
-    return value_items(rd, c->self, v, n) || render_charge(rd, *n) ? -1 : 0;
+    if (value_items(rd, c->self, v, n) || render_charge(rd, *n))
+        return -1;
+    return 0;
 }
 
 /* Implements sum(attribute, start). */

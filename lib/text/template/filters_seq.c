@@ -12,7 +12,9 @@
 
 static int filters_items_of(struct render *rd, const struct call *c, struct value **v,
                             uint32_t *n) {
-    return value_items(rd, c->self, v, n) || render_charge(rd, *n) ? -1 : 0;
+    if (value_items(rd, c->self, v, n) || render_charge(rd, *n))
+        return -1;
+    return 0;
 }
 
 /* Makes a list or generator of a copy of @n values. */
@@ -34,7 +36,9 @@ static int as_seq(struct render *rd, uint8_t kind, const struct value *v, uint32
  * empty list. */
 static int items_or_none(struct render *rd, const struct call *c, struct value **v, uint32_t *n) {
     *n = 0;
-    return value_truth(c->self) ? filters_items_of(rd, c, v, n) : 0;
+    if (!value_truth(c->self))
+        return 0;
+    return filters_items_of(rd, c, v, n);
 }
 
 /* Implements default(): stands in for an undefined value, and with a true second argument for any
@@ -198,7 +202,9 @@ static int filter_reverse(struct render *rd, const struct call *c, struct value 
 /* Makes the key by which values are sorted and compared: without case unless asked otherwise. */
 static int filters_fold(struct render *rd, struct value v, bool sensitive, struct value *out) {
     *out = v;
-    return v.type == V_STR && !sensitive ? text_case(rd, v.s, CASE_LOWER, out) : 0;
+    if (v.type != V_STR || sensitive)
+        return 0;
+    return text_case(rd, v.s, CASE_LOWER, out);
 }
 
 int builtin_keys(struct render *rd, const struct value *items, uint32_t n, struct value path,
@@ -211,7 +217,9 @@ int builtin_keys(struct render *rd, const struct value *items, uint32_t n, struc
             filters_fold(rd, keys[i], sensitive, &keys[i]))
             return -1;
     }
-    return keys ? 0 : -1;
+    if (!keys)
+        return -1;
+    return 0;
 }
 
 /* Sorts stably; strings regardless of case unless case_sensitive is set. */
@@ -364,5 +372,7 @@ const struct builtin *filter_find(const struct tstr *name) {
     const struct builtin *f = builtin_find(FILTERS_SEQ, N_FILTERS_SEQ, name);
 
     f = f ? f : builtin_find(FILTERS_TEXT, N_FILTERS_TEXT, name);
-    return f ? f : filter_find_more(name);
+    if (f)
+        return f;
+    return filter_find_more(name);
 }

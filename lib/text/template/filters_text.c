@@ -21,13 +21,17 @@ static int the_string(struct render *rd, const struct call *c, const char *name,
 static int filter_case(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s;
 
-    return format_to_str(rd, c->self, &s) || text_case(rd, s, (enum case_mode)c->how, out) ? -1 : 0;
+    if (format_to_str(rd, c->self, &s) || text_case(rd, s, (enum case_mode)c->how, out))
+        return -1;
+    return 0;
 }
 
 static int filter_trim(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s;
 
-    return format_to_str(rd, c->self, &s) || text_strip(rd, s, c->a[0], true, true, out) ? -1 : 0;
+    if (format_to_str(rd, c->self, &s) || text_strip(rd, s, c->a[0], true, true, out))
+        return -1;
+    return 0;
 }
 
 static int filter_replace(struct render *rd, const struct call *c, struct value *out) {
@@ -93,7 +97,9 @@ static int filter_indent(struct render *rd, const struct call *c, struct value *
     if (in)
         in = tstr_safe(rd, in, s->safe);
     *out = value_str(in);
-    return in ? 0 : -1;
+    if (!in)
+        return -1;
+    return 0;
 }
 
 /* Implements int(). A text that spells no number gives the default, 0. */

@@ -133,10 +133,10 @@ static int repr_str(struct render *rd, struct sink *k, const struct tstr *s) {
             return -1;
         done = i + w;
     }
-    return sink_add_part(rd, k, s, done, s->len) || sink_add_text(rd, k, quote) ||
-                   (s->safe && sink_add_text(rd, k, ")"))
-               ? -1
-               : 0;
+    if (sink_add_part(rd, k, s, done, s->len) || sink_add_text(rd, k, quote) ||
+        (s->safe && sink_add_text(rd, k, ")")))
+        return -1;
+    return 0;
 }
 
 static int repr_dict(struct render *rd, struct sink *k, const struct dict *d) {
@@ -178,9 +178,9 @@ static int repr_seq(struct render *rd, struct sink *k, const struct seq *s) {
 }
 
 static int repr_namespace(struct render *rd, struct sink *k, const struct dict *d) {
-    return sink_add_text(rd, k, "<Namespace ") || repr_dict(rd, k, d) || sink_add_text(rd, k, ">")
-               ? -1
-               : 0;
+    if (sink_add_text(rd, k, "<Namespace ") || repr_dict(rd, k, d) || sink_add_text(rd, k, ">"))
+        return -1;
+    return 0;
 }
 
 /* Writes the repr() of a list or dict. Brackets and commas of a value that came as a whole from the
@@ -219,7 +219,9 @@ int format_repr(struct render *rd, struct sink *k, struct value v) {
         return add_int(rd, k, v);
     case V_FLOAT:
         format_double(v.f, text);
-        return render_charge(rd, FLOAT_STEPS) || sink_add_text(rd, k, text) ? -1 : 0;
+        if (render_charge(rd, FLOAT_STEPS) || sink_add_text(rd, k, text))
+            return -1;
+        return 0;
     case V_STR:
         return repr_str(rd, k, v.s);
     case V_SEQ:
@@ -227,10 +229,10 @@ int format_repr(struct render *rd, struct sink *k, struct value v) {
     case V_NAMESPACE:
         return repr_container(rd, k, v);
     case V_MACRO:
-        return sink_add_text(rd, k, "<Macro '") || sink_add_str(rd, k, v.macro->def->name) ||
-                       sink_add_text(rd, k, "'>")
-                   ? -1
-                   : 0;
+        if (sink_add_text(rd, k, "<Macro '") || sink_add_str(rd, k, v.macro->def->name) ||
+            sink_add_text(rd, k, "'>"))
+            return -1;
+        return 0;
     case V_METHOD:
         snprintf(text, sizeof(text), "<built-in method %s of %s object>", v.method->fn->name,
                  value_type_name(v.method->self));
@@ -265,5 +267,7 @@ int format_to_str(struct render *rd, struct value v, const struct tstr **out) {
     if (!k || format_str(rd, k, v))
         return -1;
     *out = sink_string(rd, k);
-    return *out ? 0 : -1;
+    if (!*out)
+        return -1;
+    return 0;
 }

@@ -203,5 +203,7 @@ int format_braces(struct render *rd, const struct tstr *fmt, const struct args *
     if (!k || render_charge_bytes(rd, fmt->len) || braces_write(&b, k, fmt, 0))
         return -1;
     *out = value_str(sink_string(rd, k));
-    return out->s ? 0 : -1;
+    if (out->s)
+        return 0;
+    return -1;
 }

@@ -72,11 +72,11 @@ static int field_write(struct render *rd, struct sink *k, const struct field *f,
         left = pad / 2;
         right = pad - left;
     }
-    return field_fill(rd, k, fill, left) || sink_add_text(rd, k, prefix) ||
-                   field_fill(rd, k, fill, inner) || sink_add_str(rd, k, body) ||
-                   field_fill(rd, k, fill, right)
-               ? -1
-               : 0;
+    if (field_fill(rd, k, fill, left) || sink_add_text(rd, k, prefix) ||
+        field_fill(rd, k, fill, inner) || sink_add_str(rd, k, body) ||
+        field_fill(rd, k, fill, right))
+        return -1;
+    return 0;
 }
 
 static int number_write(struct render *rd, struct sink *k, const struct field *f, char align,
@@ -302,7 +302,9 @@ static int spec_string(struct render *rd, struct sink *k, const struct field *f,
         return render_fail(rd, "'=' not allowed in string format specifier");
     if (f->precision >= 0)
         s = tstr_slice(rd, s, 0, tstr_offset(s, (size_t)f->precision));
-    return s ? field_write(rd, k, f, '<', "", s) : -1;
+    if (!s)
+        return -1;
+    return field_write(rd, k, f, '<', "", s);
 }
 
 static int spec_number(struct render *rd, struct sink *k, const struct field *f, struct value v) {
@@ -482,7 +484,9 @@ static int percent_value(struct render *rd, struct sink *k, struct field *f, str
     }
     if (f->precision >= 0)
         s = tstr_slice(rd, s, 0, tstr_offset(s, (size_t)f->precision));
-    return s ? field_write(rd, k, f, '>', "", s) : -1;
+    if (!s)
+        return -1;
+    return field_write(rd, k, f, '>', "", s);
 }
 
 /* Reads `(name)` at *@i and finds its value. Returns 1, 0 if there is no name, or negative. */
@@ -555,5 +559,7 @@ int format_percent(struct render *rd, const struct tstr *s, struct value values,
         return render_fail(rd, "not all arguments converted during string formatting");
     TRY(sink_add_part(rd, k, s, done, s->len));
     *out = value_str(sink_string(rd, k));
-    return out->s ? 0 : -1;
+    if (out->s)
+        return 0;
+    return -1;
 }

@@ -310,7 +310,9 @@ static size_t unescape(const char *p, const char *end, char *o, size_t *used) {
         n = 8;
     if (n) {
         *used = hex_escape(p + 1, end, n, &cp) ? n + 1 : 0;
-        return *used ? tstr_encode(cp, o) : 0;
+        if (!*used)
+            return 0;
+        return tstr_encode(cp, o);
     }
     o[0] = '\\'; /* an unknown escape is not changed */
     o[1] = *p;
@@ -391,7 +393,9 @@ static int lex_code(struct lexer *lx, bool block) {
  * it; 0: there is something else. */
 static size_t word_end(const struct lexer *lx, size_t pos, const char *word) {
     pos = lexer_skip_space(lx, pos);
-    return lexer_at(lx, pos, word) ? lexer_skip_space(lx, pos + strlen(word)) : 0;
+    if (!lexer_at(lx, pos, word))
+        return 0;
+    return lexer_skip_space(lx, pos + strlen(word));
 }
 
 /* Reads `{% raw %}`, whose inside begins at @inside, and its text up to `{% endraw %}`, in which
@@ -485,7 +489,9 @@ static int lex_pieces(struct lexer *lx) {
         if (r)
             return r;
     }
-    return lexer_push(lx, T_END) ? 0 : -EINVAL;
+    if (!lexer_push(lx, T_END))
+        return -EINVAL;
+    return 0;
 }
 
 int lexer_run(const char *source, size_t len, struct arena *arena, struct token_list *out,

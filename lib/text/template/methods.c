@@ -293,9 +293,9 @@ const struct builtin *method_find(struct value self, const struct tstr *name) {
     case V_SEQ:
         if (self.seq->kind == SEQ_LIST)
             return builtin_find(LIST_METHODS, ARRAY_SIZE(LIST_METHODS), name);
-        return self.seq->kind == SEQ_TUPLE
-                   ? builtin_find(TUPLE_METHODS, ARRAY_SIZE(TUPLE_METHODS), name)
-                   : NULL;
+        if (self.seq->kind != SEQ_TUPLE)
+            return NULL;
+        return builtin_find(TUPLE_METHODS, ARRAY_SIZE(TUPLE_METHODS), name);
     default:
         return NULL;
     }

@@ -7,7 +7,9 @@
 #include "text/template/builtin.h"
 
 static uint32_t category_bits(uint32_t cp) {
-    return cp < 0x110000 ? 1u << utf8proc_category((utf8proc_int32_t)cp) : 0;
+    if (cp >= 0x110000)
+        return 0;
+    return 1u << utf8proc_category((utf8proc_int32_t)cp);
 }
 
 #define BIT(name) (1u << UTF8PROC_CATEGORY_##name)
@@ -120,7 +122,9 @@ int text_pad(struct render *rd, const struct tstr *s, int64_t width, uint32_t fi
     if (left == more)
         TRY(sink_add_str(rd, k, s));
     *out = value_str(sink_string(rd, k));
-    return out->s ? 0 : -1;
+    if (out->s)
+        return 0;
+    return -1;
 }
 
 static int str_just(struct render *rd, const struct call *c, struct value *out) {
@@ -150,7 +154,9 @@ static int str_zfill(struct render *rd, const struct call *c, struct value *out)
 
     head = head ? tstr_concat(rd, head, out->s) : NULL;
     *out = value_str(head);
-    return head ? 0 : -1;
+    if (!head)
+        return -1;
+    return 0;
 }
 
 /* Sorted by name. */

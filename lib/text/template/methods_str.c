@@ -24,7 +24,9 @@ static int method_add_slice(struct render *rd, struct seq *list, const struct ts
                             size_t end) {
     const struct tstr *part = tstr_slice(rd, s, begin, end);
 
-    return !part || render_charge(rd, 1) || seq_add(rd, list, value_str(part)) ? -1 : 0;
+    if (!part || render_charge(rd, 1) || seq_add(rd, list, value_str(part)))
+        return -1;
+    return 0;
 }
 
 /* Splits at runs of white space. The text after @max cuts keeps its inner and trailing white
@@ -137,7 +139,9 @@ static int str_remove_affix(struct render *rd, const struct call *c, struct valu
     const struct tstr *r = tstr_slice(rd, s, end ? 0 : n, s->len - (end ? n : 0));
 
     *out = value_str(r);
-    return r ? 0 : -1;
+    if (!r)
+        return -1;
+    return 0;
 }
 
 static int str_replace(struct render *rd, const struct call *c, struct value *out) {
@@ -157,8 +161,11 @@ static int str_join(struct render *rd, const struct call *c, struct value *out) 
     struct value *items;
     uint32_t n;
 
-    if (c->a[0].type == V_UNDEFINED || value_items(rd, c->a[0], &items, &n))
-        return c->a[0].type == V_UNDEFINED ? value_fail_undefined(rd, c->a[0]) : -1;
+    if (c->a[0].type == V_UNDEFINED || value_items(rd, c->a[0], &items, &n)) {
+        if (c->a[0].type == V_UNDEFINED)
+            return value_fail_undefined(rd, c->a[0]);
+        return -1;
+    }
     return text_join(rd, c->self.s, items, n, true, out);
 }
 
@@ -329,10 +336,10 @@ static int str_partition(struct render *rd, const struct call *c, struct value *
     else
         end = at + sep->len;
     *out = value_seq(list);
-    return method_add_slice(rd, list, s, 0, at) || method_add_slice(rd, list, s, at, end) ||
-                   method_add_slice(rd, list, s, end, s->len)
-               ? -1
-               : 0;
+    if (method_add_slice(rd, list, s, 0, at) || method_add_slice(rd, list, s, at, end) ||
+        method_add_slice(rd, list, s, end, s->len))
+        return -1;
+    return 0;
 }
 
 /* Sorted by name. */
@@ -368,5 +375,7 @@ static const struct builtin METHODS[] = {
 const struct builtin *method_find_str(const struct tstr *name) {
     const struct builtin *m = builtin_find(METHODS, ARRAY_SIZE(METHODS), name);
 
-    return m ? m : method_find_kind(name);
+    if (m)
+        return m;
+    return method_find_kind(name);
 }

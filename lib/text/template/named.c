@@ -71,5 +71,7 @@ const char *template_named(const char *name) {
 }
 
 const char *template_name(size_t i) {
-    return i < ARRAY_SIZE(named) ? named[i].name : NULL;
+    if (i >= ARRAY_SIZE(named))
+        return NULL;
+    return named[i].name;
 }

@@ -20,7 +20,9 @@ static int operator_unsupported(struct render *rd, uint8_t op, struct value a, s
 }
 
 static int64_t wrap_index(int64_t i, int64_t n) {
-    return i < 0 ? i + n : i;
+    if (i >= 0)
+        return i;
+    return i + n;
 }
 
 /* Repeats a string. The memory is reserved first, so that a huge factor fails before anything is
@@ -44,7 +46,9 @@ static int operator_repeat(struct render *rd, struct value a, struct value times
         const struct tstr *s = sink_string(rd, k);
 
         *out = value_str(s);
-        return s ? 0 : -1;
+        if (!s)
+            return -1;
+        return 0;
     }
     assert(a.type == V_SEQ);
     if (a.seq->n && n > (wide)(UINT32_MAX / 4) / a.seq->n)
@@ -207,7 +211,9 @@ int operator_binary(struct render *rd, uint8_t op, struct value a, struct value 
         const struct tstr *s = tstr_concat(rd, a.s, b.s);
 
         *out = value_str(s);
-        return s ? 0 : -1;
+        if (!s)
+            return -1;
+        return 0;
     }
     if (op == OP_MOD && a.type == V_STR)
         return format_percent(rd, a.s, b, out);
@@ -289,7 +295,9 @@ static int str_item(struct render *rd, const struct tstr *s, int64_t i, struct v
     const struct tstr *c = tstr_slice(rd, s, at, at + w);
 
     *out = value_str(c);
-    return c ? 0 : -1;
+    if (!c)
+        return -1;
+    return 0;
 }
 
 static int bind_method(struct render *rd, const struct builtin *fn, struct value self,
@@ -465,7 +473,9 @@ static int slice_seq(struct render *rd, struct seq *from, const struct value *bo
         s = seq_range(rd, first + at.start * step, first + at.stop * step, at.step * step,
                       (uint32_t)at.count);
         *out = value_seq(s);
-        return s ? 0 : -1;
+        if (!s)
+            return -1;
+        return 0;
     }
     s = seq_new(rd, from->kind, view ? 0 : (uint32_t)at.count);
     if (!s || render_charge(rd, view ? 0 : (uint64_t)at.count / 4))
@@ -527,7 +537,9 @@ static int slice_str(struct render *rd, const struct tstr *s, const struct value
         r = sink_string(rd, k);
     }
     *out = value_str(r);
-    return r ? 0 : -1;
+    if (!r)
+        return -1;
+    return 0;
 }
 
 int operator_slice(struct render *rd, struct value obj, const struct value bound[3],

@@ -314,7 +314,9 @@ static int parse_unary(struct parser *p, bool filters, struct node **out) {
         return -EINVAL;
     }
     TRY(parse_postfix(p, *out, out));
-    return filters ? parse_filters(p, *out, false, out) : 0;
+    if (!filters)
+        return 0;
+    return parse_filters(p, *out, false, out);
 }
 
 /* Parses the members of a list or dict up to @close. */
@@ -406,7 +408,9 @@ static int parse_string(struct parser *p, struct node *n) {
     const struct tstr *str = parser_string(p, s, len);
 
     n->constant = value_str(str);
-    return str ? 0 : -EINVAL;
+    if (!str)
+        return -EINVAL;
+    return 0;
 }
 
 static int parse_primary(struct parser *p, struct node **out) {
@@ -565,7 +569,9 @@ static int parse_dotted(struct parser *p, const struct tstr **out) {
     char *s = arena_strndup(&p->t->arena, name, n);
 
     *out = s ? parser_string(p, s, n) : NULL;
-    return *out ? 0 : parser_fail(p, "the template needs too much memory");
+    if (!*out)
+        return parser_fail(p, "the template needs too much memory");
+    return 0;
 }
 
 /* Records a filter or test that does not exist: an error, unless it is in a branch. */
@@ -583,7 +589,9 @@ static int parse_filter(struct parser *p, struct node *obj, struct node **out) {
     *out = n;
     n->call.fn = filter_find(n->call.name);
     note_unknown(p, n);
-    return parser_is_op(p, '(') ? parse_args(p, n) : 0;
+    if (!parser_is_op(p, '('))
+        return 0;
+    return parse_args(p, n);
 }
 
 /* Returns whether the argument of a test can begin here without brackets: `x is divisibleby 3`. */

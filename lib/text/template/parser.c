@@ -190,7 +190,9 @@ int parser_expect_name(struct parser *p, const struct tstr **name) {
         return parser_unexpected(p, "a name");
     *name = parser_string(p, p->tok->s, p->tok->len);
     p->tok++;
-    return *name ? 0 : -EINVAL;
+    if (!*name)
+        return -EINVAL;
+    return 0;
 }
 
 static int parse_body(struct parser *p, const char *const *ends, struct node **out);
@@ -205,7 +207,9 @@ static int end_tag(struct parser *p) {
 /* Parses the body of a block: the source behind the tag up to one of @ends (NULL-terminated), whose
  * name is then the current token. */
 static int parse_block(struct parser *p, const char *const *ends, struct node **out) {
-    return end_tag(p) || parse_body(p, ends, out) ? -EINVAL : 0;
+    if (end_tag(p) || parse_body(p, ends, out))
+        return -EINVAL;
+    return 0;
 }
 
 #define ENDS(...)                                                                                  \
@@ -439,7 +443,9 @@ static int parse_named_block(struct parser *p, struct node *n) {
     if (p->tok->type != T_NAME)
         return 0;
     TRY(parser_expect_name(p, &again));
-    return tstr_equal(name, again) ? 0 : parser_fail(p, "the block ends with another name");
+    if (!tstr_equal(name, again))
+        return parser_fail(p, "the block ends with another name");
+    return 0;
 }
 
 static int parse_autoescape(struct parser *p, struct node *n) {
@@ -468,12 +474,16 @@ static int parse_generation(struct parser *p, struct node *n) {
 
 static int parse_break(struct parser *p, struct node *n) {
     n->type = N_BREAK;
-    return p->loops ? 0 : parser_fail(p, "'break' outside of a loop");
+    if (!p->loops)
+        return parser_fail(p, "'break' outside of a loop");
+    return 0;
 }
 
 static int parse_continue(struct parser *p, struct node *n) {
     n->type = N_CONTINUE;
-    return p->loops ? 0 : parser_fail(p, "'continue' outside of a loop");
+    if (!p->loops)
+        return parser_fail(p, "'continue' outside of a loop");
+    return 0;
 }
 
 static const struct {

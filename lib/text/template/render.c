@@ -128,7 +128,9 @@ static int render_convert(struct render *rd, yyjson_val *j, bool user, uint32_t 
         const struct tstr *s = tstr_new(rd, json_text(j), json_len(j), user);
 
         *out = value_str(s);
-        return s ? 0 : -1;
+        if (!s)
+            return -1;
+        return 0;
     }
     case YYJSON_TYPE_ARR:
         return convert_array(rd, j, user, depth + 1, out);

@@ -38,7 +38,9 @@ static int text_finish(struct render *rd, struct sink *k, bool safe, struct valu
     if (s && safe)
         s = tstr_safe(rd, s, true);
     *out = value_str(s);
-    return s ? 0 : -1;
+    if (!s)
+        return -1;
+    return 0;
 }
 
 enum { TO_LOWER, TO_UPPER, TO_TITLE };
@@ -64,13 +66,21 @@ static int case_of(enum case_mode mode, bool first, bool inside, uint32_t cp) {
     case CASE_UPPER:
         return TO_UPPER;
     case CASE_CAPITALIZE:
-        return first ? TO_TITLE : TO_LOWER;
+        if (first)
+            return TO_TITLE;
+        return TO_LOWER;
     case CASE_TITLE:
-        return inside ? TO_LOWER : TO_TITLE;
+        if (inside)
+            return TO_LOWER;
+        return TO_TITLE;
     case CASE_WORDS:
-        return inside ? TO_LOWER : TO_UPPER;
+        if (inside)
+            return TO_LOWER;
+        return TO_UPPER;
     case CASE_SWAP:
-        return text_is_kind(cp, KIND_UPPER) ? TO_LOWER : TO_UPPER;
+        if (text_is_kind(cp, KIND_UPPER))
+            return TO_LOWER;
+        return TO_UPPER;
     default:
         return TO_LOWER;
     }
@@ -185,7 +195,9 @@ int text_strip(struct render *rd, const struct tstr *s, struct value chars, bool
     const struct tstr *part = tstr_slice(rd, s, begin, end);
 
     *out = value_str(part);
-    return part ? 0 : -1;
+    if (!part)
+        return -1;
+    return 0;
 }
 
 /* Joins values. @strict: all must be strings, as for str.join(). */
@@ -208,7 +220,9 @@ int text_join(struct render *rd, const struct tstr *sep, const struct value *v, 
 static int digit(char c) {
     if (c >= '0' && c <= '9')
         return c - '0';
-    return isalpha((unsigned char)c) ? tolower(c) - 'a' + 10 : 99;
+    if (!isalpha((unsigned char)c))
+        return 99;
+    return tolower(c) - 'a' + 10;
 }
 
 /* Reads an integer as Python's int() does, with white space around it, and single underscores

@@ -52,7 +52,9 @@ static int write_string(struct writer *w, const struct tstr *s) {
         TRY(add_json_escape(w, cp < 0x110000 ? cp : 0xfffd, tstr_user_at(s, i)));
         done = i + n;
     }
-    return sink_add_part(w->rd, w->k, s, done, s->len) || sink_add_text(w->rd, w->k, "\"") ? -1 : 0;
+    if (sink_add_part(w->rd, w->k, s, done, s->len) || sink_add_text(w->rd, w->k, "\""))
+        return -1;
+    return 0;
 }
 
 /* Writes a float. NaN and Infinity are written as in Python, although they are not JSON. */
@@ -66,7 +68,9 @@ static int write_number(struct writer *w, struct value v) {
     if (isinf(v.f))
         return sink_add_text(w->rd, w->k, v.f > 0 ? "Infinity" : "-Infinity");
     format_double(v.f, text);
-    return render_charge(w->rd, FLOAT_STEPS) || sink_add_text(w->rd, w->k, text) ? -1 : 0;
+    if (render_charge(w->rd, FLOAT_STEPS) || sink_add_text(w->rd, w->k, text))
+        return -1;
+    return 0;
 }
 
 /* Begins a new line, if there is an indent. */
@@ -99,7 +103,9 @@ static int write_array(struct writer *w, struct value v, uint32_t depth) {
             return -1;
     }
     assert(depth > 0);
-    return new_line(w, depth - 1) || sink_add_text(w->rd, w->k, "]") ? -1 : 0;
+    if (new_line(w, depth - 1) || sink_add_text(w->rd, w->k, "]"))
+        return -1;
+    return 0;
 }
 
 /* Writes a key. JSON has only strings as keys, so numbers, bools and None are spelled. */
@@ -143,7 +149,9 @@ static int write_object(struct writer *w, const struct dict *d, uint32_t depth) 
             write_value(w, e[i].value, depth))
             return -1;
     }
-    return new_line(w, depth - 1) || sink_add_text(w->rd, w->k, "}") ? -1 : 0;
+    if (new_line(w, depth - 1) || sink_add_text(w->rd, w->k, "}"))
+        return -1;
+    return 0;
 }
 
 static int write_value(struct writer *w, struct value v, uint32_t depth) {
@@ -197,7 +205,9 @@ static int set_indent(struct writer *w, struct value v) {
     if (!value_is_int(v) || value_wide(v) > (wide)sizeof(blanks) - 1)
         return render_fail(w->rd, "tojson: indent must be a small number");
     w->indent = tstr_new(w->rd, blanks, (size_t)MAX(value_wide(v), (wide)0), false);
-    return w->indent ? 0 : -1;
+    if (w->indent)
+        return 0;
+    return -1;
 }
 
 static int set_separators(struct writer *w, struct value v) {
@@ -222,5 +232,7 @@ int tojson(struct render *rd, const struct call *c, struct value *out) {
         write_value(&w, c->self, 0))
         return -1;
     *out = value_str(sink_string(rd, w.k));
-    return out->s ? 0 : -1;
+    if (out->s)
+        return 0;
+    return -1;
 }

@@ -132,7 +132,9 @@ const struct tstr *tstr_concat(struct render *rd, const struct tstr *a, const st
         return NULL;
     const struct tstr *s = sink_string(rd, k);
 
-    return s && safe ? tstr_safe(rd, s, true) : s;
+    if (!s || !safe)
+        return s;
+    return tstr_safe(rd, s, true);
 }
 
 const struct tstr *tstr_escape(struct render *rd, const struct tstr *s) {
@@ -171,7 +173,9 @@ const struct tstr *tstr_escape(struct render *rd, const struct tstr *s) {
         return NULL;
     const struct tstr *out = sink_string(rd, k);
 
-    return out ? tstr_safe(rd, out, true) : NULL;
+    if (!out)
+        return NULL;
+    return tstr_safe(rd, out, true);
 }
 
 bool tstr_equal(const struct tstr *a, const struct tstr *b) {
@@ -186,7 +190,9 @@ bool tstr_is(const struct tstr *s, const char *text) {
 int tstr_compare(const struct tstr *a, const struct tstr *b) {
     int c = memcmp(a->data, b->data, MIN(a->len, b->len));
 
-    return c ? c : (a->len > b->len) - (a->len < b->len);
+    if (c)
+        return c;
+    return (a->len > b->len) - (a->len < b->len);
 }
 
 uint32_t tstr_decode(const char *data, size_t len, size_t pos, size_t *n) {
@@ -194,7 +200,9 @@ uint32_t tstr_decode(const char *data, size_t len, size_t pos, size_t *n) {
     uint32_t cp;
 
     *n = unicode_decode(data + pos, data + len, &cp);
-    return cp == UNICODE_INVALID ? 0x110000u + (uint8_t)data[pos] : cp;
+    if (cp != UNICODE_INVALID)
+        return cp;
+    return 0x110000u + (uint8_t)data[pos];
 }
 
 size_t tstr_encode(uint32_t cp, char out[4]) {
@@ -252,7 +260,9 @@ size_t tstr_find(const struct tstr *s, const struct tstr *what, size_t from, siz
         return SIZE_MAX;
     const char *p = memmem(s->data + from, to - from, what->data, what->len);
 
-    return p ? (size_t)(p - s->data) : SIZE_MAX;
+    if (!p)
+        return SIZE_MAX;
+    return (size_t)(p - s->data);
 }
 
 struct sink *sink_new(struct render *rd) {

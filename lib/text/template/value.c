@@ -10,7 +10,9 @@ wide value_wide(struct value v) {
     assert(value_is_int(v));
     if (v.type == V_UINT)
         return (wide)v.u;
-    return v.type == V_BOOL ? v.b : v.i;
+    if (v.type == V_BOOL)
+        return v.b;
+    return v.i;
 }
 
 int value_from_wide(struct render *rd, wide w, struct value *out) {
@@ -25,7 +27,9 @@ int value_from_wide(struct render *rd, wide w, struct value *out) {
 
 double value_double(struct value v) {
     assert(value_is_number(v));
-    return v.type == V_FLOAT ? v.f : (double)value_wide(v);
+    if (v.type == V_FLOAT)
+        return v.f;
+    return (double)value_wide(v);
 }
 
 const char *value_type_name(struct value v) {
@@ -49,7 +53,9 @@ const char *value_type_name(struct value v) {
         [V_METHOD] = "builtin_function_or_method",
     };
 
-    return v.type == V_SEQ ? seq[v.seq->kind] : names[v.type];
+    if (v.type == V_SEQ)
+        return seq[v.seq->kind];
+    return names[v.type];
 }
 
 /* Returns the truth of a value. A generator is true even when it is empty, as in Python. */

@@ -186,7 +186,9 @@ int value_fail_undefined(struct render *rd, struct value v);
 /* Returns element @i of a sequence or loop; @i is less than its n. */
 struct value seq_at(const struct seq *s, uint32_t i);
 static inline struct value loop_at(const struct loop *l, uint32_t i) {
-    return l->range ? seq_at(l->range, i) : l->items[i];
+    if (l->range)
+        return seq_at(l->range, i);
+    return l->items[i];
 }
 /* Returns an empty sequence with room for @cap elements. NULL: failed. */
 struct seq *seq_new(struct render *rd, uint8_t kind, uint32_t cap);
