@@ -203,7 +203,9 @@ static grammar_part part_add(struct grammar_builder *b, struct expr *e) {
         build_too_complex(&b->b, "more than %d parts", PARTS_MAX);
     else
         expr_vec_add(&b->b, &b->part, e);
-    return b->b.failed ? GRAMMAR_NO_PART : (grammar_part)b->part.n - 1;
+    if (b->b.failed)
+        return GRAMMAR_NO_PART;
+    return (grammar_part)b->part.n - 1;
 }
 
 static struct expr *compose_part_at(struct grammar_builder *b, grammar_part part) {
@@ -257,7 +259,9 @@ static grammar_part part_insert(struct grammar_builder *b, const struct part_key
 grammar_part grammar_literal(struct grammar_builder *b, const char *text, size_t len) {
     struct part_key k = {.bytes = text, .len = len, .kind = PART_LITERAL};
 
-    return part_known(b, &k) ? k.part : part_insert(b, &k, part_literal(&b->b, text, len));
+    if (part_known(b, &k))
+        return k.part;
+    return part_insert(b, &k, part_literal(&b->b, text, len));
 }
 
 /* Hashes @e, or as much of it as *@left parts are; equal expressions have equal hashes. Schemas of
@@ -373,7 +377,9 @@ static struct expr *part_repeated(struct build *b, struct expr *x, struct expr *
     struct expr *rest = expr_repeat(b, expr_seq2(b, sep, x), min ? min - 1 : 0, more);
     struct expr *all = expr_seq2(b, x, rest);
 
-    return min ? all : expr_optional(b, all);
+    if (min)
+        return all;
+    return expr_optional(b, all);
 }
 
 grammar_part grammar_repeat(struct grammar_builder *b, grammar_part part, grammar_part separator,
@@ -426,7 +432,9 @@ static struct expr *members_list(struct grammar_builder *b, const struct grammar
     list->after = expr_empty(&b->b);
     e->kind = EXPR_LIST;
     e->list = list;
-    return list->after ? e : NULL;
+    if (!list->after)
+        return NULL;
+    return e;
 }
 
 static struct expr *members_make(struct grammar_builder *b, const struct grammar_member *m,

@@ -30,6 +30,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "base/try.h"
 #include "grammar/automaton/members.h"
 #include "grammar/automaton/nfa.h"
@@ -226,7 +227,7 @@ static int order_rules(struct build *b, const struct grammar *g, uint32_t *order
 
                 return build_invalid(
                     b, "%s%srefers to itself without reading anything (left recursion)",
-                    name ? name : "a rule", name ? ": it " : " ");
+                    text_or(name, "a rule"), name ? ": it " : " ");
             }
             assert(callee < g->n_rules);
             if (mark[callee] == NEW) {

@@ -90,7 +90,9 @@ static int sets_init(struct dfa *d) {
     s->alone = calloc(n, sizeof(*s->alone));
     s->begin = calloc(1, sizeof(*s->begin));
     s->cap = s->begin ? 1 : 0;
-    return s->mark && s->work && s->found && s->alone && s->begin ? 0 : build_no_memory(d->m->b);
+    if (s->mark && s->work && s->found && s->alone && s->begin)
+        return 0;
+    return build_no_memory(d->m->b);
 }
 
 static int by_number(const void *x, const void *y) {
@@ -208,7 +210,9 @@ static unsigned hi_of(const struct out_edge *e) {
 }
 
 static uint64_t dfa_key(const struct nfa_edge *e) {
-    return e->kind == NFA_CALL ? CALL_KEY | e->desc : (uint64_t)e->lo << 16 | e->hi;
+    if (e->kind == NFA_CALL)
+        return CALL_KEY | e->desc;
+    return (uint64_t)e->lo << 16 | e->hi;
 }
 
 static void emit_edge(struct dfa *d, uint32_t state, unsigned lo, unsigned hi, uint32_t to) {

@@ -385,7 +385,9 @@ static const struct lang *texts_without_stop(struct build *b) {
     struct expr *any = lang_expr(b, all);
     const struct lang *with = lang_of(b, expr_seq3(b, any, expr_str(b, b->stop), any));
 
-    return all && with ? lang_meet(b, &all, 1, &with, 1) : NULL;
+    if (!all || !with)
+        return NULL;
+    return lang_meet(b, &all, 1, &with, 1);
 }
 
 const struct lang *lang_strings(struct build *b) {
@@ -442,7 +444,9 @@ const struct lang *lang_strings_of(struct build *b, uint32_t min, uint32_t max) 
             l->edge[l->n_edges++] = edge;
         }
     }
-    return build_work(b, (uint64_t)l->n + l->n_edges) < 0 ? NULL : l;
+    if (build_work(b, (uint64_t)l->n + l->n_edges) < 0)
+        return NULL;
+    return l;
 }
 
 struct expr *lang_expr(struct build *b, const struct lang *l) {

@@ -304,7 +304,9 @@ static uint32_t flat_size(struct maker *m, const struct expr *e, uint32_t depth)
     }
     if (e->kind == EXPR_REPEAT)
         size *= e->max == NO_MAX ? (uint64_t)e->min + 1 : e->max;
-    return size > INLINE_MAX ? NOT_FLAT : (uint32_t)size;
+    if (size > INLINE_MAX)
+        return NOT_FLAT;
+    return (uint32_t)size;
 }
 
 /* Adds a call, or the called rule's body in its place where that is small and not recursive. */

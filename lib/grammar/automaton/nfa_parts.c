@@ -162,7 +162,9 @@ static bool has_rest(const struct expr_list *l, uint32_t i) {
 
 /* Returns the largest c of behind(i, c): without members of the rest, at most i have come. */
 static uint32_t most_behind(const struct list_maker *k, uint32_t i) {
-    return has_rest(k->l, i) ? k->top : MIN(i, k->top);
+    if (has_rest(k->l, i))
+        return k->top;
+    return MIN(i, k->top);
 }
 
 #define NO_BYTE 256u

@@ -37,7 +37,9 @@ static int read_doc(yyjson_doc **out, const char *text, size_t len, size_t max, 
         return err_set_code(err, 400, "grammar_too_complex", NULL,
                             "the grammar has %zu bytes; at most %zu are allowed", len, max);
     int r = json_parse(out, text, len, YYJSON_READ_NUMBER_AS_RAW);
-    return r == -EINVAL ? constraint_invalid(err, "the grammar is not JSON") : r;
+    if (r == -EINVAL)
+        return constraint_invalid(err, "the grammar is not JSON");
+    return r;
 }
 
 static const struct source_key {

@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/result.h"
 #include "base/try.h"
 #include "grammar/constraint/private.h"
 #include "grammar/match/finish.h"
@@ -55,7 +56,9 @@ static uint32_t cost_at(const struct constraint *c, uint32_t node) {
 
     if (n->end)
         return 0;
-    return n->becomes == node ? c->to_trigger[node] : to_trigger(c, n->becomes);
+    if (n->becomes == node)
+        return c->to_trigger[node];
+    return to_trigger(c, n->becomes);
 }
 
 /* Finds the tokens below @at of the vocabulary's trie that spell triggers below @node. */
@@ -94,7 +97,9 @@ static uint32_t spell_special(const struct constraint *c, uint32_t node, int32_t
         if (!node)
             return 0;
     }
-    return len ? node : 0;
+    if (len)
+        return node;
+    return 0;
 }
 
 /* Finds the fewest tokens that lead from each of the nodes [@from, @to) along the trie to the end
@@ -150,13 +155,18 @@ int ending_find(struct constraint *c) {
 uint32_t constraint_distance(struct constraint_state *s) {
     const struct constraint *c = s->c;
 
-    if (s->at.phase == HELD)
-        return s->n == 0 && !c->triggers ? c->distance : grammar_distance(s->g);
+    if (s->at.phase == HELD) {
+        if (s->n == 0 && !c->triggers)
+            return c->distance;
+        return grammar_distance(s->g);
+    }
     if (s->at.phase == DONE || position_may_stop(s))
         return 0;
     uint32_t n = to_trigger(c, s->at.node);
 
-    return n >= FINISH_NEVER || c->distance == GRAMMAR_NO_MAX ? GRAMMAR_NO_MAX : n + c->distance;
+    if (n >= FINISH_NEVER || c->distance == GRAMMAR_NO_MAX)
+        return GRAMMAR_NO_MAX;
+    return n + c->distance;
 }
 
 /* ---- masks */
@@ -264,7 +274,7 @@ static void approach(struct constraint_state *s, uint32_t after, uint32_t *bits)
 static int need_scratch(struct constraint_state *s) {
     if (!s->scratch)
         s->scratch = malloc(2ul * constraint_n_words(s->c) * sizeof(*s->scratch));
-    return s->scratch ? 0 : -ENOMEM;
+    return enomem_unless(s->scratch);
 }
 
 /* Returns whether the required trigger has to begin now. */
@@ -321,7 +331,9 @@ int64_t constraint_mask_within(struct constraint_state *s, uint32_t *bits, uint3
         return free_within(s, MAX(left, 1u) - 1, bits);
     int64_t n = grammar_mask_within(s->g, bits, left);
 
-    return n >= 0 && position_may_end(s) ? end_mask_within(s, MAX(left, 1u) - 1, bits) : n;
+    if (n < 0 || !position_may_end(s))
+        return n;
+    return end_mask_within(s, MAX(left, 1u) - 1, bits);
 }
 
 bool constraint_is_free_within(const struct constraint_state *s, uint32_t left) {

@@ -42,7 +42,9 @@ struct triggers {
 static inline uint32_t triggers_n_everywhere(const struct triggers *t) {
     if (t->quiet)
         return t->quiet;
-    return t->open ? t->open : t->n;
+    if (t->open)
+        return t->open;
+    return t->n;
 }
 
 /* Parses the triggers; for an empty text *out is NULL. Returns 0, -ENOMEM, or -EINVAL with @err. */

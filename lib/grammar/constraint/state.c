@@ -224,7 +224,9 @@ int64_t constraint_mask(struct constraint_state *s, uint32_t *bits) {
     }
     int64_t n = grammar_mask(s->g, bits);
 
-    return n >= 0 && position_may_end(s) ? mask_add_free(s, bits) : n;
+    if (n < 0 || !position_may_end(s))
+        return n;
+    return mask_add_free(s, bits);
 }
 
 /* Accepts @token while the output is free; *@at is the position before it and becomes the one
@@ -237,7 +239,9 @@ static int accept_free(struct constraint_state *s, struct position *at, int32_t 
 
     if (vocab_is_end(s->c->vocab, token)) {
         at->phase = DONE;
-        return !t->required || at->seen ? 0 : -EINVAL;
+        if (t->required && !at->seen)
+            return -EINVAL;
+        return 0;
     }
     size_t n = triggers_feed(t, &at->node, bytes, len, &found);
 
@@ -311,5 +315,7 @@ bool constraint_can_end(const struct constraint_state *s) {
 
 size_t constraint_forced(struct constraint_state *s, uint8_t *out, size_t cap, int32_t *token) {
     *token = -1;
-    return s->at.phase == HELD ? grammar_forced(s->g, out, cap, token) : 0;
+    if (s->at.phase != HELD)
+        return 0;
+    return grammar_forced(s->g, out, cap, token);
 }

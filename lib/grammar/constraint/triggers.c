@@ -40,7 +40,9 @@ uint32_t triggers_step(const struct triggers *t, uint32_t node, uint8_t byte) {
 
     while (!(c = triggers_child(t, node, byte)) && t->node[node].fail != node)
         node = t->node[node].fail;
-    return c ? t->node[c].becomes : node;
+    if (!c)
+        return node;
+    return t->node[c].becomes;
 }
 
 static uint32_t new_node(struct triggers *t, uint8_t byte, uint32_t next) {
@@ -123,7 +125,9 @@ static int check_quiet(yyjson_val *quiet, struct err *err, size_t *n_bytes) {
 }
 
 static yyjson_val *trigger_text(yyjson_val *v) {
-    return yyjson_is_obj(v) ? yyjson_obj_get(v, "text") : v;
+    if (!yyjson_is_obj(v))
+        return v;
+    return yyjson_obj_get(v, "text");
 }
 
 static int check_list(yyjson_val *list, struct err *err, size_t *n_bytes) {
@@ -208,8 +212,11 @@ int triggers_new(struct triggers **out, const char *text, size_t len, struct err
         return 0;
     }
     int r = len < TRIGGERS_TEXT_MAX ? json_parse(&doc, text, len, 0) : -EINVAL;
-    if (r < 0)
-        return r == -EINVAL ? triggers_invalid(err, "the triggers are not JSON") : r;
+    if (r < 0) {
+        if (r == -EINVAL)
+            return triggers_invalid(err, "the triggers are not JSON");
+        return r;
+    }
     yyjson_val *root = yyjson_doc_get_root(doc);
 
     TRY(triggers_check(root, err, &n_bytes));

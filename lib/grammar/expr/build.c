@@ -82,7 +82,9 @@ int build_no_memory(struct build *b) {
 void *build_alloc(struct build *b, size_t n, size_t size) {
     void *p = arena_alloc_array(&b->arena, n, size);
 
-    return p ? p : failed(build_no_memory(b));
+    if (!p)
+        return failed(build_no_memory(b));
+    return p;
 }
 
 int build_grow(struct build *b, void *v, uint32_t n, uint32_t *cap, uint32_t first, size_t size) {
@@ -133,5 +135,7 @@ int build_rule_of(struct build *b, struct expr *body, uint32_t *rule) {
     }
     TRY(build_rule(b, NULL, rule));
     b->rule[*rule].body = body;
-    return hash_index_add(&b->bodies, h, *rule) < 0 ? build_no_memory(b) : 0;
+    if (hash_index_add(&b->bodies, h, *rule) < 0)
+        return build_no_memory(b);
+    return 0;
 }

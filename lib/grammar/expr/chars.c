@@ -61,5 +61,7 @@ uint32_t names_step(const struct names *t, uint32_t node, uint8_t byte) {
 
     while (c && t->node[c].byte != byte)
         c = t->node[c].sibling;
-    return c ? c : NAMES_NONE;
+    if (c)
+        return c;
+    return NAMES_NONE;
 }

@@ -19,13 +19,17 @@ static struct expr *expr_make(struct build *b, enum expr_kind kind) {
 }
 
 static uint32_t sum(uint32_t a, uint32_t b) {
-    return a > UINT32_MAX - b ? UINT32_MAX : a + b;
+    if (a > UINT32_MAX - b)
+        return UINT32_MAX;
+    return a + b;
 }
 
 static uint32_t repeated_size(const struct expr *x, uint32_t min, uint32_t max) {
     uint64_t n = (uint64_t)x->size * (max == NO_MAX ? (uint64_t)min + 1 : max);
 
-    return n > UINT32_MAX ? UINT32_MAX : (uint32_t)n;
+    if (n > UINT32_MAX)
+        return UINT32_MAX;
+    return (uint32_t)n;
 }
 
 struct expr *expr_empty(struct build *b) {
@@ -78,7 +82,9 @@ struct expr *expr_chars(struct build *b, const struct cp_set *set, enum char_mod
 struct expr *expr_any_char(struct build *b, enum char_mode mode) {
     struct cp_set *all = build_alloc(b, 1, sizeof(*all));
 
-    return all && cp_set_invert(b, all) == 0 ? expr_chars(b, all, mode) : NULL;
+    if (!all || cp_set_invert(b, all) != 0)
+        return NULL;
+    return expr_chars(b, all, mode);
 }
 
 /* Makes a sequence or alternatives of @child[0, @n). Children of kind @none are left out; a child
@@ -96,8 +102,11 @@ static struct expr *expr_join(struct build *b, enum expr_kind kind, enum expr_ki
             n_kept++;
         }
     }
-    if (n_kept < 2)
-        return n_kept ? one : expr_make(b, none);
+    if (n_kept < 2) {
+        if (n_kept)
+            return one;
+        return expr_make(b, none);
+    }
     struct expr *e = expr_make(b, kind);
 
     if (!e)
@@ -142,8 +151,11 @@ struct expr *expr_repeat(struct build *b, struct expr *x, uint32_t min, uint32_t
         return expr_never(b);
     if (max == 0 || x->kind == EXPR_EMPTY)
         return expr_empty(b);
-    if (x->kind == EXPR_NEVER)
-        return min ? x : expr_empty(b);
+    if (x->kind == EXPR_NEVER) {
+        if (min)
+            return x;
+        return expr_empty(b);
+    }
     if (min == 1 && max == 1)
         return x;
     struct expr *e = expr_make(b, EXPR_REPEAT);
@@ -212,11 +224,15 @@ int expr_vec_add(struct build *b, struct expr_vec *v, struct expr *e) {
 }
 
 struct expr *expr_seq_of(struct build *b, const struct expr_vec *v) {
-    return b->failed ? NULL : expr_seq(b, v->v, v->n);
+    if (b->failed)
+        return NULL;
+    return expr_seq(b, v->v, v->n);
 }
 
 struct expr *expr_alt_of(struct build *b, const struct expr_vec *v) {
-    return b->failed ? NULL : expr_alt(b, v->v, v->n);
+    if (b->failed)
+        return NULL;
+    return expr_alt(b, v->v, v->n);
 }
 
 bool list_nullable(const struct expr_list *l) {

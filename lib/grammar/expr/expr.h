@@ -257,7 +257,9 @@ int build_rule_of(struct build *b, struct expr *body, uint32_t *rule);
 /* Counts @steps of work. Returns 0, or the error of a grammar that is too complex. */
 static inline int build_work(struct build *b, uint64_t steps) {
     b->work += steps;
-    return b->work >= b->pause_at ? build_pause(b) : 0;
+    if (b->work < b->pause_at)
+        return 0;
+    return build_pause(b);
 }
 
 /* Returns a hash of @n bytes. */
@@ -334,7 +336,9 @@ struct expr *json_long_key(struct build *b);
 int json_spell(struct build *b, const char *s, size_t len, uint8_t **out, size_t *n);
 /* Returns how the notation writes the characters of a string. */
 static inline enum char_mode json_mode(const struct build *b) {
-    return b->notation == NOTATION_JSON ? CHARS_JSON : CHARS_TEXT;
+    if (b->notation == NOTATION_JSON)
+        return CHARS_JSON;
+    return CHARS_TEXT;
 }
 struct expr *json_space(struct build *b);       /* after `{ [ ,` and before `} ]` */
 struct expr *json_colon_space(struct build *b); /* with what may follow it */

@@ -181,7 +181,9 @@ bool json_key_fits(const struct build *b, const char *s, size_t len) {
 }
 
 static const char *colon_of(const struct build *b) {
-    return b->notation == NOTATION_CALL ? "=" : ":";
+    if (b->notation == NOTATION_CALL)
+        return "=";
+    return ":";
 }
 
 struct expr *json_key(struct build *b, const char *s, size_t len) {

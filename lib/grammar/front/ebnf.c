@@ -196,16 +196,18 @@ static struct expr *ebnf_read_item(struct reader *r) {
     if (source_skip(&r->in, "(")) {
         struct expr *x = ebnf_read_alternatives(r);
 
-        return source_skip(&r->in, ")")
-                   ? x
-                   : failed(source_invalid(&r->in, "the closing ')' is missing"));
+        if (!source_skip(&r->in, ")"))
+            return failed(source_invalid(&r->in, "the closing ')' is missing"));
+        return x;
     }
     if (source_skip(&r->in, "."))
         return expr_any_char(r->in.b, CHARS_TEXT);
     if (ebnf_name_length(r) == 0)
         return failed(
             source_invalid(&r->in, "expected a literal, a class, a group or the name of a rule"));
-    return ebnf_read_name(r, &name) < 0 ? NULL : expr_call(r->in.b, r->book.entry[name].rule);
+    if (ebnf_read_name(r, &name) < 0)
+        return NULL;
+    return expr_call(r->in.b, r->book.entry[name].rule);
 }
 
 static struct expr *ebnf_read_sequence(struct reader *r) {

@@ -101,9 +101,9 @@ static size_t lark_name_length(const struct reader *r, bool *terminal) {
 static struct expr *call_of(struct reader *r, const char *s, size_t len) {
     uint32_t i;
 
-    return rulebook_add(&r->book, r->in.b, s, len, &i) < 0
-               ? NULL
-               : expr_call(r->in.b, r->book.entry[i].rule);
+    if (rulebook_add(&r->book, r->in.b, s, len, &i) < 0)
+        return NULL;
+    return expr_call(r->in.b, r->book.entry[i].rule);
 }
 
 static int define(struct reader *r, const char *s, size_t len, uint32_t *rule) {
@@ -255,7 +255,9 @@ static struct expr *lark_read_group(struct reader *r, char close) {
         return failed(source_invalid(&r->in, close == ')' ? "the closing ')' is missing"
                                                           : "the closing ']' is missing"));
     r->in.p++;
-    return close == ']' ? expr_optional(r->in.b, x) : x;
+    if (close != ']')
+        return x;
+    return expr_optional(r->in.b, x);
 }
 
 /* Reads the schema behind %json; its values are a terminal. */
@@ -310,7 +312,9 @@ static struct expr *lark_read_item(struct reader *r) {
         return failed(
             source_invalid(&r->in, "expected a string, a regular expression, a group or a name"));
     }
-    return terminal && !r->terminal && r->ignored ? expr_seq2(r->in.b, x, r->ignored) : x;
+    if (!terminal || r->terminal || !r->ignored)
+        return x;
+    return expr_seq2(r->in.b, x, r->ignored);
 }
 
 static struct expr *lark_read_sequence(struct reader *r) {
@@ -365,7 +369,9 @@ static struct expr *lark_read_alternatives(struct reader *r, uint32_t self) {
     r->depth--;
     struct expr *first = expr_alt_of(b, &v);
 
-    return tails.n ? expr_seq2(b, first, expr_repeat(b, expr_alt_of(b, &tails), 0, NO_MAX)) : first;
+    if (!tails.n)
+        return first;
+    return expr_seq2(b, first, expr_repeat(b, expr_alt_of(b, &tails), 0, NO_MAX));
 }
 
 /* ---- statements */
@@ -455,7 +461,9 @@ static int read_import(struct reader *r) {
         TRY(import_one(r, NULL, 0));
         lark_skip_space(r, true);
     } while (source_skip(&r->in, ","));
-    return source_skip(&r->in, ")") ? 0 : source_invalid(&r->in, "the closing ')' is missing");
+    if (!source_skip(&r->in, ")"))
+        return source_invalid(&r->in, "the closing ')' is missing");
+    return 0;
 }
 
 static int read_ignore(struct reader *r) {

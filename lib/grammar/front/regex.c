@@ -253,7 +253,9 @@ static int read_set(struct reader *r, struct cp_set *set) {
     if (negate && r->options & REGEX_ANY_CASE)
         TRY(fold_all(r, set));
     cp_set_normalize(set);
-    return negate ? cp_set_invert(r->in.b, set) : 0;
+    if (!negate)
+        return 0;
+    return cp_set_invert(r->in.b, set);
 }
 
 static struct expr *make_chars(struct reader *r, struct cp_set *set) {
@@ -279,8 +281,9 @@ static struct expr *regex_read_group(struct reader *r) {
     }
     struct expr *x = regex_read_alternatives(r);
 
-    return source_skip(&r->in, ")") ? x
-                                    : failed(source_invalid(&r->in, "the closing ')' is missing"));
+    if (!source_skip(&r->in, ")"))
+        return failed(source_invalid(&r->in, "the closing ')' is missing"));
+    return x;
 }
 
 static struct expr *read_anchor(struct reader *r) {
@@ -300,8 +303,11 @@ static struct expr *read_atom(struct reader *r) {
         return NULL;
     if (source_skip(&r->in, "("))
         return regex_read_group(r);
-    if (source_skip(&r->in, "["))
-        return read_set(r, set) < 0 ? NULL : make_chars(r, set);
+    if (source_skip(&r->in, "[")) {
+        if (read_set(r, set) < 0)
+            return NULL;
+        return make_chars(r, set);
+    }
     if (source_skip(&r->in, ".")) {
         static const struct cp_range LINE_ENDS[] = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
@@ -309,7 +315,9 @@ static struct expr *read_atom(struct reader *r) {
 
         for (size_t i = 0; i < n; i++)
             cp_set_add(r->in.b, set, LINE_ENDS[i].lo, LINE_ENDS[i].hi);
-        return cp_set_invert(r->in.b, set) < 0 ? NULL : make_chars(r, set);
+        if (cp_set_invert(r->in.b, set) < 0)
+            return NULL;
+        return make_chars(r, set);
     }
     if (memchr("*+?{", *r->in.p, 4))
         return failed(source_invalid(&r->in, "the quantifier has nothing to repeat"));
@@ -385,7 +393,9 @@ static struct expr *regex_read_sequence(struct reader *r) {
  * number. */
 static uint32_t regex_parts(struct expr **e, struct expr *const **out) {
     *out = (*e)->kind == EXPR_SEQ ? (*e)->child : e;
-    return (*e)->kind == EXPR_SEQ ? (*e)->n : 1;
+    if ((*e)->kind != EXPR_SEQ)
+        return 1;
+    return (*e)->n;
 }
 
 /* Returns the length of the common prefix of @x and @y in characters, at most @n. */
@@ -447,7 +457,9 @@ static struct expr *regex_read_alternatives(struct reader *r) {
         expr_vec_add(r->in.b, &v, regex_read_sequence(r));
     } while (!r->in.b->failed && source_skip(&r->in, "|"));
     r->depth--;
-    return r->in.b->failed ? NULL : alternatives(r->in.b, v.v, v.n, 0);
+    if (r->in.b->failed)
+        return NULL;
+    return alternatives(r->in.b, v.v, v.n, 0);
 }
 
 static struct expr *anything(struct reader *r) {
@@ -585,7 +597,9 @@ struct expr *regex_read_with(struct build *b, const char *s, size_t len, enum ch
     if (r.anchor)
         e = regex_resolve_anchors(b, e, &counted);
     r.in.p = r.anchor;
-    return counted ? failed(source_unsupported(&r.in, "an anchor inside a counted group is")) : e;
+    if (counted)
+        return failed(source_unsupported(&r.in, "an anchor inside a counted group is"));
+    return e;
 }
 
 struct expr *regex_read(struct build *b, const char *s, size_t len, enum char_mode mode) {

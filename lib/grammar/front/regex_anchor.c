@@ -45,8 +45,11 @@ static bool nullable(const struct build *b, const struct expr *e, bool begin, bo
     bool any = false, all = true;
 
     assert(e->kind != EXPR_ANCHOR || e->id == '^' || e->id == '$');
-    if (e->kind == EXPR_ANCHOR)
-        return e->id == '^' ? begin : end;
+    if (e->kind == EXPR_ANCHOR) {
+        if (e->id == '^')
+            return begin;
+        return end;
+    }
     if (e->kind == EXPR_REPEAT)
         return e->min == 0 || nullable(b, e->child[0], begin, end);
     if (e->kind != EXPR_SEQ && e->kind != EXPR_ALT)
@@ -57,7 +60,9 @@ static bool nullable(const struct build *b, const struct expr *e, bool begin, bo
         any |= is;
         all &= is;
     }
-    return e->kind == EXPR_SEQ ? all : any;
+    if (e->kind == EXPR_SEQ)
+        return all;
+    return any;
 }
 
 static struct expr *anchor_resolve(struct context *c, struct expr *e, bool begin, bool end);
@@ -104,7 +109,9 @@ static struct expr *resolve_repeat(struct context *c, const struct expr *e, bool
     struct expr *some = expr_seq3(b, first, more, anchor_resolve(c, x, false, end));
 
     some = expr_alt2(b, one, some);
-    return e->min ? some : expr_optional(b, some);
+    if (e->min)
+        return some;
+    return expr_optional(b, some);
 }
 
 static struct expr *anchor_resolve(struct context *c, struct expr *e, bool begin, bool end) {

@@ -35,7 +35,9 @@ int rulebook_add(struct rulebook *book, struct build *b, const char *s, size_t l
 const struct rulebook_entry *rulebook_find(const struct rulebook *book, const char *s, size_t len) {
     uint32_t i = rulebook_index(book, s, len);
 
-    return i == HASH_INDEX_NONE ? NULL : &book->entry[i];
+    if (i == HASH_INDEX_NONE)
+        return NULL;
+    return &book->entry[i];
 }
 
 int rulebook_check(const struct rulebook *book, struct build *b) {

@@ -37,7 +37,9 @@ bool source_skip(struct source *s, const char *text) {
 }
 
 char source_peek(const struct source *s, size_t i) {
-    return (size_t)(s->end - s->p) > i ? s->p[i] : 0;
+    if ((size_t)(s->end - s->p) <= i)
+        return 0;
+    return s->p[i];
 }
 
 int source_read_number(struct source *s, uint32_t *out) {
@@ -53,9 +55,9 @@ int source_read_number(struct source *s, uint32_t *out) {
 }
 
 int source_need_number(struct source *s, uint32_t *out) {
-    return source_read_number(s, out)
-               ? s->b->failed
-               : source_invalid(s, "the repetition count is malformed or too large");
+    if (!source_read_number(s, out))
+        return source_invalid(s, "the repetition count is malformed or too large");
+    return s->b->failed;
 }
 
 int source_read_hex(struct source *s, int n, uint32_t *out) {
@@ -73,9 +75,9 @@ int source_read_hex(struct source *s, int n, uint32_t *out) {
 }
 
 int source_check_cp(struct source *s, uint32_t cp) {
-    return cp > 0x10ffff || (cp >= 0xd800 && cp <= 0xdfff)
-               ? source_invalid(s, "the escape sequence is not a valid code point")
-               : 0;
+    if (cp > 0x10ffff || (cp >= 0xd800 && cp <= 0xdfff))
+        return source_invalid(s, "the escape sequence is not a valid code point");
+    return 0;
 }
 
 int source_read_utf8(struct source *s, uint32_t *cp) {

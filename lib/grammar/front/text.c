@@ -24,7 +24,9 @@ struct searcher {
 static uint32_t text_advance(const struct searcher *s, uint32_t i, uint32_t cp) {
     while (i && s->cp[i] != cp)
         i = s->fail[i - 1];
-    return s->cp[i] == cp ? i + 1 : 0;
+    if (s->cp[i] != cp)
+        return 0;
+    return i + 1;
 }
 
 static int read_stop(struct build *b, struct searcher *s, const char *stop, size_t len) {
@@ -75,5 +77,7 @@ struct expr *text_without(struct build *b, const char *stop, size_t len) {
         r = build_rule(b, NULL, &rule[i]);
     for (uint32_t i = 0; r == 0 && i < s.n; i++)
         fill_rule(b, &s, rule, i);
-    return r == 0 ? expr_call(b, rule[0]) : NULL;
+    if (r != 0)
+        return NULL;
+    return expr_call(b, rule[0]);
 }

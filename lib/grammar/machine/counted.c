@@ -22,7 +22,9 @@ static bool counted_may_end(const struct machine *m, const struct call_desc *d, 
 
 static uint32_t counted_n_free(const struct grammar *g, const struct call_desc *d, uint32_t state,
                                uint32_t reg) {
-    return d->max == NO_MAX ? NO_MAX : d->max - reg;
+    if (d->max == NO_MAX)
+        return NO_MAX;
+    return d->max - reg;
 }
 
 const struct register_kind REGISTER_COUNTED = {

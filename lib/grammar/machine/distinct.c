@@ -45,7 +45,9 @@ static uint32_t length_of(const struct machine *m, uint32_t node) {
 
 /* Returns the count of a frame whose item begins here, behind those of @list. */
 static uint32_t open_item(struct machine *m, uint32_t list) {
-    return m->reads ? machine_push(m, list, MEMBERS_NODE, m->n_text) : list;
+    if (!m->reads)
+        return list;
+    return machine_push(m, list, MEMBERS_NODE, m->n_text);
 }
 
 /* Returns the list with one more item, which ends here; @open is the count of its frame, made by
@@ -64,7 +66,9 @@ static uint32_t distinct_add_item(struct machine *m, uint32_t open) {
 static uint32_t first_match(const struct machine *m, uint32_t list) {
     while (list && m->frame[list].count == UNKNOWN)
         list = m->frame[list].parent;
-    return list ? m->frame[list].count : 0;
+    if (!list)
+        return 0;
+    return m->frame[list].count;
 }
 
 /* Returns the list of items before the item of @frame, or 0 if @frame is in no item. */
@@ -75,7 +79,9 @@ static uint32_t distinct_list(const struct machine *m, uint32_t frame) {
         if (is_distinct(m->g, &m->g->desc[c->desc], c->to)) {
             uint32_t list = m->frame[frame].count;
 
-            return distinct_is_open(m, list) ? m->frame[list].parent : list;
+            if (!distinct_is_open(m, list))
+                return list;
+            return m->frame[list].parent;
         }
     }
     return 0;
@@ -159,7 +165,9 @@ uint64_t distinct_loop_texts(const struct grammar *g, uint32_t rule, uint32_t n)
 
     for (uint32_t i = 0; i < n && all < TEXTS_MAX && one > 1; i++)
         all = distinct_times(all, one);
-    return n == NO_MAX ? TEXTS_MAX : all;
+    if (n == NO_MAX)
+        return TEXTS_MAX;
+    return all;
 }
 
 /* Returns a lower bound of the number of texts that lead from @c by an edge to the end of its
@@ -177,7 +185,9 @@ static uint64_t n_texts_of(const struct machine *m, const struct config *c) {
     if (!(s->flags & STATE_BORDER))
         return distinct_times(g->n_texts[c->state],
                               distinct_loop_texts(g, s->rule, d->max - c->reg));
-    return c->reg < d->max ? distinct_loop_texts(g, s->rule, d->max - c->reg) : 0;
+    if (c->reg >= d->max)
+        return 0;
+    return distinct_loop_texts(g, s->rule, d->max - c->reg);
 }
 
 /* Returns a lower bound of the number of texts from @c to the end of the item. */

@@ -161,5 +161,7 @@ int distinct_new(struct build *b, struct grammar *g) {
     if (r < 0)
         return r;
     each_item(g, limit_items, NULL);
-    return b->vocab ? find_doubles(b, g) : 0;
+    if (!b->vocab)
+        return 0;
+    return find_doubles(b, g);
 }

@@ -129,7 +129,9 @@ static inline uint32_t state_next(const struct grammar *g, const struct state *s
 
     while (e < end && e->hi < symbol)
         e++;
-    return e < end && e->lo <= symbol ? e->to : NO_STATE;
+    if (e < end && e->lo <= symbol)
+        return e->to;
+    return NO_STATE;
 }
 
 /* Appends @byte to m->text if the grammar needs the text. Returns false on an error. */
@@ -199,14 +201,21 @@ static inline const struct register_kind *register_of(const struct grammar *g, u
 
     if (!(flags & STATE_REGISTER))
         return NULL;
-    if (flags & STATE_MEMBERS)
-        return members_of(g, state)->distinct ? &REGISTER_DISTINCT : &REGISTER_MEMBERS;
-    return d ? REGISTER_OF_CALL[d->kind] : NULL;
+    if (flags & STATE_MEMBERS) {
+        if (members_of(g, state)->distinct)
+            return &REGISTER_DISTINCT;
+        return &REGISTER_MEMBERS;
+    }
+    if (!d)
+        return NULL;
+    return REGISTER_OF_CALL[d->kind];
 }
 
 /* Returns the call that pushed @frame, or NULL for the frame below everything. */
 static inline const struct call_desc *desc_of(const struct machine *m, uint32_t frame) {
-    return frame ? &m->g->desc[m->g->call[m->frame[frame].call].desc] : NULL;
+    if (!frame)
+        return NULL;
+    return &m->g->desc[m->g->call[m->frame[frame].call].desc];
 }
 
 /* Returns the kind of register of configuration @c, or NULL. */

@@ -23,7 +23,9 @@ uint32_t members_word(const struct machine *m, const struct members *k, uint32_t
         return reg;
     while (reg && m->frame[reg].call > (MEMBERS_NODE | w))
         reg = m->frame[reg].parent;
-    return reg && m->frame[reg].call == (MEMBERS_NODE | w) ? m->frame[reg].count : 0;
+    if (!reg || m->frame[reg].call != (MEMBERS_NODE | w))
+        return 0;
+    return m->frame[reg].count;
 }
 
 /* Returns whether all required members are in the set. */

@@ -232,7 +232,9 @@ static int class_collect(struct collector *k, const struct set *from, bool wide)
     }
     int r = k->error ? k->error : m->error;
 
-    return r == 0 && k->too_large ? -E2BIG : r;
+    if (r == 0 && k->too_large)
+        return -E2BIG;
+    return r;
 }
 
 /* Returns the bits text_bit() of all bytes of @s. */
@@ -384,7 +386,9 @@ static bool may_have_class(const struct grammar *g, uint32_t q) {
 static _Atomic(struct token_class *) *class_place(const struct grammar *g, uint32_t q) {
     uint32_t rule = g->state[q].rule;
 
-    return g->places[rule] ? &g->places[rule][q - g->rule[rule].start] : NULL;
+    if (!g->places[rule])
+        return NULL;
+    return &g->places[rule][q - g->rule[rule].start];
 }
 
 static bool class_acquire_room(const struct grammar *g, size_t bytes) {
@@ -411,8 +415,11 @@ static struct token_class *class_publish(const struct grammar *g,
         return NULL;
     if (c)
         c->shared = true;
-    if (atomic_compare_exchange_strong(place, &there, c ? c : &no_class))
-        return c ? c : &no_class;
+    if (atomic_compare_exchange_strong(place, &there, c ? c : &no_class)) {
+        if (c)
+            return c;
+        return &no_class;
+    }
     class_free(c);
     return there;
 }

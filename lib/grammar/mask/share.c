@@ -113,7 +113,9 @@ int share_add_loop(struct share *s, const struct grammar *g, uint32_t rule) {
 
 struct token_class *share_loop_class(const struct share *s, unsigned which, uint32_t state) {
     assert(which > SHARED_NONE && which < SHARED_LOOPS);
-    return state < s->loop[which].n ? s->loop[which].cls[state] : NULL;
+    if (state >= s->loop[which].n)
+        return NULL;
+    return s->loop[which].cls[state];
 }
 
 bool share_spend(struct share *s, size_t bytes) {
@@ -219,5 +221,7 @@ _Atomic(struct token_class *) *share_places(struct share *s, const struct gramma
     if (r != made)
         rule_free(made);
     buf_deinit(&key);
-    return r ? r->cls : NULL;
+    if (!r)
+        return NULL;
+    return r->cls;
 }

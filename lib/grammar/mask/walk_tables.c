@@ -248,7 +248,9 @@ struct place {
 /* Returns the end of the items at and below child @i of a node; @end is behind its last sibling,
  * whose items end at @last. */
 static inline uint32_t tables_end(const struct trie *t, uint32_t i, uint32_t end, uint32_t last) {
-    return i + 1 < end ? t->node[i + 1].items : last;
+    if (i + 1 >= end)
+        return last;
+    return t->node[i + 1].items;
 }
 
 /* Returns whether @s is known to read all that is below @n. */
@@ -442,7 +444,9 @@ static const struct auto_rule *plain_rule(const struct machine *m, const struct 
 
     if (from->end - from->begin != 1 || !r->plain || c->frame || c->match)
         return NULL;
-    return r->n_states <= PLAIN_STATES ? r : NULL;
+    if (r->n_states > PLAIN_STATES)
+        return NULL;
+    return r;
 }
 
 /* Prepares walks from @from. Returns false with the machine's error if there is no memory. */

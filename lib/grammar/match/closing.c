@@ -32,6 +32,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/result.h"
 #include "grammar/mask/walk.h"
 #include "grammar/match/finish.h"
 
@@ -71,7 +72,7 @@ struct closing {
 
 int closing_new(struct closing **out) {
     *out = calloc(1, sizeof(**out));
-    return *out ? 0 : -ENOMEM;
+    return enomem_unless(*out);
 }
 
 struct closing *closing_free(struct closing *k) {
@@ -206,7 +207,9 @@ static uint32_t bytes_from(struct closing *k, const struct config *c, unsigned *
         n = bytes_to_differ(k, c, symbol);
     else if (n < FINISH_NEVER)
         n = finish_add(n, closing_bytes_behind(k, c->frame));
-    return n >= FINISH_NEVER ? FINISH_NEVER : finish_add(n, doubt(k, c->frame));
+    if (n >= FINISH_NEVER)
+        return FINISH_NEVER;
+    return finish_add(n, doubt(k, c->frame));
 }
 
 /* Sets *@out to the first configuration of @s with the fewest bytes to its end. Returns these
@@ -230,7 +233,9 @@ static uint32_t closing_nearest(struct closing *k, const struct set *s, struct c
 uint32_t closing_bytes(struct closing *k, const struct set *at) {
     struct config c;
 
-    return at->can_end ? 0 : closing_nearest(k, at, &c);
+    if (at->can_end)
+        return 0;
+    return closing_nearest(k, at, &c);
 }
 
 /* ---- tokens */
@@ -265,7 +270,9 @@ static bool add_node(struct closing *k, const struct config *c, unsigned symbol)
 /* Returns the number of tokens of the path from @node on, as far as it is known. */
 static uint32_t tokens_at(const struct closing *k, uint32_t node) {
     assert(node == NO_NODE || node < k->n_nodes);
-    return node == NO_NODE ? 0 : k->node[node].tokens;
+    if (node == NO_NODE)
+        return 0;
+    return k->node[node].tokens;
 }
 
 static uint32_t closing_child(const struct trie *t, uint32_t node, unsigned byte) {
@@ -279,7 +286,9 @@ static uint32_t closing_child(const struct trie *t, uint32_t node, unsigned byte
         else
             hi = mid;
     }
-    return lo < end && t->node[lo].byte == byte ? lo : 0;
+    if (lo < end && t->node[lo].byte == byte)
+        return lo;
+    return 0;
 }
 
 /* Calls @each for every token that is a beginning of the path of @node, with the token's node in
@@ -346,7 +355,9 @@ static uint32_t tokens_from(struct closing *k, const struct config *c) {
         else
             each_token(k, i, fewest, &n->tokens);
     }
-    return k->n_nodes > first ? k->node[first].tokens : FINISH_NEVER;
+    if (k->n_nodes <= first)
+        return FINISH_NEVER;
+    return k->node[first].tokens;
 }
 
 uint32_t closing_distance(struct closing *k, const struct set *at) {
@@ -357,7 +368,9 @@ uint32_t closing_distance(struct closing *k, const struct set *at) {
 
         best = MIN(best, tokens_from(k, &c));
     }
-    return at->can_end ? 0 : best;
+    if (at->can_end)
+        return 0;
+    return best;
 }
 
 /* Returns the tokens of the path from behind the rule of @frame to the end of the text. */

@@ -153,7 +153,9 @@ static uint32_t names_at_border(const struct grammar *g, uint32_t q, uint32_t re
 }
 
 static uint32_t escape_of(const struct grammar *g, const struct names *names, uint32_t reg) {
-    return reg == NAMES_NONE ? 0 : g->finish->escape[names - g->names][reg];
+    if (reg == NAMES_NONE)
+        return 0;
+    return g->finish->escape[names - g->names][reg];
 }
 
 uint32_t finish_rest(const struct machine *m, uint32_t q, uint32_t reg, const struct call_desc *d) {
@@ -237,10 +239,16 @@ uint32_t finish_step(const struct machine *m, uint32_t q, uint32_t reg, const st
     *symbol = path->symbol;
     if (s->flags & STATE_MEMBERS)
         return members_step(m, q, reg, symbol);
-    if ((s->flags & STATE_WITHIN) && d && path->step < FINISH_NEVER)
-        return within_step(g, d, state_next(g, s, path->symbol), &reg) ? path->step : FINISH_NEVER;
-    if ((s->flags & STATE_WITHIN) || !(s->flags & STATE_BORDER) || !d)
-        return s->flags & STATE_LOOP ? finish_rest(m, q, reg, d) : path->step;
+    if ((s->flags & STATE_WITHIN) && d && path->step < FINISH_NEVER) {
+        if (within_step(g, d, state_next(g, s, path->symbol), &reg))
+            return path->step;
+        return FINISH_NEVER;
+    }
+    if ((s->flags & STATE_WITHIN) || !(s->flags & STATE_BORDER) || !d) {
+        if (!(s->flags & STATE_LOOP))
+            return path->step;
+        return finish_rest(m, q, reg, d);
+    }
     if (d->kind == CALL_NAMES) {
         if (reg == NAMES_NONE)
             return path->step;

@@ -154,7 +154,9 @@ static void add_bits(struct mask *to, const uint32_t *from, uint32_t n) {
 
 int64_t mask_count(const struct mask *mask) {
     assert(!mask->counted || (mask->n >= 0 && mask->n <= (int64_t)mask->n_words * 32));
-    return mask->counted ? mask->n : bits_count(mask->bits, mask->n_words);
+    if (mask->counted)
+        return mask->n;
+    return bits_count(mask->bits, mask->n_words);
 }
 
 /* Sets token @id of the class if it leaves enough of the characters that are counted; @chars: text

@@ -590,7 +590,9 @@ uint32_t grammar_bytes_left(struct grammar_state *s) {
     if (look_ahead(s, 1, &closing) == 0 && closing)
         n = closing_bytes(closing, &latest(s)->set);
     rewind_machine(s, n_configs, n_frames);
-    return latest(s)->done ? 0 : n;
+    if (latest(s)->done)
+        return 0;
+    return n;
 }
 
 uint32_t grammar_distance(struct grammar_state *s) {
@@ -603,7 +605,9 @@ uint32_t grammar_distance(struct grammar_state *s) {
     if (look_ahead(s, 1, &closing) == 0 && closing)
         n = closing_distance(closing, &latest(s)->set);
     rewind_machine(s, n_configs, n_frames);
-    return n < FINISH_NEVER ? n : GRAMMAR_NO_MAX;
+    if (n < FINISH_NEVER)
+        return n;
+    return GRAMMAR_NO_MAX;
 }
 
 /* Drops the oldest half of the history and moves config[] down. */

@@ -83,7 +83,9 @@ static const struct row_range ROW[ROW_HIGH][13] = {
 
 const struct row_range *kinds_row(unsigned row) {
     assert(row < ROWS);
-    return row == ROW_HIGH ? ROW[0] + 3 : ROW[row % ROW_HIGH];
+    if (row == ROW_HIGH)
+        return ROW[0] + 3;
+    return ROW[row % ROW_HIGH];
 }
 
 unsigned kinds_of_byte(unsigned c) {
@@ -108,7 +110,9 @@ unsigned kinds_of_byte(unsigned c) {
     }
     if (c < ' ' || c >= 0x80)
         return NONE;
-    return strchr("%<>^`{|}\x7f", (int)c) ? ODD : MARK;
+    if (strchr("%<>^`{|}\x7f", (int)c))
+        return ODD;
+    return MARK;
 }
 
 uint64_t text_bit(unsigned c) {
@@ -168,7 +172,9 @@ static uint8_t kinds_kind_of(uint16_t bytes, uint32_t rows) {
         return kind;
     if (rows >> ROW_HIGH & 1)
         return KIND_HIGH;
-    return rows & 1 ? KIND_TEXT : KIND_NONE;
+    if (rows & 1)
+        return KIND_TEXT;
+    return KIND_NONE;
 }
 
 /* Sets the kind of each node. Children have larger numbers than their parents, so one pass from the

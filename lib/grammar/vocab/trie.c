@@ -20,8 +20,11 @@ static int by_bytes(const void *x, const void *y) {
 
     if (c)
         return c;
-    if (a->len != b->len)
-        return a->len < b->len ? -1 : 1;
+    if (a->len != b->len) {
+        if (a->len < b->len)
+            return -1;
+        return 1;
+    }
     return (a->item > b->item) - (a->item < b->item);
 }
 

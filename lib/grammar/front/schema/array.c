@@ -22,7 +22,9 @@
 static struct place prefix_of(struct schema *s, struct place part) {
     struct place items = schema_at(s, part, "items");
 
-    return yyjson_is_arr(items.v) ? items : schema_at(s, part, "prefixItems");
+    if (yyjson_is_arr(items.v))
+        return items;
+    return schema_at(s, part, "prefixItems");
 }
 
 /* Returns an expression for item @i, which satisfies the schemas by position or `items`, and of
@@ -51,7 +53,9 @@ static struct expr *item_value(struct schema *s, const struct facets *f, uint32_
         if (p.v)
             r = places_add(s, &v, &n, &cap, p);
     }
-    return r == 0 ? schema_value(s, v, n) : NULL;
+    if (r != 0)
+        return NULL;
+    return schema_value(s, v, n);
 }
 
 /* Returns the items with the commas between them, without an optional around the whole. */
@@ -216,7 +220,9 @@ static int few_values(struct schema *s, const struct facets *f, struct expr_vec 
         else
             expr_vec_add(s->b, v, value_expr(s, p.v));
     }
-    return s->b->failed ? s->b->failed : 1;
+    if (!s->b->failed)
+        return 1;
+    return s->b->failed;
 }
 
 /* Returns @n to @m more of the values that are not in the set @had, with a comma before each but
@@ -364,7 +370,9 @@ static struct expr *array_unique(struct schema *s, const struct facets *f, uint3
             return NULL;
         keyed[i] = (struct keyed){e->bytes, e->n - 1, NULL, last, min == v.n};
     }
-    return keyed ? members_unordered(s, keyed, v.n, NULL) : NULL;
+    if (!keyed)
+        return NULL;
+    return members_unordered(s, keyed, v.n, NULL);
 }
 
 struct expr *lower_array(struct schema *s, const struct facets *f) {

@@ -319,7 +319,9 @@ static int check_closed(struct schema *s, const struct parts *parts, uint32_t pa
 }
 
 static int expect_object(struct schema *s, struct facets *f, struct place at, size_t how) {
-    return yyjson_is_obj(at.v) ? 0 : schema_invalid(s, at.path, "this must be an object");
+    if (!yyjson_is_obj(at.v))
+        return schema_invalid(s, at.path, "this must be an object");
+    return 0;
 }
 
 /* Checks `required`. Draft 3 writes `required: true` in a property, which later drafts ignore. */
@@ -336,7 +338,9 @@ static int check_required(struct schema *s, struct facets *f, struct place at, s
 }
 
 static int check_prefix(struct schema *s, struct facets *f, struct place at, size_t how) {
-    return yyjson_is_arr(at.v) ? 0 : schema_invalid(s, at.path, "this must be an array of schemas");
+    if (!yyjson_is_arr(at.v))
+        return schema_invalid(s, at.path, "this must be an array of schemas");
+    return 0;
 }
 
 static int facets_refuse(struct schema *s, struct facets *f, struct place at, size_t how) {

@@ -91,7 +91,9 @@ static int keys_add_rule(struct keys *k, struct key_rule rule) {
 static const struct lang *pattern_lang(struct schema *s, struct place at) {
     const struct lang *l = text_lang(s, &(struct text_rule){at, TEXT_PATTERN});
 
-    return l ? keys_quoted(s, l) : NULL;
+    if (!l)
+        return NULL;
+    return keys_quoted(s, l);
 }
 
 /* Returns an expression for the names that satisfy the @n schemas @v, as keys. */
@@ -377,7 +379,9 @@ static struct expr *class_key(const struct keys *k, const struct lang *product, 
         return schema_share(k->s, lang_expr(b, l));
     struct expr *e = lang_within(b, l, JSON_KEY_MAX);
 
-    return e && e->kind != EXPR_NEVER ? e : NULL;
+    if (!e || e->kind == EXPR_NEVER)
+        return NULL;
+    return e;
 }
 
 static int make_classes(const struct keys *k, const struct lang *const *in, uint32_t n,
@@ -481,5 +485,7 @@ struct expr *keys_rest(const struct keys *k, const struct lang *declared, struct
     }
     for (uint32_t j = 0; j < k->f->n_some; j++)
         some[j] = expr_alt_of(b, &one[j]);
-    return all.n ? expr_alt_of(b, &all) : NULL;
+    if (!all.n)
+        return NULL;
+    return expr_alt_of(b, &all);
 }

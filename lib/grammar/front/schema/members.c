@@ -14,7 +14,9 @@ static int members_by_key(const void *x, const void *y) {
     const struct keyed *a = x, *b = y;
     int c = memcmp(a->key, b->key, MIN(a->key_len, b->key_len));
 
-    return c ? c : (a->key_len > b->key_len) - (a->key_len < b->key_len);
+    if (c)
+        return c;
+    return (a->key_len > b->key_len) - (a->key_len < b->key_len);
 }
 
 /* Makes a call of @e that is read as member @number, behind a key of @key_len bytes. NO_MAX: it is
@@ -57,7 +59,9 @@ static struct expr *joined(struct build *b, struct expr *any) {
     e->kind = EXPR_LIST;
     e->list = list;
     e->size = any->size;
-    return list->separator && list->after ? e : NULL;
+    if (!list->separator || !list->after)
+        return NULL;
+    return e;
 }
 
 /* Makes a rule of its own for @body, whose register is a set as @k describes it. */

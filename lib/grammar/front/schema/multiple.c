@@ -298,7 +298,9 @@ static uint32_t remainders(const struct condition *is) {
 
     for (uint32_t i = 0; fits && i < is->n_no; i++)
         fits = multiple_join(&n, is->no[i]);
-    return fits && n <= MULTIPLE_STATES / (rows + 1) ? (uint32_t)n : 0;
+    if (!fits || n > MULTIPLE_STATES / (rows + 1))
+        return 0;
+    return (uint32_t)n;
 }
 
 /* Makes the language of digits for which @is holds; the remainders are few enough. */
@@ -326,7 +328,9 @@ static const struct lang *remainders_lang(struct build *b, const struct conditio
     multiple_add_states(&m);
     assert(m.n_edges <= most);
     *l = (struct lang){total, m.n_edges, m.state, m.edge};
-    return build_work(b, total + most) < 0 ? NULL : l;
+    if (build_work(b, total + most) < 0)
+        return NULL;
+    return l;
 }
 
 static const struct lang *multiple_lang(struct schema *s, struct place at) {
@@ -476,6 +480,7 @@ struct expr *lower_number(struct schema *s, const struct facets *f) {
     else
         e = number_range(b, f);
 
-    return !e || e->kind == EXPR_CALL || e->size <= INLINE_MAX ? e
-                                                               : multiple_add_rule(b, f, &is, e);
+    if (!e || e->kind == EXPR_CALL || e->size <= INLINE_MAX)
+        return e;
+    return multiple_add_rule(b, f, &is, e);
 }

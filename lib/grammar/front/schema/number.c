@@ -95,18 +95,26 @@ int decimal_read(struct decimal *d, const char *s, size_t len) {
 }
 
 static int compare_magnitude(const struct decimal *x, const struct decimal *y) {
-    if (x->n_int != y->n_int)
-        return x->n_int < y->n_int ? -1 : 1;
+    if (x->n_int != y->n_int) {
+        if (x->n_int < y->n_int)
+            return -1;
+        return 1;
+    }
     int c = memcmp(x->digit_int, y->digit_int, x->n_int);
 
     if (c == 0)
         c = memcmp(x->digit_frac, y->digit_frac, MIN(x->n_frac, y->n_frac));
-    return c ? c : (x->n_frac > y->n_frac) - (x->n_frac < y->n_frac);
+    if (c)
+        return c;
+    return (x->n_frac > y->n_frac) - (x->n_frac < y->n_frac);
 }
 
 int decimal_compare(const struct decimal *x, const struct decimal *y) {
-    if (x->negative != y->negative)
-        return x->negative ? -1 : 1;
+    if (x->negative != y->negative) {
+        if (x->negative)
+            return -1;
+        return 1;
+    }
     if (x->negative)
         return -compare_magnitude(x, y);
     return compare_magnitude(x, y);
@@ -194,8 +202,11 @@ static void number_decrement(struct whole *w) {
 }
 
 static int compare_whole(const struct whole *x, const struct whole *y) {
-    if (x->n != y->n)
-        return x->n < y->n ? -1 : 1;
+    if (x->n != y->n) {
+        if (x->n < y->n)
+            return -1;
+        return 1;
+    }
     return memcmp(x->digit, y->digit, x->n);
 }
 
@@ -329,7 +340,9 @@ static struct expr *fraction(struct build *b, const struct limit *lo, const stru
                         (!at_hi || hi->x.n_frac > 0 || !hi->strict);
     struct expr *digits_after = expr_seq2(b, expr_str(b, "."), fraction_from(&f, 0, at_lo, at_hi));
 
-    return may_be_whole ? expr_optional(b, digits_after) : digits_after;
+    if (!may_be_whole)
+        return digits_after;
+    return expr_optional(b, digits_after);
 }
 
 static struct expr *reals(struct build *b, const struct limit *lo, const struct limit *hi) {

@@ -26,7 +26,9 @@ struct expr *schema_share(struct schema *s, struct expr *e) {
 
     if (!e || e->size <= INLINE_MAX || e->kind == EXPR_CALL)
         return e;
-    return build_rule_of(s->b, e, &rule) < 0 ? NULL : expr_call(s->b, rule);
+    if (build_rule_of(s->b, e, &rule) < 0)
+        return NULL;
+    return expr_call(s->b, rule);
 }
 
 /* Adds the schemas of those patterns in @all, the patternProperties of one part, that match @name.
@@ -154,7 +156,9 @@ static int by_folded_name(const void *a, const void *b) {
 
     if (r == 0)
         r = (x->len > y->len) - (x->len < y->len);
-    return r ? r : memcmp(x->s, y->s, n);
+    if (r)
+        return r;
+    return memcmp(x->s, y->s, n);
 }
 
 struct names_list {
@@ -243,7 +247,9 @@ static struct expr *other_key(struct schema *s, const struct name_list *l) {
     }
     e->kind = EXPR_NAMES;
     e->names = known_names(s, &t);
-    return e->names ? json_quoted(b, e) : NULL;
+    if (!e->names)
+        return NULL;
+    return json_quoted(b, e);
 }
 
 /* ---- objects */
@@ -382,7 +388,9 @@ static struct expr *object_members(struct object *o) {
         list->max != NO_MAX || list->n_needs)
         return e;
     e = expr_seq2(b, members_unordered(o->s, o->keyed, list->n, list->rest), list->after);
-    return list_nullable(list) ? expr_optional(b, e) : e;
+    if (!list_nullable(list))
+        return e;
+    return expr_optional(b, e);
 }
 
 /* Adds one alternative for each choice of witnesses of f->some from @k on. */

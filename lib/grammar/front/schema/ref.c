@@ -142,7 +142,9 @@ static const struct path *step_path(struct schema *s, struct place at, const cha
         return schema_path_index(s, at.path, strtoul(text, NULL, 10));
     if (n != len) /* it has escapes */
         text = arena_strndup(&s->b->arena, key, n);
-    return text ? schema_path(s, at.path, text, n) : at.path;
+    if (text)
+        return schema_path(s, at.path, text, n);
+    return at.path;
 }
 
 int schema_resolve(struct schema *s, struct place ref, struct place *out) {

@@ -247,7 +247,9 @@ static int schema_expand(struct schema *s, struct parts *out, struct place p,
         schema_add_choice(s, out, any, false, open);
     if (one.v)
         schema_add_choice(s, out, one, true, open);
-    return b->failed ? b->failed : expand_logic(s, out, p, open);
+    if (b->failed)
+        return b->failed;
+    return expand_logic(s, out, p, open);
 }
 
 int parts_expand(struct schema *s, struct parts *out, struct place p) {

@@ -111,11 +111,15 @@ static uint32_t string_times(uint32_t n, uint32_t k) {
 
     if (!n || !k)
         return 0;
-    return n == NO_MAX || k == NO_MAX || x >= NO_MAX ? NO_MAX : (uint32_t)x;
+    if (n == NO_MAX || k == NO_MAX || x >= NO_MAX)
+        return NO_MAX;
+    return (uint32_t)x;
 }
 
 static uint32_t plus(uint32_t a, uint32_t b) {
-    return a >= NO_MAX - b ? NO_MAX : a + b;
+    if (a >= NO_MAX - b)
+        return NO_MAX;
+    return a + b;
 }
 
 /* Sets *@min and *@max to the least and the largest number of characters of a text of @e, which was
@@ -276,8 +280,11 @@ static struct expr *read_pattern(struct schema *s, struct place at, unsigned opt
 
 static const char *string_find_format(const char *name, bool wide) {
     for (size_t i = 0; i < ARRAY_SIZE(FORMATS); i++) {
-        if (strcmp(name, FORMATS[i].name) == 0)
-            return wide ? FORMATS[i].wide : FORMATS[i].regex;
+        if (strcmp(name, FORMATS[i].name) == 0) {
+            if (wide)
+                return FORMATS[i].wide;
+            return FORMATS[i].regex;
+        }
     }
     return NULL;
 }
@@ -287,9 +294,14 @@ int format_contrary(yyjson_val *v) {
 
     if (!name)
         return -1;
-    if (!string_find_format(name, false)) /* a number format or an annotation */
-        return strstr(name, "int") ? -1 : 0;
-    return string_find_format(name, true) ? 1 : -1;
+    if (!string_find_format(name, false)) { /* a number format or an annotation */
+        if (strstr(name, "int"))
+            return -1;
+        return 0;
+    }
+    if (!string_find_format(name, true))
+        return -1;
+    return 1;
 }
 
 int format_known(struct schema *s, struct place at) {
@@ -297,9 +309,9 @@ int format_known(struct schema *s, struct place at) {
 
     if (string_find_format(name, false))
         return 1;
-    return s->b->flags & GRAMMAR_ANY_FORMAT
-               ? 0
-               : schema_unsupported(s, at.path, "format '%.40s' is not supported", name);
+    if (!(s->b->flags & GRAMMAR_ANY_FORMAT))
+        return schema_unsupported(s, at.path, "format '%.40s' is not supported", name);
+    return 0;
 }
 
 static struct expr *string_read_text(struct schema *s, const struct text_rule *t,
@@ -405,7 +417,9 @@ static struct expr *counted_strings(struct schema *s, const struct facets *f) {
     const struct lang *l = facets_meet(s, &open, true);
     bool few = l && f->n_text > 0 && (uint64_t)l->n * f->max_length <= WITHIN_STATES;
 
-    return l && !few ? lang_within(s->b, l, f->max_length) : NULL;
+    if (!l || few)
+        return NULL;
+    return lang_within(s->b, l, f->max_length);
 }
 
 /* Returns whether no text of @e, which was made from a regular expression, has the character
@@ -440,9 +454,9 @@ static struct expr *lower_text(struct schema *s, const struct facets *f) {
         return expr_call(s->b, rule->rule);
     struct expr *e = string_read_text(s, &f->text[0], 0);
 
-    return e && may_stand(s->b, e) && limit_length(s->b, f, &e)
-               ? string_add_rule(s, f, json_quoted(s->b, e))
-               : NULL;
+    if (!e || !may_stand(s->b, e) || !limit_length(s->b, f, &e))
+        return NULL;
+    return string_add_rule(s, f, json_quoted(s->b, e));
 }
 
 /* Makes the strings of @f, without quotes. A pattern that all strings match, like `(...)?` without
@@ -458,7 +472,9 @@ static struct expr *strings_expr(struct schema *s, const struct facets *f) {
     }
     struct expr *e = counted_strings(s, f);
 
-    return e ? e : lang_expr(b, facets_lang(s, f));
+    if (e)
+        return e;
+    return lang_expr(b, facets_lang(s, f));
 }
 
 /* Strings of some lengths in a notation other than JSON's, which equal ones share. */

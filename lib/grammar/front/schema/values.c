@@ -30,7 +30,9 @@ unsigned value_type(yyjson_val *v) {
     case YYJSON_TYPE_RAW:
         if (decimal_read(&d, json_digits(v), json_n_digits(v)) < 0)
             return T_REAL;
-        return d.n_frac ? T_REAL : T_INT;
+        if (d.n_frac)
+            return T_REAL;
+        return T_INT;
     case YYJSON_TYPE_STR:
         return T_STRING;
     case YYJSON_TYPE_ARR:
@@ -112,14 +114,18 @@ static int admits_shape(struct schema *s, const struct facets *f, struct place v
         if (r == -ERANGE)
             return schema_unsupported(s, value.path,
                                       "numbers with this many digits are not supported");
-        return r == 1 && f->n_multiples ? multiples_admit(s, f, value.v) : r;
+        if (r != 1 || !f->n_multiples)
+            return r;
+        return multiples_admit(s, f, value.v);
     }
     if (type == T_STRING) {
         uint32_t n = values_count_chars(value.v);
 
         if (n < f->min_length || n > f->max_length)
             return 0;
-        return f->n_text ? admits_text(s, f, value.v) : 1;
+        if (!f->n_text)
+            return 1;
+        return admits_text(s, f, value.v);
     }
     return 1;
 }
@@ -306,5 +312,7 @@ int facets_disjoint(struct schema *s, const struct facets *x, const struct facet
         return 0;
     if ((both & T_STRING) && x->min_length <= y->max_length && y->min_length <= x->max_length)
         return 0;
-    return both & T_OBJECT ? objects_disjoint(s, x, y, depth) : 1;
+    if (!(both & T_OBJECT))
+        return 1;
+    return objects_disjoint(s, x, y, depth);
 }
