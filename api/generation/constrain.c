@@ -25,6 +25,7 @@
 #include "api/toolcall/grammar_ir.h"
 #include "base/jobs.h"
 #include "base/json_read.h"
+#include "base/result.h"
 #include "base/try.h"
 #include "grammar/constraint.h"
 
@@ -112,7 +113,9 @@ static enum thinking thinking_of(const struct prompt_job *job) {
         return THINKS;
     while (len && constrain_is_space(text[len - 1]))
         len--;
-    return ends_with(text, len, r->close) ? THINKS_NOT : MAY_THINK;
+    if (ends_with(text, len, r->close))
+        return THINKS_NOT;
+    return MAY_THINK;
 }
 
 /* Makes the node of an optional block of reasoning. */
@@ -428,9 +431,14 @@ static int by_work(const void *a, const void *b, void *ctx) {
     const struct tools *t = ctx;
     uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
 
-    if (t->work[i] != t->work[k])
-        return t->work[i] < t->work[k] ? 1 : -1;
-    return i < k ? -1 : 1;
+    if (t->work[i] != t->work[k]) {
+        if (t->work[i] < t->work[k])
+            return 1;
+        return -1;
+    }
+    if (i < k)
+        return -1;
+    return 1;
 }
 
 /* Makes the first tools of @order, which has all, loose until the others take at most @most work.
@@ -489,7 +497,9 @@ static int check_loosened(struct draft *d, struct tools *t, const struct toolcal
     TRY(loosen(d, t, o));
     int r = check_tools(d, o, WORK_OF_TOOLS, out, &d->job->err);
 
-    return r == -EINVAL ? check_largest(d, t, o, out) : r;
+    if (r != -EINVAL)
+        return r;
+    return check_largest(d, t, o, out);
 }
 
 #define EQUAL_MAX 8 /* tools with one name, of which the schemas are held */
@@ -499,7 +509,9 @@ static int by_name(const void *a, const void *b, void *ctx) {
     uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
     int c = strcmp(t->tool[i].name, t->tool[k].name);
 
-    return c ? c : (i > k) - (i < k);
+    if (c)
+        return c;
+    return (i > k) - (i < k);
 }
 
 /* Leaves one of the @n tools @same, which have one name, and makes it loose; strict ones stay as
@@ -585,7 +597,7 @@ static int constrain_write_text(struct draft *d, yyjson_mut_val *v, struct str *
 
     free(text);
     *out = (struct str){kept, kept ? (uint32_t)len : 0};
-    return kept ? 0 : -ENOMEM;
+    return enomem_unless(kept);
 }
 
 /* Adds markers within reasoning: calls that a model mentions while it thinks are not calls; in some
@@ -720,8 +732,11 @@ static int constrain_build_source(struct draft *d, bool tools) {
          required = job->request.input.choice.mode == TOOLS_REQUIRED;
     yyjson_mut_val *calls = NULL;
 
-    if (!tools)
-        return form ? set_whole(d, content_node(d)) : 0;
+    if (!tools) {
+        if (!form)
+            return 0;
+        return set_whole(d, content_node(d));
+    }
     if (!required && !form)
         return set_auto(d);
     TRY(calls_node(d, false, &calls));

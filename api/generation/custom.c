@@ -12,7 +12,9 @@
 #include "base/try.h"
 
 yyjson_val *custom_tool(yyjson_val *tool) {
-    return json_has(tool, "type", "custom") ? yyjson_obj_get(tool, "custom") : NULL;
+    if (!json_has(tool, "type", "custom"))
+        return NULL;
+    return yyjson_obj_get(tool, "custom");
 }
 
 /* Returns the object that holds a custom tool's grammar, or NULL. In a chat it is a member of the
@@ -23,7 +25,9 @@ static yyjson_val *grammar_of(yyjson_val *custom) {
 
     if (!json_has(format, "type", "grammar"))
         return NULL;
-    return inner ? inner : format;
+    if (inner)
+        return inner;
+    return format;
 }
 
 static int custom_refuse(size_t i, const char *field, const char *must, struct err *err) {
@@ -59,7 +63,9 @@ const char *custom_syntax(yyjson_val *custom, yyjson_val **text) {
     *text = yyjson_obj_get(grammar, "definition");
     if (!grammar)
         return NULL;
-    return json_has(grammar, "syntax", "lark") ? "lark" : "regex";
+    if (json_has(grammar, "syntax", "lark"))
+        return "lark";
+    return "regex";
 }
 
 /* Writes the description that the model sees. It contains the grammar, so that the model follows

@@ -5,6 +5,7 @@
 #include "api/generation/model.h"
 #include "api/http/json.h"
 #include "base/json_read.h"
+#include "base/result.h"
 #include "base/try.h"
 
 static int add_parts(yyjson_val *content, struct buf *out) {
@@ -31,10 +32,13 @@ int expected_encode(struct prompt_job *job) {
     int r = encode_expected(job, &t);
 
     /* A prediction only makes the answer faster, so one that is too long is ignored. */
-    if (r < 0 || t.n == 0)
-        return r == -EMSGSIZE ? 0 : r;
+    if (r < 0 || t.n == 0) {
+        if (r == -EMSGSIZE)
+            return 0;
+        return r;
+    }
     size_t size = t.n * sizeof(*t.id);
     const char *kept = arena_strndup(&job->request.arena, (const char *)t.id, size);
     job->request.submit.prediction = (struct str){kept, kept ? (uint32_t)size : 0};
-    return kept ? 0 : -ENOMEM;
+    return enomem_unless(kept);
 }

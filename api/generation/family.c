@@ -251,7 +251,9 @@ static int known_kwargs(const struct template *t, yyjson_val *kwargs, char **out
     if (!failed && yyjson_mut_obj_size(known) == 0)
         return 0;
     *out = yyjson_mut_val_write(known, 0, NULL);
-    return failed || !*out ? -ENOMEM : 0;
+    if (failed || !*out)
+        return -ENOMEM;
+    return 0;
 }
 
 int family_format_of(struct family *f, const struct api_model *m, yyjson_val *kwargs, bool quick,
@@ -278,9 +280,14 @@ const struct toolcall_format *family_format(const struct family *f,
                                             const struct toolcall_format *own, bool tools) {
     bool reads = own && own->own.begin; /* no other format tells its reasoning from its content */
 
-    if (tools)
-        return own && (f->takes_tools || reads) ? own : toolcall_find("generic");
-    return reads || (own && own->content_begin) ? own : NULL;
+    if (tools) {
+        if (own && (f->takes_tools || reads))
+            return own;
+        return toolcall_find("generic");
+    }
+    if (!reads && (!own || !own->content_begin))
+        return NULL;
+    return own;
 }
 
 void family_deinit(struct family *f) {

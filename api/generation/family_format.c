@@ -98,7 +98,9 @@ static int probe_vars(enum probe probe, yyjson_val *kwargs, yyjson_doc **out) {
     yyjson_mut_obj_add_str(d, root, "bos_token", "");
     yyjson_mut_obj_add_str(d, root, "eos_token", "");
     yyjson_mut_obj_add_bool(d, root, "add_generation_prompt", probe == PROBE_PROMPT);
-    return failed ? -ENOMEM : json_doc_seal(d, root, out);
+    if (failed)
+        return -ENOMEM;
+    return json_doc_seal(d, root, out);
 }
 
 /* Renders a probe. Returns false if the template refuses it. */
@@ -276,7 +278,9 @@ static int32_t last_control(const struct tokenizer *t, const struct buf *text) {
     if (id < 0 || !tokenizer_is_special(t, id))
         return -1;
     tokenizer_piece(t, id, false, &shown);
-    return shown ? -1 : id;
+    if (shown)
+        return -1;
+    return id;
 }
 
 /* Returns the control token with which a conversation ends in the template; -1: none. */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/json_read.h"
+#include "base/result.h"
 #include "base/try.h"
 
 int field_refuse(const struct field *f, struct err *err) {
@@ -78,7 +79,7 @@ int field_copy(struct gen_request *r, yyjson_val *v, struct str *out) {
     const char *s = arena_strndup(&r->arena, json_text(v), len);
 
     *out = (struct str){s, (uint32_t)len};
-    return s ? 0 : -ENOMEM;
+    return enomem_unless(s);
 }
 
 READER(field_string) {

@@ -50,7 +50,9 @@ READER(field_thinking) {
         return field_refuse(f, err);
     number.name = "thinking.budget_tokens";
     number.is = "an integer";
-    return budget ? field_budget(r, m, &number, budget, err) : 0;
+    if (!budget)
+        return 0;
+    return field_budget(r, m, &number, budget, err);
 }
 
 /* Reads the object `reasoning` of OpenRouter's API. */

@@ -8,6 +8,7 @@
 #include "api/generation/model.h"
 #include "api/generation/read_request.h"
 #include "base/json_read.h"
+#include "base/result.h"
 #include "base/try.h"
 
 #define WORD_MAX 256u   /* bytes */
@@ -47,7 +48,9 @@ static int add_forms(struct buf *list, const struct model *m, const char *word, 
     if (plain.n == 0)
         return -EINVAL;
     TRY(add_word(list, &plain));
-    return spaced.n == plain.n && spaced.id[0] != plain.id[0] ? add_word(list, &spaced) : 0;
+    if (spaced.n != plain.n || spaced.id[0] == plain.id[0])
+        return 0;
+    return add_word(list, &spaced);
 }
 
 READER(field_bad_words) {
@@ -60,14 +63,17 @@ READER(field_bad_words) {
         if (!yyjson_is_str(word) || json_len(word) > WORD_MAX)
             return field_refuse(f, err);
         result = add_forms(&list, m, json_text(word), json_len(word));
-        if (result < 0)
-            return result == -ENOMEM ? result : field_refuse(f, err);
+        if (result < 0) {
+            if (result != -ENOMEM)
+                return field_refuse(f, err);
+            return result;
+        }
     }
     if (list.len == 0)
         return 0;
     r->submit.bad_words =
         (struct str){arena_strndup(&r->arena, list.data, list.len), (uint32_t)list.len};
-    return r->submit.bad_words.data ? 0 : -ENOMEM;
+    return enomem_unless(r->submit.bad_words.data);
 }
 
 READER(field_breakers) {
@@ -92,7 +98,9 @@ static int add_last(struct buf *ids, const struct model *m, const struct str *te
     CLEANUP(tokens_deinit) struct tokens t = {.max = 4 * BREAKER_MAX};
 
     TRY(tokenizer_encode(m->info->tokenizer, text->data, text->len, 0, NULL, 0, &t));
-    return t.n > 0 ? buf_add(ids, &t.id[t.n - 1], sizeof(*t.id)) : 0;
+    if (t.n <= 0)
+        return 0;
+    return buf_add(ids, &t.id[t.n - 1], sizeof(*t.id));
 }
 
 int fields_find_breakers(struct gen_request *r, const struct model *m) {
@@ -116,5 +124,5 @@ int fields_find_breakers(struct gen_request *r, const struct model *m) {
         return 0;
     r->submit.breakers =
         (struct str){arena_strndup(&r->arena, ids.data, ids.len), (uint32_t)ids.len};
-    return r->submit.breakers.data ? 0 : -ENOMEM;
+    return enomem_unless(r->submit.breakers.data);
 }

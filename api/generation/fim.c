@@ -35,7 +35,9 @@ static const char *const ends[] = {"<|fim_pad|>",  "<fim_pad>",          "<|repo
 _Static_assert(ARRAY_SIZE(ends) <= FIM_ENDS_MAX, "there is room for all ends");
 
 static int32_t fim_find(const struct tokenizer *t, const char *name) {
-    return name ? tokenizer_find(t, name, strlen(name)) : -1;
+    if (!name)
+        return -1;
+    return tokenizer_find(t, name, strlen(name));
 }
 
 /* Takes the tokens that the file names, in place of those with known names. A family whose tokens
@@ -82,7 +84,9 @@ static int fim_add(const struct tokenizer *t, int32_t marker, const char *text, 
                    struct tokens *out) {
     int r = tokens_add(out, marker);
 
-    return r < 0 || len == 0 ? r : tokenizer_encode(t, text, len, 0, NULL, 0, out);
+    if (r < 0 || len == 0)
+        return r;
+    return tokenizer_encode(t, text, len, 0, NULL, 0, out);
 }
 
 int fim_encode(const struct fim *f, const struct tokenizer *t, const char *before, size_t n_before,
@@ -94,5 +98,7 @@ int fim_encode(const struct fim *f, const struct tokenizer *t, const char *befor
     TRY(fim_add(t, f->prefix, before, n_before, out));
     if (!f->suffix_first)
         TRY(fim_add(t, f->suffix, after, n_after, out));
-    return f->middle >= 0 ? tokens_add(out, f->middle) : 0;
+    if (f->middle < 0)
+        return 0;
+    return tokens_add(out, f->middle);
 }

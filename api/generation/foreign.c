@@ -49,5 +49,7 @@ int foreign_text(struct buf *out, yyjson_val *v) {
         TRY(foreign_text(out, yyjson_obj_get(v, members[i])));
     if (yyjson_equals_str(type, "text")) /* a document's source */
         TRY(foreign_text(out, yyjson_obj_get(v, "data")));
-    return out->len == before && foreign_is_file(type) ? add_note(out) : 0;
+    if (out->len != before || !foreign_is_file(type))
+        return 0;
+    return add_note(out);
 }

@@ -29,6 +29,7 @@
 #include "api/http/conn.h"
 #include "api/http/exchange.h"
 #include "api/limits/session.h"
+#include "base/text.h"
 #include "base/try.h"
 #include "proto/flight.h"
 
@@ -90,7 +91,9 @@ static int set_stops(struct gen *g, const struct gen_request *r) {
      * control tokens, it would find others: then they are searched here alone. */
     if (r->answer.keep_special)
         g->m.n_stops = 0;
-    return r->submit.n_stops ? stops_new(&g->stops, s, r->submit.n_stops) : 0;
+    if (!r->submit.n_stops)
+        return 0;
+    return stops_new(&g->stops, s, r->submit.n_stops);
 }
 
 /* Sets the prompt; reserve() makes room for the output. */
@@ -220,7 +223,9 @@ int gen_parse_output(struct gen *g, const struct toolcall_opts *opts) {
 
 /* Returns the prompt tokens to be charged: the prompt of n choices counts once. */
 static uint32_t charged_prompt(const struct gen *g) {
-    return g->m.choice == 0 ? g->n_prompt : 0;
+    if (g->m.choice == 0)
+        return g->n_prompt;
+    return 0;
 }
 
 void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output) {
@@ -383,7 +388,7 @@ static void note_counts(struct gen *g, const struct event *e) {
 
 /* Copies as much of @s as fits. */
 static void gen_copy(char *out, size_t size, struct str s) {
-    snprintf(out, size, "%.*s", (int)MIN(s.len, size - 1), s.data ? s.data : "");
+    snprintf(out, size, "%.*s", (int)MIN(s.len, size - 1), text_or(s.data, ""));
 }
 
 static void gen_refuse(struct gen *g, const struct event *e) {
@@ -394,9 +399,9 @@ static void gen_refuse(struct gen *g, const struct event *e) {
     gen_copy(text, sizeof(text), e->text);
     gen_copy(code, sizeof(code), e->code);
     gen_copy(param, sizeof(param), e->param);
-    err_set_code(&g->err, status, status == 500 || (status > 500 && !*code) ? "engine_error" : code,
-                 param, "%s",
-                 *text ? text : "The inference worker refused the request without a reason.");
+    err_set_code(
+        &g->err, status, status == 500 || (status > 500 && !*code) ? "engine_error" : code, param,
+        "%s", text_filled_or(text, "The inference worker refused the request without a reason."));
     gen_end(g, FINISH_ERROR);
 }
 
@@ -554,7 +559,9 @@ static void fail_without_worker(struct gen *g) {
 static double submit_begins(const struct gen *g) {
     const struct tenant *t = g->charge.tenant;
 
-    return t ? MAX(t->submitted, g->env->gens.submitted) : g->env->gens.submitted;
+    if (t)
+        return MAX(t->submitted, g->env->gens.submitted);
+    return g->env->gens.submitted;
 }
 
 /* Charges the tenant for @bytes of a submit, which take their time on the way to the worker whether
@@ -620,7 +627,9 @@ static void gen_submit(struct gen *g) {
 static const struct conn *conn_of(const struct gen *g) {
     const struct exchange *x = g->exchange ? *g->exchange : NULL;
 
-    return x ? x->conn : NULL;
+    if (!x)
+        return NULL;
+    return x->conn;
 }
 
 /* Returns true if @g has to wait until another large submit is sent. */
@@ -793,7 +802,9 @@ const char *gen_finish_name(const struct gen *g) {
         return "tool_calls";
     if (g->finish == FINISH_LENGTH && g->repeats)
         return "repetition";
-    return g->score_only || g->finish == FINISH_LENGTH ? "length" : "stop";
+    if (g->score_only || g->finish == FINISH_LENGTH)
+        return "length";
+    return "stop";
 }
 
 static enum metrics_outcome figures_outcome(const struct gen *g) {
@@ -803,7 +814,9 @@ static enum metrics_outcome figures_outcome(const struct gen *g) {
         return METRICS_REPETITION;
     if (g->finish == FINISH_LENGTH)
         return METRICS_LENGTH;
-    return *gen_finish_name(g) == 't' ? METRICS_TOOL_CALLS : METRICS_STOP;
+    if (*gen_finish_name(g) == 't')
+        return METRICS_TOOL_CALLS;
+    return METRICS_STOP;
 }
 
 struct metrics_gen gen_metrics(const struct gen *g) {

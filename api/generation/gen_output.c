@@ -184,7 +184,9 @@ int gen_limit_reasoning(struct gen *g, uint32_t max) {
         g->thinking.max = max;
     }
     tokens_deinit(&t);
-    return r == -ENOMEM ? r : 0;
+    if (r == -ENOMEM)
+        return r;
+    return 0;
 }
 
 /* A model may begin to reason again when its budget is spent: each block is closed. A repetition

@@ -7,6 +7,7 @@
 #include "api/http/json_build.h"
 #include "base/json_read.h"
 #include "base/json_value.h"
+#include "base/result.h"
 
 void gen_request_drop_body(struct gen_request *r) {
     yyjson_doc_free(r->doc);
@@ -23,7 +24,7 @@ void gen_request_drop_body(struct gen_request *r) {
 
 int gen_request_set_prefill(struct gen_request *r, const char *text, size_t len) {
     r->made.prefill = (struct str){arena_strndup(&r->arena, text, len), (uint32_t)len};
-    return r->made.prefill.data ? 0 : -ENOMEM;
+    return enomem_unless(r->made.prefill.data);
 }
 
 yyjson_val *gen_request_switch(const struct gen_request *r) {

@@ -233,7 +233,9 @@ int gen_request_default_kwargs(struct gen_request *r, yyjson_val *defaults);
 bool gen_request_thinks_not(const struct gen_request *r);
 /* Returns the number of generations for each prompt; n of them are the answer. */
 static inline uint32_t gen_request_made(const struct gen_request *r) {
-    return r->input.best_of > r->input.n ? r->input.best_of : r->input.n;
+    if (r->input.best_of > r->input.n)
+        return r->input.best_of;
+    return r->input.n;
 }
 /* Makes the answer continue @text, which is copied. Returns 0 or -ENOMEM. */
 int gen_request_set_prefill(struct gen_request *r, const char *text, size_t len);

@@ -30,7 +30,9 @@ static const struct gen_id *ids_of(const struct gen_ids *ids, uint64_t id) {
 const char *gen_ids_left_out(const struct gen_ids *ids, uint64_t id) {
     const struct gen_id *g = ids_of(ids, id);
 
-    return g ? g->left_out : "";
+    if (g)
+        return g->left_out;
+    return "";
 }
 
 void gen_ids_start(struct gen_ids *ids, uint64_t id, int64_t now) {

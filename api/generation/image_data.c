@@ -32,7 +32,9 @@ static unsigned image_data_value(unsigned char c) {
         return 62;
     if (c == '/' || c == '_')
         return 63;
-    return isspace(c) ? 64 : 65;
+    if (isspace(c))
+        return 64;
+    return 65;
 }
 
 /* Decodes base64 into @out, which has room for len / 4 * 3 + 3 bytes. Returns false if @s is not

@@ -106,7 +106,9 @@ static yyjson_mut_val *child(yyjson_mut_val *v, const char *step) {
         return yyjson_mut_obj_get(v, step);
     size_t i = strtoul(step, &end, 10);
 
-    return yyjson_mut_is_arr(v) && *step && !*end ? yyjson_mut_arr_get(v, i) : NULL;
+    if (!yyjson_mut_is_arr(v) || !*step || *end)
+        return NULL;
+    return yyjson_mut_arr_get(v, i);
 }
 
 static void loosen_enter(struct spot *s, yyjson_mut_val *schema, size_t n_place) {

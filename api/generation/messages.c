@@ -22,6 +22,7 @@
 #include "api/http/json_build.h"
 #include "api/toolcall/toolcall.h"
 #include "base/json_read.h"
+#include "base/text.h"
 #include "base/try.h"
 
 struct build {
@@ -76,7 +77,9 @@ static int messages_part_text(struct build *b, size_t at, yyjson_val *part, yyjs
         return messages_refuse(b, place, "is not supported: this model reads only text");
     *text = yyjson_obj_get(part, is_text ? "text" : "refusal");
     snprintf(place, sizeof(place), ".content[%zu].%s", at, is_text ? "text" : "refusal");
-    return yyjson_is_str(*text) ? 0 : messages_refuse(b, place, "must be a string");
+    if (!yyjson_is_str(*text))
+        return messages_refuse(b, place, "must be a string");
+    return 0;
 }
 
 /* Returns true for a message whose parts a model or a tool wrote, not the client. Refusing such a
@@ -113,7 +116,9 @@ static int messages_add_picture(struct build *b, yyjson_val *part, struct buf *t
     if (!array_resize(&t->pictures, t->n_pictures + 1, sizeof(*t->pictures)))
         return -ENOMEM;
     t->pictures[t->n_pictures++] = picture_part_index(part);
-    return buf_add_str(text, b->sight) < 0 ? -ENOMEM : trust_range(b, b->at, begin, text->len);
+    if (buf_add_str(text, b->sight) < 0)
+        return -ENOMEM;
+    return trust_range(b, b->at, begin, text->len);
 }
 
 /* Adds a part that this model does not read: a note where refusing it would end the
@@ -499,7 +504,9 @@ static int messages_put_one(struct build *b, yyjson_val *m, yyjson_mut_val *list
         put_thought_part(b, to);
     if (b->form->family->result_members && message_is_result(m))
         move_result(b, list, b->trust->n_pictures != n_pictures);
-    return b->form->thoughts ? put_thoughts(b, to) : 0;
+    if (!b->form->thoughts)
+        return 0;
+    return put_thoughts(b, to);
 }
 
 /* Moves the ranges of @t from @first on, which are of @text, to its place behind @begin in @all. */
@@ -531,7 +538,7 @@ static int messages_put_results(struct build *b, yyjson_val **m, size_t n, yyjso
         buf_clear(&text);
         TRY(messages_add_content(b, *m, &text));
         if (toolcall_write_result(&all, json_cstr(yyjson_obj_get(*m, "name")),
-                                  text.data ? text.data : "", text.len) < 0)
+                                  text_or(text.data, ""), text.len) < 0)
             return -ENOMEM;
         move_trust(b->trust, first, &all, begin, &text);
         if (b->i + 1 == n || !message_is_result(json_next(*m)))
@@ -553,7 +560,9 @@ static void put_note(struct build *b, yyjson_mut_val *list) {
 static yyjson_val *shown_functions(const struct gen_request *r) {
     yyjson_val *shown = yyjson_doc_get_root(r->made.shown ? r->made.shown : r->made.functions);
 
-    return yyjson_arr_size(shown) ? shown : NULL;
+    if (!yyjson_arr_size(shown))
+        return NULL;
+    return shown;
 }
 
 static int messages_put_list(struct build *b, const struct gen_request *r, yyjson_mut_val *root) {

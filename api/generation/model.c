@@ -128,5 +128,7 @@ const char *model_reasoning(const struct model *m) {
         return NULL;
     if (m->info->thinking != THINK_AUTO)
         return words[m->info->thinking];
-    return !m->opened || m->family.thinks ? "on" : "template";
+    if (!m->opened || m->family.thinks)
+        return "on";
+    return "template";
 }

@@ -100,7 +100,9 @@ static inline bool model_allows_tools(const struct model *m) {
 
 /* Returns true if the model writes reasoning; for a model that was not opened, by its header. */
 static inline bool model_reasons(const struct model *m) {
-    return m->opened ? m->family.reasons : m->info->reasons;
+    if (m->opened)
+        return m->family.reasons;
+    return m->info->reasons;
 }
 
 /* Returns whether the model reasons in requests that do not say so: "on", "off" or "template", if
@@ -109,7 +111,9 @@ const char *model_reasoning(const struct model *m);
 
 /* Returns true if the model takes pictures; for a model that was not opened, by its header. */
 static inline bool model_sees(const struct model *m) {
-    return m->opened ? *m->sight.text != 0 : m->info->sees;
+    if (m->opened)
+        return *m->sight.text != 0;
+    return m->info->sees;
 }
 
 /* Returns true if the model is loaded when a request needs it, and may be unloaded. */

@@ -63,7 +63,9 @@ int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err) 
     free(job->wanted);
     job->wanted = name ? strndup(name, json_len(v)) : NULL;
     job->streams = yyjson_is_true(yyjson_obj_get(body, "stream"));
-    return name && !job->wanted ? -ENOMEM : -EBUSY;
+    if (name && !job->wanted)
+        return -ENOMEM;
+    return -EBUSY;
 }
 
 /* ---- on the loop's thread ---- */

@@ -40,8 +40,9 @@ static void normalize_append(struct rewrite *b, const char *role, yyjson_mut_val
 
 /* Returns a content as an array of parts; a text becomes an array of one part. */
 static yyjson_mut_val *normalize_parts(struct rewrite *b, yyjson_mut_val *content) {
-    return yyjson_mut_is_arr(content) ? content
-                                      : json_make(b->doc, "[{type:'text', text:%}]", content);
+    if (yyjson_mut_is_arr(content))
+        return content;
+    return json_make(b->doc, "[{type:'text', text:%}]", content);
 }
 
 static yyjson_mut_val *join_texts(struct rewrite *b, yyjson_mut_val *first,

@@ -139,7 +139,9 @@ void output_parser_note_token(struct output_parser *s) {
 
 int output_parser_feed(struct output_parser *s, const char *data, size_t len) {
     assert(!s->finished);
-    return len ? toolcall_feed(s->parser, data, len, output_on_event, s) : 0;
+    if (!len)
+        return 0;
+    return toolcall_feed(s->parser, data, len, output_on_event, s);
 }
 
 void output_parser_count(struct output_parser *s, size_t token_len) {

@@ -85,7 +85,9 @@ static int set_choice(struct gen_request *r, const char *param, yyjson_val *v, s
 static int set_object(struct gen_request *r, const char *param, yyjson_val *v, struct err *err) {
     if (!yyjson_is_bool(v))
         return json_refuse(err, param, "must be a boolean");
-    return yyjson_get_bool(v) ? set_form(r, "json_object", param, v, err) : 0;
+    if (!yyjson_get_bool(v))
+        return 0;
+    return set_form(r, "json_object", param, v, err);
 }
 
 READER(output_spec_response_format) {
@@ -168,7 +170,9 @@ static yyjson_val *function_name(yyjson_val *v) {
     yyjson_val *type = yyjson_obj_get(v, "type"), *f = yyjson_obj_get(v, json_cstr(type));
     yyjson_val *name = yyjson_obj_get(f ? f : v, "name");
 
-    return json_is(type, "function custom") && json_cstr(name) ? name : NULL;
+    if (!json_is(type, "function custom") || !json_cstr(name))
+        return NULL;
+    return name;
 }
 
 static int set_allowed(struct gen_request *r, yyjson_val *v, struct err *err) {

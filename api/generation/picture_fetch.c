@@ -148,8 +148,9 @@ static curl_socket_t open_socket(void *ctx, curlsocktype purpose, struct curl_so
     struct transfer *t = ctx;
 
     t->refused |= purpose != CURLSOCKTYPE_IPCXN || !t->opts->may_connect(&a->addr);
-    return t->refused ? CURL_SOCKET_BAD
-                      : socket(a->family, a->socktype | SOCK_CLOEXEC, a->protocol);
+    if (t->refused)
+        return CURL_SOCKET_BAD;
+    return socket(a->family, a->socktype | SOCK_CLOEXEC, a->protocol);
 }
 
 static size_t picture_fetch_on_body(char *data, size_t size, size_t n, void *ctx) {
@@ -157,7 +158,9 @@ static size_t picture_fetch_on_body(char *data, size_t size, size_t n, void *ctx
 
     t->too_large = n > PICTURE_FILE_MAX - t->body.len;
     t->no_memory = !t->too_large && buf_add(&t->body, data, n) < 0;
-    return t->too_large || t->no_memory ? 0 : n;
+    if (t->too_large || t->no_memory)
+        return 0;
+    return n;
 }
 
 static int picture_fetch_on_progress(void *ctx, curl_off_t n_in, curl_off_t in, curl_off_t n_out,
@@ -209,7 +212,9 @@ static int picture_fetch_judge(const struct transfer *t, CURLcode r, long status
     if (status >= 300 && status < 400)
         return picture_fetch_refuse(err, place,
                                     "its host answers with another address, and none is followed");
-    return status == 200 ? 0 : picture_fetch_refuse(err, place, "its host has no picture there");
+    if (status != 200)
+        return picture_fetch_refuse(err, place, "its host has no picture there");
+    return 0;
 }
 
 static int get_body(struct transfer *t, const struct curl_calls *curl, CURL *c, CURLU *u,
@@ -247,7 +252,9 @@ int picture_fetch(const struct picture_fetch_opts *o, const char *url, const cha
 }
 
 int picture_fetch_check_hosts(const char *const *hosts, struct err *err) {
-    return !hosts || !*hosts || curl_calls("picture-hosts", err) ? 0 : -EINVAL;
+    if (hosts && *hosts && !curl_calls("picture-hosts", err))
+        return -EINVAL;
+    return 0;
 }
 
 #else
@@ -264,9 +271,10 @@ int picture_fetch(const struct picture_fetch_opts *o, const char *url, const cha
 }
 
 int picture_fetch_check_hosts(const char *const *hosts, struct err *err) {
-    return hosts && *hosts ? err_set(err, 0, "picture-hosts",
-                                     "picture-hosts: this weftd is built without libcurl.")
-                           : 0;
+    if (hosts && *hosts)
+        return err_set(err, 0, "picture-hosts",
+                       "picture-hosts: this weftd is built without libcurl.");
+    return 0;
 }
 
 #endif

@@ -395,7 +395,9 @@ static int picture_expand_content(struct prompt_job *job, struct prompt *p, uint
     }
     if (r < 0) {
         tokens_deinit(&out);
-        return r == -EMSGSIZE ? prompt_too_long(job, "messages", job->max_tokens, &job->err) : r;
+        if (r != -EMSGSIZE)
+            return r;
+        return prompt_too_long(job, "messages", job->max_tokens, &job->err);
     }
     assert(p->n_pictures == n);
     tokens_deinit(&p->tokens);

@@ -7,6 +7,7 @@
 #include "api/generation/model.h"
 #include "api/generation/picture_table.h"
 #include "api/http/respond.h"
+#include "base/text.h"
 
 #define AGAIN_MS 2 /* until a full channel is tried again */
 
@@ -165,9 +166,9 @@ static bool gather(struct need *n, const struct msg_picture *part) {
     if (part->total == 0) {
         n->result = -EINVAL;
         err_set_code(&n->err, part->status, "", NULL, "%.*s", (int)MIN(part->why.len, 300),
-                     part->why.data ? part->why.data : "");
+                     text_or(part->why.data, ""));
         snprintf(n->err.code, sizeof(n->err.code), "%.*s", (int)MIN(part->code.len, 60),
-                 part->code.data ? part->code.data : "");
+                 text_or(part->code.data, ""));
         n->gathers = false;
         return true;
     }

@@ -277,7 +277,9 @@ int picture_table_look(struct picture_table *p, const struct picture_way *way, u
         r = picture_learn(p, way, free_bytes, key, file, n, out, err);
     free(*file);
     *file = NULL;
-    return r < 0 ? picture_explain(r, place, err) : 0;
+    if (r < 0)
+        return picture_explain(r, place, err);
+    return 0;
 }
 
 struct picture_seen *picture_use(struct picture_seen *s) {

@@ -83,7 +83,9 @@ size_t prompt_bos_bytes(const struct prompt_job *job, const struct prompt *p) {
         bos = tokenizer_text(t, tokenizer_bos(t));
     bool begins = bos.len && p->len >= bos.len && memcmp(p->text, bos.data, bos.len) == 0;
     bool own = p->n_user == 0 || p->user[0].begin >= bos.len;
-    return begins && own ? bos.len : 0;
+    if (!begins || !own)
+        return 0;
+    return bos.len;
 }
 
 /* Tokenizes a prompt. BOS begins each one if the file's tokenizer adds it, as models were trained;

@@ -17,7 +17,9 @@ static const char *const *pair_names(const struct prompt_job *job) {
 
     if (job->request.answer.scores_texts)
         return score;
-    return job->request.answer.reranks_texts ? tei : rerank;
+    if (job->request.answer.reranks_texts)
+        return tei;
+    return rerank;
 }
 
 /* Returns the name that the prompts have in the body. */
@@ -26,7 +28,9 @@ static const char *prompt_name(const struct prompt_job *job) {
         return "messages";
     if (job->request.input.documents)
         return pair_names(job)[1];
-    return job->request.input.pool ? "input" : "prompt";
+    if (job->request.input.pool)
+        return "input";
+    return "prompt";
 }
 
 struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i) {
@@ -158,7 +162,9 @@ static int find_pairs(struct prompt_job *job, struct err *err) {
         q = lists ? json_next(q) : q;
         d = many ? json_next(d) : d;
     }
-    return job->quick && total > PROMPT_INLINE_TEXT ? -EAGAIN : 0;
+    if (job->quick && total > PROMPT_INLINE_TEXT)
+        return -EAGAIN;
+    return 0;
 }
 
 static int find_chat(struct prompt_job *job, struct err *err) {

@@ -152,7 +152,9 @@ static int prompt_prepare(struct prompt_job *job) {
     TRY(picture_parts_expand(job));
     if (job->request.submit.sampling.dry_multiplier > 0)
         TRY(fields_find_breakers(&job->request, job->model));
-    return job->request.input.expected ? expected_encode(job) : 0;
+    if (!job->request.input.expected)
+        return 0;
+    return expected_encode(job);
 }
 
 static bool prompt_fits(const struct prompt_job *job) {

@@ -10,6 +10,7 @@
 #include "api/generation/prompt_steps.h"
 #include "api/http/json_build.h"
 #include "base/json_value.h"
+#include "base/text.h"
 #include "base/try.h"
 
 #define SHORT_BODY 4096     /* bytes of a request that any template renders */
@@ -47,7 +48,9 @@ static int render_too_long(struct prompt_job *job) {
 static uint64_t steps_left(const struct prompt_job *job, yyjson_val *vars) {
     uint64_t fuel = template_fuel(vars);
 
-    return fuel > job->steps ? fuel - job->steps : 0;
+    if (fuel <= job->steps)
+        return 0;
+    return fuel - job->steps;
 }
 
 static int render_vars(struct prompt_job *job, const struct template_opts *o, yyjson_val *vars,
@@ -85,7 +88,9 @@ static int render_as(struct prompt_job *job, const struct messages_form *form) {
         job->steps += steps;
     if (r != -EINVAL || *job->err.code)
         return r;
-    return job_pause() < 0 ? -ECANCELED : -EBADMSG;
+    if (job_pause() < 0)
+        return -ECANCELED;
+    return -EBADMSG;
 }
 
 static int render_normalized(struct prompt_job *job, const struct messages_form *form,
@@ -137,7 +142,7 @@ static int render_with_fallbacks(struct prompt_job *job, const struct messages_f
 static int add_prefill(struct prompt_job *job) {
     const struct toolcall_reasoning *reasoning = job->model->family.reasoning;
     struct rendered *out = &job->rendered;
-    const char *text = out->text.data ? out->text.data : "";
+    const char *text = text_or(out->text.data, "");
     bool opens = toolcall_opens_reasoning(reasoning, text, out->text.len);
     bool closes = opens && (job->request.made.prefill.len || gen_request_thinks_not(&job->request));
 
@@ -198,11 +203,11 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
 
         return err_set_code(
             &job->err, e.status ? e.status : 400, "template_error", "messages", "%s",
-            *e.message ? e.message : "The model's chat template cannot render these messages.");
+            text_filled_or(e.message, "The model's chat template cannot render these messages."));
     }
     if (r < 0)
         return r;
-    job->prompts[0].text = job->rendered.text.data ? job->rendered.text.data : "";
+    job->prompts[0].text = text_or(job->rendered.text.data, "");
     job->prompts[0].len = job->rendered.text.len;
     job->prompts[0].user = job->rendered.user;
     job->prompts[0].n_user = job->rendered.n_user;

@@ -70,7 +70,9 @@ PARSER(parse_seed) {
 PARSER(parse_metadata) {
     yyjson_val *user = yyjson_obj_get(v, "user_id");
 
-    return yyjson_is_str(user) && json_len(user) <= f->hi ? field_string(r, m, f, user, err) : 0;
+    if (!yyjson_is_str(user) || json_len(user) > f->hi)
+        return 0;
+    return field_string(r, m, f, user, err);
 }
 
 PARSER(parse_model) {
@@ -213,12 +215,16 @@ PARSER(parse_digest) {
 
 PARSER(parse_encoding) {
     r->answer.base64 = yyjson_equals_str(v, "base64");
-    return r->answer.base64 || yyjson_equals_str(v, "float") ? 0 : field_refuse(f, err);
+    if (!r->answer.base64 && !yyjson_equals_str(v, "float"))
+        return field_refuse(f, err);
+    return 0;
 }
 
 PARSER(parse_speculation) {
     r->input.no_speculation = yyjson_equals_str(v, "off");
-    return r->input.no_speculation || yyjson_equals_str(v, "auto") ? 0 : field_refuse(f, err);
+    if (!r->input.no_speculation && !yyjson_equals_str(v, "auto"))
+        return field_refuse(f, err);
+    return 0;
 }
 
 PARSER(parse_complete) {
@@ -290,7 +296,9 @@ PARSER(parse_unsupported) {
 /* Reads the older name of tool_choice. Its default and "none" change nothing, because functions
  * under their older name are not taken here. */
 PARSER(parse_function_call) {
-    return json_is(v, "auto none") ? 0 : parse_unsupported(r, m, f, v, err);
+    if (!json_is(v, "auto none"))
+        return parse_unsupported(r, m, f, v, err);
+    return 0;
 }
 
 /* Reads a limit of the output. -1 asks for all that the context leaves, as llama-server's and LM

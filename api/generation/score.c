@@ -10,7 +10,9 @@ static double score_mean(const struct choice *c) {
 
     for (uint32_t i = 0; i < c->gen->n_out; i++)
         sum += (double)c->gen->logprobs[i];
-    return c->gen->n_out ? sum / c->gen->n_out : -INFINITY;
+    if (c->gen->n_out)
+        return sum / c->gen->n_out;
+    return -INFINITY;
 }
 
 void writer_sort(struct writer *w) {

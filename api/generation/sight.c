@@ -23,7 +23,9 @@ static const struct {
 static int32_t sight_find(const struct tokenizer *t, const char *text) {
     int32_t id = *text ? tokenizer_find(t, text, strlen(text)) : -1;
 
-    return id >= 0 && tokenizer_is_special(t, id) ? id : -1;
+    if (id < 0 || !tokenizer_is_special(t, id))
+        return -1;
+    return id;
 }
 
 bool sight_init(struct sight *s, const struct projector *p, const struct tokenizer *t) {

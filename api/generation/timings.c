@@ -7,7 +7,9 @@
 #include "api/http/json.h"
 
 static double ms_between(int64_t from, int64_t to) {
-    return from && to > from ? (double)(to - from) / 1e6 : 0;
+    if (from && to > from)
+        return (double)(to - from) / 1e6;
+    return 0;
 }
 
 /* Writes all significant digits, because clients compare rates with times. */

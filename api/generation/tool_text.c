@@ -13,6 +13,7 @@ int tool_text_write(yyjson_mut_doc *doc, yyjson_mut_val *f, struct buf *out) {
         yyjson_mut_obj_add_val(doc, shown, keys[i],
                                yyjson_mut_val_mut_copy(doc, yyjson_mut_obj_get(f, keys[i])));
     CLEANUP(freep) char *text = yyjson_mut_val_write(shown, 0, NULL);
-    return text ? buf_printf(out, "<functions>\n<function>%s</function>\n</functions>", text)
-                : -ENOMEM;
+    if (!text)
+        return -ENOMEM;
+    return buf_printf(out, "<functions>\n<function>%s</function>\n</functions>", text);
 }

@@ -42,8 +42,9 @@ static int make_variant(struct prompt_job *job, uint32_t i, size_t at) {
 
 /* Returns the first @marker in @text from byte @from on, or NULL. A prompt may have bytes 0. */
 static const char *variants_find_marker(const struct buf *text, const char *marker, size_t from) {
-    return from < text->len ? memmem(text->data + from, text->len - from, marker, strlen(marker))
-                            : NULL;
+    if (from >= text->len)
+        return NULL;
+    return memmem(text->data + from, text->len - from, marker, strlen(marker));
 }
 
 int variants_spread(struct prompt_job *job, size_t quick) {

@@ -36,6 +36,7 @@
 #include "api/http/conn.h"
 #include "api/http/dialect.h"
 #include "api/http/respond.h"
+#include "base/text.h"
 #include "base/try.h"
 #include "text/stops.h"
 
@@ -168,14 +169,18 @@ static struct exchange *detach(struct writer *w) {
 static size_t entries_of_token(const struct writer *w) {
     const struct gen_request *r = &w->job.request;
 
-    return r->answer.logprobs ? (size_t)r->answer.n_top + 1 : 0;
+    if (!r->answer.logprobs)
+        return 0;
+    return (size_t)r->answer.n_top + 1;
 }
 
 /* Returns the number of tokens whose log probabilities are written in one iteration of the loop. */
 static uint32_t tokens_at_once(const struct writer *w) {
     size_t n = entries_of_token(w);
 
-    return n ? (uint32_t)MAX(INLINE_TOKENS / n, (size_t)1) : UINT32_MAX;
+    if (!n)
+        return UINT32_MAX;
+    return (uint32_t)MAX(INLINE_TOKENS / n, (size_t)1);
 }
 
 /* Reports @p, which is @p->choice's first piece if none came before. The part of the echo that
@@ -360,7 +365,9 @@ static void writer_send_head(struct writer *w) {
 }
 
 static struct prewarm_job *writer_detach_prewarm(struct writer *w) {
-    return w->n_choices == 1 ? prewarm_detach(&w->job, w->choices[0].gen) : NULL;
+    if (w->n_choices != 1)
+        return NULL;
+    return prewarm_detach(&w->job, w->choices[0].gen);
 }
 
 static void on_round(struct prompt_job *job);
@@ -463,7 +470,7 @@ struct piece writer_whole_piece(struct choice *c, uint32_t index) {
                           .index = index,
                           .to = g->n_out,
                           .echo_to = c->echo ? c->echo->n : 0,
-                          .text = g->text.data ? g->text.data : "",
+                          .text = text_or(g->text.data, ""),
                           .len = g->ready,
                           .first = true,
                           .last = true};
@@ -665,7 +672,9 @@ static int set_output(struct writer *w, struct gen *g) {
     TRY(gen_parse_output(g, &opts));
     if (w->job.request.input.has_budget)
         return gen_limit_reasoning(g, w->job.request.input.thinking_budget);
-    return g->loop_tokens ? gen_limit_reasoning(g, UINT32_MAX) : 0;
+    if (!g->loop_tokens)
+        return 0;
+    return gen_limit_reasoning(g, UINT32_MAX);
 }
 
 /* Adds choice @i of prompt @p to the answer, of at most @max_new tokens. The @last choice takes
@@ -770,7 +779,7 @@ bool writer_send_wait(struct writer *w) {
     struct gen_wait wait;
     char text[300];
 
-    if (strcmp(x->dialect->keepalive ? x->dialect->keepalive : "", SSE_COMMENT) != 0)
+    if (strcmp(text_or(x->dialect->keepalive, ""), SSE_COMMENT) != 0)
         return false;
     for (uint32_t i = 0; i < w->n_choices; i++) {
         const struct gen *g = w->choices[i].gen;
@@ -830,7 +839,9 @@ static int64_t deadline_of(const struct exchange *x) {
 
     if (x->timeout_ms && (!ms || x->timeout_ms < ms))
         ms = x->timeout_ms;
-    return ms ? x->started_ns + ms * 1000000 : 0;
+    if (!ms)
+        return 0;
+    return x->started_ns + ms * 1000000;
 }
 
 /* Notes the request, and tells client, log and operator what was left out of its tools' schemas. */
