@@ -180,7 +180,9 @@ void api_stats(const struct api *a, struct api_stats *out) {
 }
 
 static const char *port_state(const struct gen *g) {
-    return g->state == GEN_RUNNING && g->first_step_ns ? "running" : "queued";
+    if (g->state == GEN_RUNNING && g->first_step_ns)
+        return "running";
+    return "queued";
 }
 
 uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_t max) {

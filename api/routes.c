@@ -18,6 +18,7 @@
 #include "api/parts.h"
 #include "api/service/trace.h"
 #include "base/probe.h"
+#include "base/text.h"
 #include "base/try.h"
 
 #define DIALECT_POINTER(name) &name##_dialect,
@@ -51,7 +52,9 @@ static int64_t routes_number(const char *s, int64_t max) {
     if (!s || *s < '0' || *s > '9')
         return 0;
     long long v = strtoll(s, &end, 10);
-    return *end && *end != '.' ? 0 : MIN(v, max);
+    if (*end && *end != '.')
+        return 0;
+    return MIN(v, max);
 }
 
 /* ---- pages of other origins ---- */
@@ -202,7 +205,7 @@ static int routes_put_error(const struct exchange *x, int status, const struct e
     if (status == 426)
         return snprintf(out, size, "Upgrade: HTTP/1.1\r\nSec-WebSocket-Version: 13\r\n");
     if (status == 405)
-        return snprintf(out, size, "Allow: %s\r\n", x->arg ? x->arg : "GET, HEAD, POST");
+        return snprintf(out, size, "Allow: %s\r\n", text_or(x->arg, "GET, HEAD, POST"));
     if (strcmp(err->code, "engine_fault") == 0 || strcmp(err->code, "cancelled") == 0 ||
         strcmp(err->code, "insufficient_quota") == 0 || strcmp(err->code, "model_unavailable") == 0)
         return snprintf(out, size, "X-Should-Retry: false\r\n");

@@ -63,7 +63,9 @@ int api_read_kwargs(const char *text, struct yyjson_doc **out, struct err *err) 
 }
 
 int api_check_otlp(const char *endpoint, struct err *err) {
-    return *endpoint ? otlp_check(endpoint, err) : 0;
+    if (!*endpoint)
+        return 0;
+    return otlp_check(endpoint, err);
 }
 
 int api_check_keys(const char *file, struct err *err) {

@@ -117,7 +117,9 @@ static int write_admit(struct conn *c, size_t n) {
     if (c->state == CONN_CLOSED || c->broken)
         return -EPIPE;
     struct quota *quota = &c->server->payers.quota[PAYER_OUTPUT];
-    return quota_make_room(quota, &c->unsent, n, conn_reclaim_unsent) ? 0 : -ENOBUFS;
+    if (!quota_make_room(quota, &c->unsent, n, conn_reclaim_unsent))
+        return -ENOBUFS;
+    return 0;
 }
 
 int conn_send(struct conn *c, const void *data, size_t len) {

@@ -7,6 +7,7 @@
 #include "api/http/conn.h"
 #include "api/http/server.h"
 #include "api/http/who.h"
+#include "base/text.h"
 
 /* Returns true if a client's own request id can stand in a header and a log line. */
 static bool is_clean_id(const char *s) {
@@ -22,7 +23,7 @@ static void note_who(struct exchange *x) {
     const char *agent = http_header(h, "user-agent", NULL);
 
     who_client(x->conn, x->client);
-    snprintf(x->agent, sizeof(x->agent), "%s", agent ? agent : "");
+    snprintf(x->agent, sizeof(x->agent), "%s", text_or(agent, ""));
     if (!h->head_done)
         return;
     const char *target = http_target(h); /* without its query, which may hold a key */

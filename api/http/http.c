@@ -15,6 +15,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/text.h"
+
 static struct http *http_of_parser(llhttp_t *p) {
     return p->data;
 }
@@ -43,7 +45,9 @@ static int http_add(struct http *h, const char *at, size_t len) {
         refuse_more(&h->err, 431, "header_too_large", "header is larger", h->limits->head, "bytes");
         return HPE_USER;
     }
-    return r == 0 ? 0 : refuse_header(h);
+    if (r != 0)
+        return refuse_header(h);
+    return 0;
 }
 
 static int on_url(llhttp_t *p, const char *at, size_t len) {
@@ -108,11 +112,15 @@ static int on_field_complete(llhttp_t *p) {
                     "header lines");
         return HPE_USER;
     }
-    return h->head_done ? 0 : http_add(h, "", 1);
+    if (h->head_done)
+        return 0;
+    return http_add(h, "", 1);
 }
 
 static int on_value(llhttp_t *p, const char *at, size_t len) {
-    return http_of_parser(p)->head_done ? 0 : http_add(http_of_parser(p), at, len);
+    if (http_of_parser(p)->head_done)
+        return 0;
+    return http_add(http_of_parser(p), at, len);
 }
 
 /* Ends a value. White space behind it is not part of it (RFC 9112, 5), which the parser leaves. */
@@ -191,7 +199,9 @@ static int add_packed(struct http *h, const char *at, size_t len) {
     if (r == -EINVAL)
         return http_refuse(h, 400, "malformed_body",
                            "The request body cannot be decoded as its Content-Encoding says.");
-    return r < 0 ? refuse_memory(h) : 0;
+    if (r < 0)
+        return refuse_memory(h);
+    return 0;
 }
 
 static int http_on_body(llhttp_t *p, const char *at, size_t len) {
@@ -207,7 +217,9 @@ static int http_on_body(llhttp_t *p, const char *at, size_t len) {
         return HPE_USER;
     }
     http_make_room(h, len);
-    return buf_add(&h->body, at, len) < 0 ? refuse_memory(h) : 0;
+    if (buf_add(&h->body, at, len) < 0)
+        return refuse_memory(h);
+    return 0;
 }
 
 /* Stops the parser before the bytes that follow, which may be the next request. */
@@ -283,7 +295,7 @@ static int http_explain(struct http *h, llhttp_errno_t e, struct err *err) {
         return err_set_code(err, 505, "http_version", NULL,
                             "Only HTTP/1.1 and HTTP/1.0 are supported.");
     return err_set_code(err, 400, "malformed_http", NULL, "Malformed HTTP request%s%.100s.",
-                        reason && *reason ? ": " : "", reason ? reason : "");
+                        reason && *reason ? ": " : "", text_or(reason, ""));
 }
 
 /* ---- messages of a WebSocket ---- */
@@ -368,11 +380,15 @@ int http_feed(struct http *h, const char *data, size_t len, size_t *used, struct
         return HTTP_MORE;
     if (e != HPE_PAUSED)
         return http_explain(h, e, err);
-    return in_head ? HTTP_HEAD_DONE : HTTP_MESSAGE_DONE;
+    if (in_head)
+        return HTTP_HEAD_DONE;
+    return HTTP_MESSAGE_DONE;
 }
 
 const char *http_target(const struct http *h) {
-    return h->head.data ? h->head.data : "";
+    if (!h->head.data)
+        return "";
+    return h->head.data;
 }
 
 const char *http_header(const struct http *h, const char *name, uint32_t *n) {

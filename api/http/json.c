@@ -16,6 +16,7 @@
 #include "base/json_value.h"
 #include "base/loop_bytes.h"
 #include "base/printable.h"
+#include "base/text.h"
 
 #define REFER_FROM 4096u /* fewer bytes are cheaper to copy than to refer to */
 
@@ -243,7 +244,7 @@ static const char *print_argument(struct json *j, const char *s, va_list *args) 
         const char *text = va_arg(*args, const char *);
 
         assert(len >= 0);
-        json_string(j, text ? text : "", text ? (size_t)len : 0);
+        json_string(j, text_or(text, ""), text ? (size_t)len : 0);
         s += 2;
         break;
     }

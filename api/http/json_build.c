@@ -8,6 +8,9 @@
 #include <string.h>
 #include <yyjson.h>
 
+#include "base/result.h"
+#include "base/text.h"
+
 static void *json_alloc(void *failed, size_t size) {
     void *p = malloc(size);
 
@@ -38,7 +41,7 @@ int json_doc_seal(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_doc **out) {
     if (!root || *(const bool *)doc->alc.ctx)
         return -ENOMEM;
     *out = yyjson_mut_val_imut_copy(root, NULL);
-    return *out ? 0 : -ENOMEM;
+    return enomem_unless(*out);
 }
 
 /* ---- values ---- */
@@ -144,5 +147,5 @@ yyjson_mut_val *json_copy_of(yyjson_mut_doc *doc, yyjson_val *from, const char *
 }
 
 yyjson_mut_val *json_text_of(yyjson_mut_doc *doc, const struct buf *b) {
-    return yyjson_mut_strncpy(doc, b->data ? b->data : "", b->len);
+    return yyjson_mut_strncpy(doc, text_or(b->data, ""), b->len);
 }

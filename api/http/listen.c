@@ -16,6 +16,7 @@
 #include "api/http/server.h"
 #include "api/http/turn.h"
 #include "base/log.h"
+#include "base/result.h"
 #include "base/try.h"
 
 /* as in weftd.socket: listen() on an inherited socket sets the backlog anew */
@@ -268,11 +269,13 @@ static const char *listen_advice(const struct listener *l, int r, const char *wh
         return ". Stop the program that listens there (ss -lxp names it; remove the file if there "
                "is "
                "none), or choose another path.";
-    if (r == UV_EADDRINUSE)
-        return any ? ". Stop the program that listens there (ss -ltnp names it), or choose another "
-                     "address; [::] stands for all addresses, those of IPv4 too."
-                   : ". Stop the program that listens there (ss -ltnp names it), or choose another "
-                     "address.";
+    if (r == UV_EADDRINUSE) {
+        if (any)
+            return ". Stop the program that listens there (ss -ltnp names it), or choose another "
+                   "address; [::] stands for all addresses, those of IPv4 too.";
+        return ". Stop the program that listens there (ss -ltnp names it), or choose another "
+               "address.";
+    }
     if (l->local && (r == UV_EACCES || r == UV_EPERM || r == UV_EROFS))
         return ". Choose a folder in which the user of weftd may write.";
     if (r == UV_EACCES)
@@ -470,7 +473,7 @@ int http_server_init(struct http_server *s, const struct http_server_opts *opts)
     s->payers.quota[PAYER_UNIX].limit = opts->max_connections;
     s->payers.quota[PAYER_BODIES].limit = s->payers.quota[PAYER_BODIES].reserve = opts->max_bodies;
     s->payers.quota[PAYER_OUTPUT].limit = s->payers.quota[PAYER_OUTPUT].reserve = opts->max_output;
-    return getrandom(&s->rng, sizeof(s->rng), 0) < 0 ? -errno : 0;
+    return errno_if_negative(getrandom(&s->rng, sizeof(s->rng), 0));
 }
 
 void http_server_deinit(struct http_server *s) {

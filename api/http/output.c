@@ -45,7 +45,9 @@ static struct output_piece *output_head(const struct output *o) {
 }
 
 static struct output_piece *output_tail(const struct output *o) {
-    return list_empty(&o->pieces) ? NULL : LIST_ENTRY(o->pieces.prev, struct output_piece, link);
+    if (list_empty(&o->pieces))
+        return NULL;
+    return LIST_ENTRY(o->pieces.prev, struct output_piece, link);
 }
 
 /* Removes @p, whose bytes are sent or dropped. A piece with a small buffer is kept for the next

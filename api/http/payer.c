@@ -15,6 +15,7 @@
 #include <sys/random.h>
 
 #include "api/http/siphash.h"
+#include "base/result.h"
 
 /* Initialises an account for each resource, below those of @group, or below the roots if @group is
  * NULL. */
@@ -35,7 +36,7 @@ int payers_init(struct payers *ps, bool has_keys) {
     turn_flow_init(&ps->turns, NULL, true, 1);
     init_below(&ps->strangers, ps, NULL, 1);
     turn_flow_init(&ps->strangers.turns, &ps->turns, true, 1);
-    return getrandom(ps->secret, sizeof(ps->secret), 0) < 0 ? -errno : 0;
+    return errno_if_negative(getrandom(ps->secret, sizeof(ps->secret), 0));
 }
 
 /* Returns true if an address may be forgotten. */

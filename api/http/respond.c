@@ -17,6 +17,7 @@
 #include "api/http/dialect.h"
 #include "api/http/json.h"
 #include "api/http/server.h"
+#include "base/text.h"
 #include "base/try.h"
 
 #define HEAD_MAX 2048
@@ -73,7 +74,9 @@ const char *respond_error_type(const struct err *err) {
 }
 
 const char *respond_error_code(const struct err *err) {
-    return *err->code ? err->code : statuses[respond_find(err->status)].code;
+    if (*err->code)
+        return err->code;
+    return statuses[respond_find(err->status)].code;
 }
 
 /* Returns the Date header's value, which is formatted once a second. */
@@ -340,14 +343,16 @@ void respond_shape(struct exchange *x, const char *shape, ...) {
 static void note_code(struct exchange *x, const struct err *err) {
     const char *code = respond_error_code(err);
 
-    snprintf(x->code, sizeof(x->code), "%s", code ? code : "");
+    snprintf(x->code, sizeof(x->code), "%s", text_or(code, ""));
 }
 
 /* Returns the status that @x's client gets. */
 static int respond_status(const struct exchange *x, const struct err *err) {
     int status = statuses[respond_find(err->status)].status;
 
-    return x->dialect->status_of ? x->dialect->status_of(err, status) : status;
+    if (!x->dialect->status_of)
+        return status;
+    return x->dialect->status_of(err, status);
 }
 
 /* Appends the error object as @x's client knows it. In a message of a WebSocket it is an event

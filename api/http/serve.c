@@ -46,7 +46,9 @@ static int serve_check(struct exchange *x, const struct http *h, struct err *err
                             "Only HTTP/1.1 and HTTP/1.0 are supported.");
     if (!x->route && (r = route_find(x, h, err)) < 0)
         return r;
-    return o->check_route ? o->check_route(x, h, err) : 0;
+    if (!o->check_route)
+        return 0;
+    return o->check_route(x, h, err);
 }
 
 /* Handles a head. A refusal is answered at once if its body is long, or if the client sends the

@@ -22,6 +22,7 @@
 #include <pthread.h>
 
 #include "base/files.h"
+#include "base/text.h"
 #include "base/try.h"
 
 #define PEM_MAX (256u << 10)  /* bytes of a certificate with its issuers, or of a key */
@@ -42,7 +43,7 @@ static int tls_refuse(struct err *err, const char *param, const char *path) {
         why = strerror(ENOMEM);
     else if (e)
         why = ERR_reason_error_string(e);
-    err_set(err, 0, param, "%s: %.200s: %.120s", param, path, why ? why : "cannot be used");
+    err_set(err, 0, param, "%s: %.200s: %.120s", param, path, text_or(why, "cannot be used"));
     ERR_clear_error();
     return r;
 }
@@ -113,7 +114,9 @@ static int tls_read_key(SSL_CTX *ctx, const char *path, struct err *err) {
                        "tls-key: %.200s: other users have access to it (chmod 640)", path);
     bool ok = use_key(ctx, &text);
     explicit_bzero(text.data, text.len);
-    return ok ? 0 : tls_refuse(err, "tls-key", path);
+    if (!ok)
+        return tls_refuse(err, "tls-key", path);
+    return 0;
 }
 
 /* Selects HTTP/1.1 for clients that name protocols (ALPN). */
@@ -134,10 +137,10 @@ static int set_rules(SSL_CTX *ctx) {
     SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
     SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_alpn_select_cb(ctx, select_protocol, NULL);
-    return SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) == 1 &&
-                   SSL_CTX_set_cipher_list(ctx, CIPHERS_12) == 1
-               ? 0
-               : -EINVAL;
+    if (SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) != 1 ||
+        SSL_CTX_set_cipher_list(ctx, CIPHERS_12) != 1)
+        return -EINVAL;
+    return 0;
 }
 
 /* Sets the rules, the certificates and the key of @ctx. Reading the key checks also that it belongs
@@ -199,7 +202,9 @@ static int bio_write(BIO *b, const char *data, int n) {
 
     BIO_clear_retry_flags(b);
     t->answered = true;
-    return buf_add(&t->wire, data, (size_t)n) == 0 ? n : -1;
+    if (buf_add(&t->wire, data, (size_t)n) != 0)
+        return -1;
+    return n;
 }
 
 static long bio_ctrl(BIO *b, int what, long n, void *p) {
@@ -272,16 +277,18 @@ static int reason(struct tls *t, int r) {
     case SSL_ERROR_ZERO_RETURN:
         return -EPIPE;
     default:
-        return ERR_GET_LIB(e) == ERR_LIB_SSL && ERR_GET_REASON(e) == SSL_R_HTTP_REQUEST
-                   ? -EPROTONOSUPPORT
-                   : -EPROTO;
+        if (ERR_GET_LIB(e) == ERR_LIB_SSL && ERR_GET_REASON(e) == SSL_R_HTTP_REQUEST)
+            return -EPROTONOSUPPORT;
+        return -EPROTO;
     }
 }
 
 ssize_t tls_read(struct tls *t, void *out, size_t size) {
     ERR_clear_error();
     int r = SSL_read(t->ssl, out, (int)MIN(size, (size_t)TLS_RECORD));
-    return r > 0 ? r : reason(t, r);
+    if (r > 0)
+        return r;
+    return reason(t, r);
 }
 
 bool tls_is_new(const struct tls *t) {
@@ -348,7 +355,9 @@ void tls_config_deinit(struct tls_config *config) {
 }
 
 int tls_new(struct tls **out, const struct tls_config *config, size_t max) {
-    return config->ctx ? -EINVAL : -ENOMEM;
+    if (config->ctx)
+        return -EINVAL;
+    return -ENOMEM;
 }
 
 struct tls *tls_free(struct tls *t) {

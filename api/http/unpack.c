@@ -10,6 +10,7 @@
 #ifdef HAVE_ZSTD
 #include <zstd.h>
 #endif
+#include "base/result.h"
 #include "base/util.h"
 
 #define PIECE 16384u /* bytes that are unpacked at once */
@@ -43,7 +44,7 @@ enum unpack_coding unpack_coding_of(const char *name) {
 static int open_decoder(struct unpack *u) {
 #ifdef HAVE_ZLIB
     if (u->coding == UNPACK_GZIP)
-        return inflateInit2(&u->gzip, 16 + MAX_WBITS) == Z_OK ? 0 : -ENOMEM; /* 16: gzip alone */
+        return enomem_unless(inflateInit2(&u->gzip, 16 + MAX_WBITS) == Z_OK); /* 16: gzip alone */
 #endif
 #ifdef HAVE_ZSTD
     if (u->coding == UNPACK_ZSTD) {
@@ -105,8 +106,11 @@ static ssize_t unpack_step(struct unpack *u, const char **data, size_t *len, cha
         z->next_out = (Bytef *)out;
         z->avail_out = PIECE;
         int r = inflate(z, Z_NO_FLUSH);
-        if (r != Z_OK && r != Z_STREAM_END && r != Z_BUF_ERROR)
-            return r == Z_MEM_ERROR ? -ENOMEM : -EINVAL;
+        if (r != Z_OK && r != Z_STREAM_END && r != Z_BUF_ERROR) {
+            if (r == Z_MEM_ERROR)
+                return -ENOMEM;
+            return -EINVAL;
+        }
         *data += part - z->avail_in;
         *len -= part - z->avail_in;
         u->whole = r == Z_STREAM_END;

@@ -229,7 +229,9 @@ static uint64_t payload_length(const struct websocket *w) {
     for (unsigned i = 0; i < n_size; i++)
         len = len << 8 | w->head[2 + i];
     uint64_t least = n_size == 2 ? 126u : UINT16_MAX + 1u;
-    return len >= least && len <= INT64_MAX ? len : UINT64_MAX;
+    if (len >= least && len <= INT64_MAX)
+        return len;
+    return UINT64_MAX;
 }
 
 /* Begins the frame whose header is complete. */
@@ -330,7 +332,9 @@ static int end_frame(struct websocket *w) {
     if (is_control(w) || !(w->head[0] & FIN))
         return WEBSOCKET_MORE;
     w->in_message = false;
-    return w->text.n_left == 0 ? WEBSOCKET_MESSAGE : websocket_fail(w, WEBSOCKET_BAD_TEXT);
+    if (w->text.n_left != 0)
+        return websocket_fail(w, WEBSOCKET_BAD_TEXT);
+    return WEBSOCKET_MESSAGE;
 }
 
 /* Takes the part of a header that has arrived. Returns WEBSOCKET_MORE while it is incomplete. */

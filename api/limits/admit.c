@@ -94,11 +94,15 @@ static bool admit_fits(const struct admit *m, const struct waiter *w) {
 }
 
 static struct waiter *admit_first(const struct tenant *t) {
-    return list_empty(&t->waiting) ? NULL : LIST_ENTRY(t->waiting.next, struct waiter, link);
+    if (list_empty(&t->waiting))
+        return NULL;
+    return LIST_ENTRY(t->waiting.next, struct waiter, link);
 }
 
 static struct waiter *admit_last(const struct tenant *t) {
-    return list_empty(&t->waiting) ? NULL : LIST_ENTRY(t->waiting.prev, struct waiter, link);
+    if (list_empty(&t->waiting))
+        return NULL;
+    return LIST_ENTRY(t->waiting.prev, struct waiter, link);
 }
 
 /* Returns the next waiter to admit, or NULL: of the tenants whose first waiter fits, that of the
@@ -164,7 +168,9 @@ static double place_ms(const struct admit *m, const struct tenant *t) {
  * become free is constant, the next one is as far away. Generations that are all longer than
  * `mean_ms` are thus noticed before one of them has ended. */
 static double still_ms(const struct admit *m) {
-    return m->n_running ? (double)(clock_now(m->opts.clock) - m->changed_ns) / 1e6 : 0;
+    if (!m->n_running)
+        return 0;
+    return (double)(clock_now(m->opts.clock) - m->changed_ns) / 1e6;
 }
 
 double admit_wait_ms(const struct admit *m, const struct tenant *t, uint32_t n_before) {

@@ -321,7 +321,9 @@ static size_t host_length(const char *s) {
 
     if (n > len || n == 0)
         return 0;
-    return s[n] == 0 || (s[n] == ':' && strspn(s + n + 1, "0123456789") == len - n - 1) ? n : 0;
+    if (s[n] == 0 || (s[n] == ':' && strspn(s + n + 1, "0123456789") == len - n - 1))
+        return n;
+    return 0;
 }
 
 static bool names(const char *list_entry, const char *host, size_t n) {
@@ -331,7 +333,9 @@ static bool names(const char *list_entry, const char *host, size_t n) {
 static bool auth_is_loopback(int family, const unsigned char *address) {
     static const unsigned char v6[16] = {[15] = 1};
 
-    return family == AF_INET ? address[0] == 127 : memcmp(address, v6, 16) == 0;
+    if (family == AF_INET)
+        return address[0] == 127;
+    return memcmp(address, v6, 16) == 0;
 }
 
 /* Returns true for loopback and configured names. @literals: also for every literal address, as in

@@ -15,10 +15,11 @@
 
 #include "api/http/exchange.h"
 #include "api/http/siphash.h"
+#include "base/result.h"
 
 int log_limit_init(struct log_limit *l, double per_second) {
     *l = (struct log_limit){.per_second = per_second};
-    return getrandom(l->secret, sizeof(l->secret), 0) < 0 ? -errno : 0;
+    return errno_if_negative(getrandom(l->secret, sizeof(l->secret), 0));
 }
 
 /* Takes a line from @r's bucket, which fills at @per_second; false if it is empty. */

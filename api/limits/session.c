@@ -118,8 +118,11 @@ uint64_t session_conversation(const uint64_t secret[2], yyjson_val *messages) {
             return 0;
         h = session_add(secret, h, json_text(role), json_len(role));
         h = session_add_content(secret, h, yyjson_obj_get(m, "content"));
-        if (yyjson_equals_str(role, "user"))
-            return h ? h : 1;
+        if (yyjson_equals_str(role, "user")) {
+            if (h)
+                return h;
+            return 1;
+        }
     }
     return 0;
 }

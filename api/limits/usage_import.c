@@ -11,6 +11,7 @@
 #include "api/state/db.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/result.h"
 #include "base/try.h"
 #include "base/util.h"
 
@@ -31,7 +32,7 @@ static int usage_import_load(int fd, size_t size, struct buf *out) {
         if (out->len > size)
             return -EINVAL; /* another process wrote to the file while it was read */
     }
-    return n < 0 ? -errno : 0;
+    return errno_if_negative(n);
 }
 
 /* Reads the rows of the file @fd, which @st describes. Returns 0 or -errno; -EINVAL: damaged. */
@@ -39,12 +40,17 @@ static int usage_import_read_file(int fd, const struct stat *st, struct usage_ta
     CLEANUP(buf_deinit) struct buf text = {.max = FILE_MAX + 1};
     struct err err;
 
-    if (!S_ISREG(st->st_mode)) /* a device would be read without an end */
-        return S_ISDIR(st->st_mode) ? -EISDIR : -EOPNOTSUPP;
+    if (!S_ISREG(st->st_mode)) { /* a device would be read without an end */
+        if (S_ISDIR(st->st_mode))
+            return -EISDIR;
+        return -EOPNOTSUPP;
+    }
     if (st->st_size > FILE_MAX)
         return -EINVAL;
     TRY(usage_import_load(fd, (size_t)st->st_size, &text));
-    return text.len > 0 ? usage_table_read(out, text.data, text.len, &err) : 0;
+    if (text.len > 0)
+        return usage_table_read(out, text.data, text.len, &err);
+    return 0;
 }
 
 /* Notes that the file is added. Returns 0, 1 if it was before, or -errno. */
@@ -60,7 +66,9 @@ static int note_file(struct db *db, const struct stat *st) {
     TRY(db_rows_begin(db, &rows, get, &v, 1));
     int r = db_next(rows);
     db_rows_end(rows);
-    return r == 0 ? db_run(db, put, &v, 1) : r;
+    if (r != 0)
+        return r;
+    return db_run(db, put, &v, 1);
 }
 
 int usage_import(struct db *db, const char *path, uint32_t today, int *of_file) {

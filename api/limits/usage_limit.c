@@ -38,7 +38,9 @@ uint32_t usage_limits(const struct usage *u, const struct tenant *t,
 
 /* Returns how much of @q is left, or 0. */
 static uint64_t left(const struct usage_limit *q) {
-    return q->limit > q->used ? q->limit - q->used : 0;
+    if (q->limit <= q->used)
+        return 0;
+    return q->limit - q->used;
 }
 
 static int usage_limit_refuse(const struct usage *u, struct tenant *t, const struct usage_limit *q,
@@ -77,5 +79,7 @@ int usage_limit_check(const struct usage *u, struct tenant *t, uint64_t n_tokens
         if (need > left(&q[i]) && (!worst || q[i].resets_s > worst->resets_s))
             worst = &q[i];
     }
-    return worst ? usage_limit_refuse(u, t, worst, n_tokens, retry_ms, err) : 0;
+    if (worst)
+        return usage_limit_refuse(u, t, worst, n_tokens, retry_ms, err);
+    return 0;
 }

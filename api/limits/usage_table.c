@@ -72,8 +72,11 @@ void usage_table_deinit(struct usage_table *t) {
 }
 
 int usage_row_compare(const struct usage_row *a, const struct usage_row *b) {
-    if (a->date != b->date)
-        return a->date > b->date ? 1 : -1;
+    if (a->date != b->date) {
+        if (a->date > b->date)
+            return 1;
+        return -1;
+    }
     int r = strcmp(a->tenant, b->tenant);
 
     if (r != 0)
@@ -242,7 +245,9 @@ struct field {
 
 /* Returns the value of a hexadecimal digit as this file writes it, with capital letters; or -1. */
 static int hex(char c) {
-    return c >= 'a' ? -1 : hex_digit(c);
+    if (c >= 'a')
+        return -1;
+    return hex_digit(c);
 }
 
 static bool usage_table_read_name(const struct field *f, char *out, size_t size) {
@@ -355,5 +360,7 @@ int usage_table_read(struct usage_table *t, const char *text, size_t len, struct
         text += own + 1;
         len -= own + 1;
     }
-    return ended ? 0 : err_set(err, 0, "usage", "the last line is missing");
+    if (!ended)
+        return err_set(err, 0, "usage", "the last line is missing");
+    return 0;
 }

@@ -17,6 +17,7 @@
 #include "api/generation/model.h"
 #include "api/http/respond.h"
 #include "api/service/service.h"
+#include "base/result.h"
 
 #define TEXT_MAX (4u << 20)
 
@@ -193,7 +194,7 @@ static int page_init(struct page *p, const struct gen_env *env) {
     p->labels = calloc(p->n, sizeof(*p->labels));
     for (uint32_t i = 0; i < p->n && p->labels; i++)
         set_labels(p->labels[i], p->model[i]->info->id);
-    return p->labels ? 0 : -ENOMEM;
+    return enomem_unless(p->labels);
 }
 
 static bool metrics_is_alone(const struct model *m) {
@@ -202,7 +203,9 @@ static bool metrics_is_alone(const struct model *m) {
 
 /* Returns the generations in the running batch, as of the last statistics of the worker. */
 static double n_in_batch(const struct model *m) {
-    return m->has_stats ? MIN(m->worker.n_running, m->n_running) : m->n_running;
+    if (!m->has_stats)
+        return m->n_running;
+    return MIN(m->worker.n_running, m->n_running);
 }
 
 /* Counts the requests that wait in the worker and in the front: for a place, or for the model. */
@@ -222,11 +225,15 @@ static double n_waiting(const struct model *m) {
 }
 
 static double kv_usage(const struct model *m) {
-    return m->worker.n_pages ? (double)m->worker.n_used / m->worker.n_pages : 0;
+    if (!m->worker.n_pages)
+        return 0;
+    return (double)m->worker.n_used / m->worker.n_pages;
 }
 
 static double host_usage(const struct model *m) {
-    return m->worker.n_host_pages ? (double)m->worker.n_host_held / m->worker.n_host_pages : 0;
+    if (!m->worker.n_host_pages)
+        return 0;
+    return (double)m->worker.n_host_held / m->worker.n_host_pages;
 }
 
 static double is_up(const struct model *m) {
@@ -245,7 +252,9 @@ static void put_sleep(struct page *p) {
 }
 
 static double report_age_s(const struct model *m) {
-    return m->has_stats ? (double)(clock_now(m->env->clock) - m->worker.at_ns) / 1e9 : -1;
+    if (!m->has_stats)
+        return -1;
+    return (double)(clock_now(m->env->clock) - m->worker.at_ns) / 1e9;
 }
 
 /* Writes the workers' counters and the figures derived from them. */

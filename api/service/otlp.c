@@ -17,6 +17,7 @@
 #include "api/service/trace.h"
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/result.h"
 #include "base/thread.h"
 #include "base/try.h"
 #include "base/util.h"
@@ -99,7 +100,7 @@ static size_t otlp_on_body(char *data, size_t size, size_t n, void *ctx) {
 /* Loads libcurl. Returns 0 or -ENOMEM. */
 static int load_curl(struct otlp *o) {
     o->call = curl_calls("otlp-endpoint", NULL);
-    return o->call ? 0 : -ENOMEM;
+    return enomem_unless(o->call);
 }
 
 /* Writes the URL of @to. One without a host is a socket of this machine. */
@@ -149,7 +150,7 @@ static int open_curl(struct otlp *o) {
         o->call->easy_setopt(o->curl, CURLOPT_CAINFO, trusted);
     if (!tcp)
         o->call->easy_setopt(o->curl, CURLOPT_UNIX_SOCKET_PATH, to->path);
-    return o->call->easy_setopt(o->curl, CURLOPT_URL, url) == CURLE_OK ? 0 : -ENOMEM;
+    return enomem_unless(o->call->easy_setopt(o->curl, CURLOPT_URL, url) == CURLE_OK);
 }
 
 static void close_curl(struct otlp *o) {

@@ -6,6 +6,7 @@
 
 #include "api/http/dialect.h"
 #include "api/http/exchange.h"
+#include "base/text.h"
 
 void recent_note(struct recent *r, const struct exchange *x, int64_t now) {
     if (!x->route || !x->route->generates)
@@ -15,7 +16,7 @@ void recent_note(struct recent *r, const struct exchange *x, int64_t now) {
 
     *q = (struct recent_request){
         .path = x->route->path,
-        .finish = x->finish ? x->finish : "-",
+        .finish = text_or(x->finish, "-"),
         .gen = x->gen,
         .tenant = x->tenant,
         .n_prompt = x->n_prompt,

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/probe.h"
+#include "base/text.h"
 #include "base/try.h"
 
 #define LEFT_OUT_TURN 64u /* clients that one turn of the loop logs */
@@ -109,10 +110,10 @@ static void log_request(const struct gen_env *env, const struct exchange *x, enu
               x->id, x->method, x->route ? x->route->path : service_value(x->path).s, x->status,
               service_value(tenant).s, service_value(key).s, service_value(x->model).s, x->client,
               service_value(x->agent).s, x->stream, x->n_prompt, x->n_cached, x->n_output,
-              x->finish ? x->finish : "-", (long long)x->queue_ns / 1000000,
+              text_or(x->finish, "-"), (long long)x->queue_ns / 1000000,
               (long long)x->ttft_ns / 1000000, (long long)(now - x->started_ns) / 1000000,
               x->prompt_per_s, x->output_per_s, x->n_drafted, x->n_accepted, x->n_resumed,
-              x->retries, *x->code ? x->code : "-");
+              x->retries, text_filled_or(x->code, "-"));
 }
 
 void service_on_ended(const struct exchange *x) {
@@ -196,7 +197,9 @@ enum api_health service_health(const struct gen_env *env) {
         if (m->worker_up || (model_on_demand(m) && !*m->failure))
             return API_SERVING;
     }
-    return *model_first(env)->failure ? API_FAILED : API_REPLACING;
+    if (*model_first(env)->failure)
+        return API_FAILED;
+    return API_REPLACING;
 }
 
 /* ---- life ---- */

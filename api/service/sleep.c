@@ -25,7 +25,9 @@ static int sleep_named_model(const struct exchange *x, const struct http *h, str
     if (!http_query(h, "model", name, sizeof(name)))
         return 0;
     *out = models_find(env_of(x), name, strlen(name));
-    return *out ? 0 : models_unknown(env_of(x), name, strlen(name), err);
+    if (*out)
+        return 0;
+    return models_unknown(env_of(x), name, strlen(name), err);
 }
 
 static int sleep_find_model(struct exchange *x, const struct http *h, struct model **out,

@@ -11,6 +11,7 @@
 #include "api/http/dialect.h"
 #include "api/http/http.h"
 #include "api/http/json.h"
+#include "base/text.h"
 #include "base/try.h"
 #include "base/util.h"
 
@@ -70,7 +71,7 @@ void trace_span_init(struct trace_span *s, const struct exchange *x, const char 
         .parent = x->parent,
         .path = x->route->path,
         .method = x->route->method == HTTP_POST ? "POST" : "GET",
-        .finish = x->finish ? x->finish : "-",
+        .finish = text_or(x->finish, "-"),
         .status = x->status,
         .n_prompt = x->n_prompt,
         .n_cached = x->n_cached,

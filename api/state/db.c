@@ -43,7 +43,9 @@ static int errno_of(sqlite3 *s, int code) {
         if (table[i].code == (code & 0xff))
             return -table[i].error;
     int system = s ? sqlite3_system_errno(s) : 0;
-    return system > 0 ? -system : -EIO;
+    if (system <= 0)
+        return -EIO;
+    return -system;
 }
 
 /* Returns 0 if @path is a file or is not there yet: a FIFO or a device would be waited for. A new
@@ -54,7 +56,9 @@ static int check_file(const char *path) {
     if (stat(path, &st) == 0) {
         if (S_ISDIR(st.st_mode))
             return -EISDIR;
-        return S_ISREG(st.st_mode) ? 0 : -EOPNOTSUPP;
+        if (!S_ISREG(st.st_mode))
+            return -EOPNOTSUPP;
+        return 0;
     }
     if (errno != ENOENT)
         return -errno;
@@ -118,7 +122,9 @@ static int compare_tables(struct db *db, const struct db_schema *schema) {
         n++;
     }
     db_rows_end(rows);
-    return r == 0 && schema->create[n] ? -EMEDIUMTYPE : r;
+    if (r == 0 && schema->create[n])
+        return -EMEDIUMTYPE;
+    return r;
 }
 
 static int create_tables(struct db *db, const struct db_schema *schema) {
@@ -243,7 +249,9 @@ int db_rows_begin(struct db *db, struct db_rows **out, const char *sql, const st
 int db_next(struct db_rows *rows) {
     int code = sqlite3_step(db_rows_statement(rows));
 
-    return code == SQLITE_ROW ? 1 : errno_of(sqlite3_db_handle(db_rows_statement(rows)), code);
+    if (code == SQLITE_ROW)
+        return 1;
+    return errno_of(sqlite3_db_handle(db_rows_statement(rows)), code);
 }
 
 struct db_rows *db_rows_end(struct db_rows *rows) {

@@ -132,7 +132,9 @@ static struct state_job *next_ended(struct state *s) {
     struct list *node = list_pop_front(&s->ended);
     s->n_jobs -= node != NULL;
     pthread_mutex_unlock(&s->lock);
-    return node ? LIST_ENTRY(node, struct state_job, link) : NULL;
+    if (!node)
+        return NULL;
+    return LIST_ENTRY(node, struct state_job, link);
 }
 
 static void close_if_idle(struct state *s) {
@@ -167,7 +169,9 @@ int state_init(struct state *s, const struct state_opts *opts) {
         return -r;
     r = have_db(s);
     state_report(s, r);
-    return r == -ENOMEM ? r : 0;
+    if (r == -ENOMEM)
+        return r;
+    return 0;
 }
 
 int state_start(struct state *s) {
