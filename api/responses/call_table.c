@@ -53,5 +53,7 @@ const char *call_table_find(const struct call_table *t, const char *id, size_t l
     const struct call_entry *e =
         t->n ? call_table_look_up(t, id, len, (uint32_t)siphash(t->key, id, len)) : NULL;
 
-    return e ? e->name : NULL;
+    if (!e)
+        return NULL;
+    return e->name;
 }

@@ -23,6 +23,7 @@
 #include "api/responses/query.h"
 #include "api/responses/responses.h"
 #include "base/json_read.h"
+#include "base/text.h"
 #include "base/try.h"
 
 #define ID_HEX 24u
@@ -72,8 +73,9 @@ static struct stored *conversation_named(struct exchange *x) {
 static const char *conversation_item(const struct exchange *x) {
     const char *rest = strchr(x->arg, '/');
 
-    return rest && strncmp(rest, "/items/", strlen("/items/")) == 0 ? rest + strlen("/items/")
-                                                                    : NULL;
+    if (!rest || strncmp(rest, "/items/", strlen("/items/")) != 0)
+        return NULL;
+    return rest + strlen("/items/");
 }
 
 static void not_found(struct exchange *x) {
@@ -214,7 +216,9 @@ static int conversation_apply(struct change *c, struct stored **items, struct st
     r = conversation_replace(old, *items ? *items : parent, &c->metadata);
     if (r == 0 && !(*out = store_get(old->store, old->tenant, old->id, strlen(old->id))))
         r = -ENOENT;
-    return r == -ENOENT ? refuse_locked(&c->err) : r;
+    if (r == -ENOENT)
+        return refuse_locked(&c->err);
+    return r;
 }
 
 /* ---- reading ---- */
@@ -227,7 +231,7 @@ static int read_metadata(struct change *c, yyjson_val *v) {
     CLEANUP(freep) char *text = v ? yyjson_val_write(v, 0, &len) : NULL;
     if (v && !text)
         return -ENOMEM;
-    return buf_printf(&c->metadata, "\"metadata\":%s", text ? text : "{}");
+    return buf_printf(&c->metadata, "\"metadata\":%s", text_or(text, "{}"));
 }
 
 static int read_body(struct change *c) {
@@ -242,7 +246,9 @@ static int read_body(struct change *c) {
         return json_refuse(&c->err, "items", "must be an array");
     if (c->kind == ADD && yyjson_arr_size(items) == 0)
         return json_refuse(&c->err, "items", "must not be empty");
-    return c->kind != UPDATE && items ? responses_read_items(c->rs, items, "items", &c->err) : 0;
+    if (c->kind == UPDATE || !items)
+        return 0;
+    return responses_read_items(c->rs, items, "items", &c->err);
 }
 
 static void conversation_on_thread(struct job *j) {
@@ -329,7 +335,7 @@ static void conversation_begin(struct exchange *x, enum kind kind, struct stored
     c->exchange = x;
     c->kind = kind;
     c->conversation = conversation;
-    snprintf(c->item, sizeof(c->item), "%s", item ? item : "");
+    snprintf(c->item, sizeof(c->item), "%s", text_or(item, ""));
     buf_init(&c->metadata, UINT32_MAX);
     c->rs->store = true;
     c->rs->parent = conversation && conversation->parent ? stored_ref(conversation->parent) : NULL;

@@ -190,7 +190,9 @@ void event_log_close(struct event_log *l) {
 }
 
 size_t event_log_bytes(const struct event_log *l) {
-    return l ? sizeof(*l) + l->n_bytes + l->cap * sizeof(*l->events) : 0;
+    if (!l)
+        return 0;
+    return sizeof(*l) + l->n_bytes + l->cap * sizeof(*l->events);
 }
 
 bool event_log_watch(struct event_log *l, struct event_watch *w) {

@@ -14,6 +14,7 @@
 #include "api/generation/opaque_reasoning.h"
 #include "api/responses/build.h"
 #include "base/json_read.h"
+#include "base/text.h"
 #include "base/try.h"
 
 /* ---- calls ---- */
@@ -70,7 +71,9 @@ static int foreign_read_call(struct responses_build *b, yyjson_val *item) {
     if (calls[at].finished)
         return add_finished(b, item, calls[at].tool, args);
     const char *id = foreign_id(b, item);
-    return id ? responses_add_call(b, id, calls[at].tool, args) : -ENOMEM;
+    if (!id)
+        return -ENOMEM;
+    return responses_add_call(b, id, calls[at].tool, args);
 }
 
 /* Reads a call of an MCP server that the service reached itself. */
@@ -83,7 +86,9 @@ static int read_mcp_call(struct responses_build *b, yyjson_val *item) {
     const char *s = yyjson_is_str(args) ? json_text(args) : "{}";
     size_t len = yyjson_is_str(args) ? json_len(args) : strlen(s);
     const char *flat = responses_flat_name(b, server, name);
-    return flat ? add_finished(b, item, flat, yyjson_mut_strncpy(b->doc, s, len)) : -ENOMEM;
+    if (!flat)
+        return -ENOMEM;
+    return add_finished(b, item, flat, yyjson_mut_strncpy(b->doc, s, len));
 }
 
 /* ---- other items ---- */
@@ -112,7 +117,7 @@ static int read_agent_message(struct responses_build *b, yyjson_val *item) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     const char *author = json_cstr(yyjson_obj_get(item, "author"));
 
-    TRY(buf_printf(&text, "Message from %s:\n", author ? author : "another agent"));
+    TRY(buf_printf(&text, "Message from %s:\n", text_or(author, "another agent")));
     size_t head = text.len;
     TRY(foreign_text(&text, yyjson_obj_get(item, "content")));
     if (text.len == head)
@@ -133,7 +138,7 @@ static int read_approval_request(struct responses_build *b, yyjson_val *item) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     const char *name = json_cstr(yyjson_obj_get(item, "name"));
 
-    TRY(buf_printf(&text, "(Asked for approval to call %.256s.)", name ? name : "a tool"));
+    TRY(buf_printf(&text, "(Asked for approval to call %.256s.)", text_or(name, "a tool")));
     return responses_say(b, &text);
 }
 
@@ -149,7 +154,7 @@ static int read_unknown(struct responses_build *b, yyjson_val *item) {
     TRY(foreign_text(&text, item));
     if (!text.len)
         TRY(buf_printf(&text, "(An item of type %.64s, which this model cannot see.)",
-                       type ? type : "unknown"));
+                       text_or(type, "unknown")));
     if (call && type && strstr(type, "output"))
         return responses_add_result(b, foreign_id(b, item), call, &text);
     if (yyjson_is_str(role) && !yyjson_equals_str(role, "assistant"))
@@ -174,5 +179,7 @@ int responses_foreign(struct responses_build *b, yyjson_val *item) {
     for (size_t i = 0; i < ARRAY_SIZE(kinds) && r == 1; i++)
         if (json_has(item, "type", kinds[i].types))
             return kinds[i].read(b, item);
-    return r == 1 ? read_unknown(b, item) : r;
+    if (r != 1)
+        return r;
+    return read_unknown(b, item);
 }

@@ -17,6 +17,8 @@
 #include "api/responses/build.h"
 #include "api/responses/conversation.h"
 #include "base/json_read.h"
+#include "base/result.h"
+#include "base/text.h"
 #include "base/try.h"
 
 #define ID_MAX 256u
@@ -93,7 +95,9 @@ struct fields {
 };
 
 int responses_refuse(const struct responses_build *b, const char *param, const char *must) {
-    return b->failed ? -ENOMEM : json_refuse(b->err, param, must);
+    if (b->failed)
+        return -ENOMEM;
+    return json_refuse(b->err, param, must);
 }
 
 static int responses_unsupported(const struct responses_build *b, const char *param) {
@@ -168,7 +172,9 @@ static bool is_short(yyjson_val *v) {
 
 /* Returns the id of {"id": ..}, or @v itself. */
 static yyjson_val *responses_input_id(yyjson_val *v) {
-    return yyjson_is_obj(v) ? yyjson_obj_get(v, "id") : v;
+    if (!yyjson_is_obj(v))
+        return v;
+    return yyjson_obj_get(v, "id");
 }
 
 bool responses_is_metadata(yyjson_val *v) {
@@ -183,7 +189,9 @@ bool responses_is_metadata(yyjson_val *v) {
 
 static int check_type(const struct responses_build *b, const struct fields *f, enum field at,
                       bool ok, const char *must) {
-    return !f->v[at] || ok ? 0 : responses_refuse(b, names[at], must);
+    if (f->v[at] && !ok)
+        return responses_refuse(b, names[at], must);
+    return 0;
 }
 
 /* Checks the types of the values that this file reads. */
@@ -393,7 +401,9 @@ static int responses_put_items(struct responses_build *b, yyjson_val *items) {
         TRY(put_string_input(b, items));
     else
         TRY(responses_items(b, items, keep));
-    return keep ? buf_add_char(&b->rs->kept.input, ']') : 0;
+    if (!keep)
+        return 0;
+    return buf_add_char(&b->rs->kept.input, ']');
 }
 
 static int responses_put_messages(struct responses_build *b, const struct fields *f,
@@ -493,7 +503,7 @@ static int put_echo(struct responses *rs, const struct fields *f, const struct g
     if (j.error < 0)
         return j.error;
     rs->kept.echo = blob_new(&text);
-    return rs->kept.echo ? 0 : -ENOMEM;
+    return enomem_unless(rs->kept.echo);
 }
 
 /* ---- all ---- */
@@ -506,7 +516,7 @@ static int check_message(const struct responses_build *b, yyjson_val *root,
 
     if (!json_has(root, "type", "response.create"))
         return err_set_code(b->err, 400, "unknown_event_type", "type",
-                            "type must be \"response.create\", not \"%.50s\".", name ? name : "");
+                            "type must be \"response.create\", not \"%.50s\".", text_or(name, ""));
     if (yyjson_obj_get(root, "stream_id"))
         return err_set_code(b->err, 400, "unsupported_parameter", "stream_id",
                             "stream_id is not supported: the responses of a connection follow each "
@@ -612,7 +622,9 @@ static int check_items(struct responses *rs, yyjson_val *items, const char *fiel
     responses_tools(&b, NULL);
     TRY(read_past(&b, field));
     TRY(responses_put_items(&b, items));
-    return b.failed ? -ENOMEM : 0;
+    if (b.failed)
+        return -ENOMEM;
+    return 0;
 }
 
 int responses_read_items(struct responses *rs, yyjson_val *items, const char *field,

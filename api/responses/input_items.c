@@ -108,7 +108,9 @@ static size_t find_after(const struct conversation *c, const char *id, bool desc
     }
     if (found == SIZE_MAX)
         return 0;
-    return descending ? c->n - found : found + 1;
+    if (descending)
+        return c->n - found;
+    return found + 1;
 }
 
 /* Returns the item at @at, counted from the side that is listed first. */
@@ -128,7 +130,9 @@ static int input_items_copy(struct buf *out, const struct segment *s, const stru
     CLEANUP(buf_deinit) struct buf scratch = {.max = UINT32_MAX};
     const char *text = stored_item(&s->s->parts, s->output, e, &scratch);
 
-    return text ? buf_add(out, text, e->len - 1) : -ENOMEM;
+    if (!text)
+        return -ENOMEM;
+    return buf_add(out, text, e->len - 1);
 }
 
 /* Writes an item with its id. */
@@ -208,7 +212,9 @@ int items_put_one(const struct stored *s, const struct items_query *q, struct bu
 
     TRY(input_items_collect(s, &c));
     size_t behind = find_after(&c, q->after, false);
-    return behind ? put_item(out, &c, input_items_place(&c, behind - 1, false)) : -ENOENT;
+    if (!behind)
+        return -ENOENT;
+    return put_item(out, &c, input_items_place(&c, behind - 1, false));
 }
 
 /* Copies one item, which gets the id that it is listed under. */

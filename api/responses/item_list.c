@@ -39,7 +39,9 @@ const struct item_entry *item_list_get(const struct item_list *l, size_t i) {
 
 const char *item_list_id(const struct item_list *l, const struct item_entry *e) {
     assert(e->id == ITEM_NO_ID || e->id < l->ids.len);
-    return e->id == ITEM_NO_ID ? NULL : l->ids.data + e->id;
+    if (e->id == ITEM_NO_ID)
+        return NULL;
+    return l->ids.data + e->id;
 }
 
 size_t item_list_bytes(const struct item_list *l) {

@@ -59,7 +59,9 @@ static int items_part_text(const struct responses_build *b, const char *field, s
     if (json_is(type, "input_text output_text text summary_text reasoning_text refusal")) {
         *text = yyjson_obj_get(part, key);
         snprintf(place, sizeof(place), ".%s[%zu].%s", field, at, key);
-        return yyjson_is_str(*text) ? 0 : items_refuse(b, place, "must be a string");
+        if (!yyjson_is_str(*text))
+            return items_refuse(b, place, "must be a string");
+        return 0;
     }
     snprintf(place, sizeof(place), ".%s[%zu]%s", field, at, yyjson_is_obj(part) ? ".type" : "");
     if (output && yyjson_is_str(type)) {
@@ -165,9 +167,9 @@ static int need_name(const struct responses_build *b, yyjson_val *item, const ch
 
     snprintf(place, sizeof(place), ".%s", field);
     *out = yyjson_obj_get(item, field);
-    return json_is_name(*out, SIZE_MAX)
-               ? 0
-               : items_refuse(b, place, "must be a string of at least one byte, without NUL");
+    if (!json_is_name(*out, SIZE_MAX))
+        return items_refuse(b, place, "must be a string of at least one byte, without NUL");
+    return 0;
 }
 
 /* Reads the name of a call's tool, with that of its namespace if it has one. Returns 0, or a 400
@@ -176,9 +178,9 @@ static int need_tool(const struct responses_build *b, yyjson_val *item, yyjson_v
     yyjson_val *space = yyjson_obj_get(item, "namespace");
 
     TRY(need_name(b, item, "name", name));
-    return yyjson_is_str(space) && !json_cstr(space)
-               ? items_refuse(b, ".namespace", "must not contain NUL")
-               : 0;
+    if (yyjson_is_str(space) && !json_cstr(space))
+        return items_refuse(b, ".namespace", "must not contain NUL");
+    return 0;
 }
 
 /* ---- messages ---- */
@@ -269,8 +271,11 @@ static int items_read_message(struct responses_build *b, yyjson_val *item) {
     TRY(items_add_content(b, item, "content", says, &all));
     if (assistant)
         return responses_say(b, &all.text);
-    if (system && !b->begun)
-        return all.text.len ? responses_instructions(b, all.text.data, all.text.len) : 0;
+    if (system && !b->begun) {
+        if (!all.text.len)
+            return 0;
+        return responses_instructions(b, all.text.data, all.text.len);
+    }
     if (!system && !user)
         return items_refuse(b, ".role", "must be user, assistant, system or developer");
     return add_said(b, system ? "system" : "user", content_finish(&all, b->doc));
@@ -310,8 +315,9 @@ static int read_reasoning(struct responses_build *b, yyjson_val *item) {
 static int remember_call(struct responses_build *b, const char *id, const char *name) {
     int r = call_table_add(&b->calls, id, name);
 
-    return r == -ENOSPC ? items_refuse(b, "", "exceeds the number of calls that a request may have")
-                        : r;
+    if (r == -ENOSPC)
+        return items_refuse(b, "", "exceeds the number of calls that a request may have");
+    return r;
 }
 
 int responses_add_call(struct responses_build *b, const char *id, const char *name,
@@ -332,7 +338,9 @@ static int items_add_call(struct responses_build *b, yyjson_val *id, const char 
                           yyjson_mut_val *args) {
     const char *kept = arena_strndup(&b->rs->arena, json_text(id), json_len(id));
 
-    return kept && name ? responses_add_call(b, kept, name, args) : -ENOMEM;
+    if (!kept || !name)
+        return -ENOMEM;
+    return responses_add_call(b, kept, name, args);
 }
 
 static int items_read_call(struct responses_build *b, yyjson_val *item) {
@@ -378,8 +386,9 @@ static int items_add_output(struct responses_build *b, yyjson_val *item, struct 
 
     if (native && yyjson_obj_get(first, "outcome")) {
         int r = responses_native_output(output, &out->text);
-        return r == -EINVAL ? items_refuse(b, ".output", "must have strings as stdout and stderr")
-                            : r;
+        if (r == -EINVAL)
+            return items_refuse(b, ".output", "must have strings as stdout and stderr");
+        return r;
     }
     if (native && json_is_empty(output) && yyjson_is_str(status))
         return json_add_text(&out->text, status);
@@ -413,7 +422,9 @@ static int items_put_output(struct responses_build *b, yyjson_val *id, yyjson_mu
     if (!name)
         return items_refuse(b, ".call_id", "must be the id of an earlier call");
     const char *kept = arena_strndup(&b->rs->arena, json_text(id), json_len(id));
-    return kept ? items_add_result(b, kept, name, content) : -ENOMEM;
+    if (!kept)
+        return -ENOMEM;
+    return items_add_result(b, kept, name, content);
 }
 
 static int read_output(struct responses_build *b, yyjson_val *item) {
@@ -438,7 +449,9 @@ static bool is_hosted(yyjson_val *item) {
 }
 
 static int read_search_call(struct responses_build *b, yyjson_val *item) {
-    return is_hosted(item) ? 0 : read_native_call(b, item);
+    if (is_hosted(item))
+        return 0;
+    return read_native_call(b, item);
 }
 
 static int read_search_output(struct responses_build *b, yyjson_val *item) {
@@ -557,7 +570,9 @@ static char *write_listed(yyjson_val *item, bool message, size_t *len) {
         split_content(doc, out, content, json_has(item, "role", "assistant"));
     if (lacks)
         yyjson_mut_obj_add_str(doc, out, "status", "completed");
-    return failed ? NULL : yyjson_mut_val_write(out, 0, len);
+    if (failed)
+        return NULL;
+    return yyjson_mut_val_write(out, 0, len);
 }
 
 /* Writes @item behind the items that are kept of this request, and lists it. */
@@ -586,7 +601,9 @@ int responses_ask_for(struct responses_build *b, size_t n, const char *param) {
         return err_set_code(b->err, 400, "invalid_value", param,
                             "%s: the request refers to more than %zu bytes of stored items.", param,
                             max);
-    return b->quick && b->n_asked > QUICK_MAX ? -EAGAIN : 0;
+    if (b->quick && b->n_asked > QUICK_MAX)
+        return -EAGAIN;
+    return 0;
 }
 
 /* Returns item @id of the output of @s, whose id ends with its number, or NULL if there is no such
@@ -596,7 +613,9 @@ static const struct item_entry *items_find(const struct stored *s, const char *i
     size_t i = strtoul(strrchr(id, '_') + 1, NULL, 10);
     const struct item_entry *e = i < item_list_n(l) ? item_list_get(l, i) : NULL;
 
-    return e && strcmp(item_list_id(l, e), id) == 0 ? e : NULL;
+    if (!e || strcmp(item_list_id(l, e), id) != 0)
+        return NULL;
+    return e;
 }
 
 /* Follows {"type":"item_reference","id":..} to an item of the output of a response that is kept.
@@ -649,7 +668,9 @@ static int items_read_one(struct responses_build *b, yyjson_val *item, bool keep
     if (is_reference(item))
         TRY(items_follow(b, item, &doc, &item));
     TRY(items_read(b, item));
-    return keep ? store_item(b, item) : 0;
+    if (!keep)
+        return 0;
+    return store_item(b, item);
 }
 
 int responses_items(struct responses_build *b, yyjson_val *items, bool keep) {

@@ -31,7 +31,9 @@ void logprobs_deinit(struct logprobs *l) {
 }
 
 static size_t logprobs_begin(const struct gen *g, uint32_t i) {
-    return i ? g->text_end[i - 1] : 0;
+    if (!i)
+        return 0;
+    return g->text_end[i - 1];
 }
 
 int logprobs_seal(struct logprobs *l) {

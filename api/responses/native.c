@@ -6,6 +6,7 @@
 
 #include "api/http/json.h"
 #include "base/json_read.h"
+#include "base/text.h"
 #include "base/try.h"
 
 #define STRINGS "{type:'array', items:{type:'string'}, minItems:1}"
@@ -72,7 +73,7 @@ static void put_patch(struct json *j, yyjson_val *args) {
 static void put_search(struct json *j, yyjson_val *args) {
     CLEANUP(freep) char *text = yyjson_is_obj(args) ? yyjson_val_write(args, 0, NULL) : NULL;
 
-    json_raw(j, text ? text : "{}", text ? strlen(text) : strlen("{}"));
+    json_raw(j, text_or(text, "{}"), text ? strlen(text) : strlen("{}"));
 }
 
 static const struct responses_native natives[] = {
@@ -155,7 +156,9 @@ yyjson_mut_val *responses_native_args(yyjson_mut_doc *doc, const struct response
 
 /* Ends the last line of @text. */
 static int native_end_line(struct buf *text) {
-    return text->len && text->data[text->len - 1] != '\n' ? buf_add_char(text, '\n') : 0;
+    if (!text->len || text->data[text->len - 1] == '\n')
+        return 0;
+    return buf_add_char(text, '\n');
 }
 
 static int native_add_line(struct buf *text, yyjson_val *s) {

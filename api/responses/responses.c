@@ -119,8 +119,9 @@ static const struct responses_tool *responses_called_tool(const struct writer *w
                                                           const struct output_run *run) {
     const struct output_parser *s = gen_of(w)->output;
 
-    return run->kind == OUTPUT_CALL ? responses_find_tool(responses_of(w), s->calls[run->call].name)
-                                    : NULL;
+    if (run->kind != OUTPUT_CALL)
+        return NULL;
+    return responses_find_tool(responses_of(w), s->calls[run->call].name);
 }
 
 bool responses_is_custom(const struct writer *w, const struct output_run *run) {
@@ -132,7 +133,9 @@ bool responses_is_custom(const struct writer *w, const struct output_run *run) {
 const char *responses_call_name(const struct writer *w, const struct output_run *run) {
     const struct responses_tool *t = responses_called_tool(w, run);
 
-    return t && t->ns ? t->own : gen_of(w)->output->calls[run->call].name;
+    if (t && t->ns)
+        return t->own;
+    return gen_of(w)->output->calls[run->call].name;
 }
 
 bool responses_is_native(const struct writer *w, const struct output_run *run) {
@@ -249,9 +252,14 @@ static const char *responses_item_status(const struct writer *w, uint32_t run, b
 
     if (!finished)
         return "in_progress";
-    if (r->kind == OUTPUT_CALL)
-        return g->output->calls[r->call].complete ? "completed" : "incomplete";
-    return !responses_is_whole(g) && run + 1 == g->output->n_runs ? "incomplete" : "completed";
+    if (r->kind == OUTPUT_CALL) {
+        if (g->output->calls[r->call].complete)
+            return "completed";
+        return "incomplete";
+    }
+    if (!responses_is_whole(g) && run + 1 == g->output->n_runs)
+        return "incomplete";
+    return "completed";
 }
 
 void responses_put_item(struct json *j, const struct writer *w, uint32_t run, uint32_t i,
@@ -404,9 +412,14 @@ static const char *status_word(const struct writer *w, enum responses_status sta
         return "queued";
     if (status == RESPONSES_IN_PROGRESS)
         return "in_progress";
-    if (status == RESPONSES_FAILED)
-        return responses_of(w)->cancelled ? "cancelled" : "failed";
-    return was_cut(gen_of(w)) ? "incomplete" : "completed";
+    if (status == RESPONSES_FAILED) {
+        if (responses_of(w)->cancelled)
+            return "cancelled";
+        return "failed";
+    }
+    if (was_cut(gen_of(w)))
+        return "incomplete";
+    return "completed";
 }
 
 void responses_put(struct json *j, const struct writer *w, enum responses_status status,

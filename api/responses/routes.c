@@ -28,8 +28,9 @@ static bool names_response(const struct exchange *x) {
 }
 
 struct stored *responses_named(struct exchange *x) {
-    return names_response(x) ? store_get(env_of(x)->store, x->tenant, x->arg, strlen(x->arg))
-                             : NULL;
+    if (!names_response(x))
+        return NULL;
+    return store_get(env_of(x)->store, x->tenant, x->arg, strlen(x->arg));
 }
 
 void responses_not_found(struct exchange *x) {
@@ -46,7 +47,9 @@ static struct responses *responses_find_live(struct exchange *x) {
 
     bool on_pool = rs && (rs->writer->job.running || rs->writer->writing);
 
-    return rs && !on_pool && rs->store ? rs : NULL;
+    if (!rs || on_pool || !rs->store)
+        return NULL;
+    return rs;
 }
 
 /* Answers with the whole of @s, which is taken over. */

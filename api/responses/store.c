@@ -63,7 +63,9 @@ const char *stored_item(const struct stored_parts *p, bool output, const struct 
     if (part.len >= e->len)
         return part.blob->text.data + part.from;
     buf_clear(scratch);
-    return spliced_read(&p->head, e->at, e->len, scratch) < 0 ? NULL : scratch->data;
+    if (spliced_read(&p->head, e->at, e->len, scratch) < 0)
+        return NULL;
+    return scratch->data;
 }
 
 /* Shrinks a buffer that grew by halves to its contents, so that the counted bytes are those in
@@ -174,7 +176,9 @@ static void drop_locked(struct stored *r) {
 }
 
 static struct stored *store_first(const struct store_tenant *t) {
-    return list_empty(&t->kept) ? NULL : LIST_ENTRY(t->kept.next, struct stored, link);
+    if (list_empty(&t->kept))
+        return NULL;
+    return LIST_ENTRY(t->kept.next, struct stored, link);
 }
 
 static bool is_old(const struct stored *r) {
@@ -232,7 +236,9 @@ static struct store_tenant *victim_locked(struct store *s, struct store_tenant *
     }
     if (!store_first(most))
         most = own;
-    return store_first(most) ? most : NULL;
+    if (!store_first(most))
+        return NULL;
+    return most;
 }
 
 /* Makes room for one more of @bytes. Returns false if there is none: responses that are held
@@ -552,7 +558,9 @@ int store_replace(struct stored *old, struct stored *parent, struct stored_parts
     pthread_mutex_unlock(&s->lock);
     if (!kept)
         free_new(r);
-    return kept ? 0 : -ENOENT;
+    if (!kept)
+        return -ENOENT;
+    return 0;
 }
 
 void store_insert_row(struct store *s, struct stored_row *row, uint32_t tenant, int64_t used_ns) {

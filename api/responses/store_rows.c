@@ -16,7 +16,9 @@
 #include "api/responses/store_private.h"
 #include "api/state/db.h"
 #include "base/json_value.h"
+#include "base/result.h"
 #include "base/sha256.h"
+#include "base/text.h"
 #include "base/try.h"
 
 #define FLAG_MESSAGE 1u
@@ -49,7 +51,7 @@ static struct db_value number_value(int64_t n) {
 }
 
 static struct db_value stored_text_value(const char *text, size_t len) {
-    return (struct db_value){.text = text ? text : "", .len = len};
+    return (struct db_value){.text = text_or(text, ""), .len = len};
 }
 
 static struct db_value blob_value(const struct blob *b) {
@@ -95,7 +97,9 @@ static int write_index(struct buf *out, const struct item_list *l) {
 static int write_events(struct buf *out, const struct stored_parts *p) {
     struct json j = {.out = out};
 
-    return event_log_save(p->log, p->echo, &j) ? j.error : 0;
+    if (!event_log_save(p->log, p->echo, &j))
+        return 0;
+    return j.error;
 }
 
 /* Returns the text of @r in one part, which is @whole if it has several. Returns 0 or -errno. */
@@ -274,10 +278,10 @@ static int read_blob(struct db_rows *rows, uint32_t column, struct blob **out) {
     const char *text = db_text(rows, column, &len);
 
     if (!text || len == 0)
-        return text ? 0 : -ENOMEM;
+        return enomem_unless(text);
     TRY(buf_add(&b, text, len));
     *out = blob_new(&b);
-    return *out ? 0 : -ENOMEM;
+    return enomem_unless(*out);
 }
 
 /* Returns 0 if the texts are what a response has: an object in two parts, which items without a
@@ -294,7 +298,9 @@ static int check_texts(const struct stored_parts *p, bool named) {
     if (p->input.len == 0)
         return 0;
     CLEANUP(json_doc_freep) yyjson_doc *input = yyjson_read(p->input.data, p->input.len, 0);
-    return yyjson_is_arr(yyjson_doc_get_root(input)) ? 0 : -EINVAL;
+    if (!yyjson_is_arr(yyjson_doc_get_root(input)))
+        return -EINVAL;
+    return 0;
 }
 
 /* Finds the events, behind the checksum. Returns 0, or -EBADMSG if the checksum is wrong. */
@@ -320,7 +326,9 @@ static int read_events(struct db_rows *rows, const char **out, size_t *len) {
     *len -= CHECKSUM_LEN;
     v[N_CONSTANT - 1] = stored_text_value(*out, *len);
     checksum_row(v, checksum);
-    return memcmp(checksum, text, CHECKSUM_LEN) == 0 ? 0 : -EBADMSG;
+    if (memcmp(checksum, text, CHECKSUM_LEN) != 0)
+        return -EBADMSG;
+    return 0;
 }
 
 static int read_parts(struct db_rows *rows, struct stored_parts *p, bool named) {
@@ -368,7 +376,9 @@ static enum row_listed read_listed(struct db_rows *rows, uint32_t column) {
 
     if (n == ROW_PROMISED)
         return ROW_PROMISED;
-    return n == ROW_HIDDEN ? ROW_HIDDEN : ROW_LISTED;
+    if (n == ROW_HIDDEN)
+        return ROW_HIDDEN;
+    return ROW_LISTED;
 }
 
 /* Adds the row to @out, unless it is invalid, and counts it in *@n_bad if it is damaged. Returns
@@ -392,7 +402,9 @@ static int64_t stored_read_row(struct db_rows *rows, struct list *out, uint32_t 
     if (r < 0) {
         *n_bad += r == -EBADMSG;
         stored_row_free(row);
-        return r == -ENOMEM ? r : 0;
+        if (r == -ENOMEM)
+            return r;
+        return 0;
     }
     list_push_back(out, &row->link);
     return (int64_t)(spliced_bytes(&row->parts.head) + blob_bytes(row->parts.echo) +

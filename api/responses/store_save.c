@@ -151,7 +151,9 @@ static void turn_pins_locked(struct store_save *save) {
 static enum row_listed listed_now(const struct stored *r) {
     if (r->promised)
         return ROW_PROMISED;
-    return list_empty(&r->link) ? ROW_HIDDEN : ROW_LISTED;
+    if (list_empty(&r->link))
+        return ROW_HIDDEN;
+    return ROW_LISTED;
 }
 
 /* Takes the first part of the queue, and notes what is to be written of it. */

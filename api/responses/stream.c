@@ -25,6 +25,7 @@
 #include "api/openai/openai.h"
 #include "api/responses/background.h"
 #include "api/responses/responses.h"
+#include "base/text.h"
 #include "base/try.h"
 
 struct stream_event { /* the event that is being written */
@@ -169,11 +170,16 @@ static const struct words *stream_words(const struct writer *w, const struct out
         return &native;
     if (!run || run->kind == OUTPUT_CONTENT)
         return &message;
-    if (run->kind == OUTPUT_REASONING)
-        return responses_of(w)->summary ? &summary : &reasoning;
+    if (run->kind == OUTPUT_REASONING) {
+        if (responses_of(w)->summary)
+            return &summary;
+        return &reasoning;
+    }
     if (responses_is_native(w, run))
         return &native;
-    return responses_is_custom(w, run) ? &custom : &call;
+    if (responses_is_custom(w, run))
+        return &custom;
+    return &call;
 }
 
 /* ---- items ---- */
@@ -327,7 +333,7 @@ static void finish_text(struct writer *w, const struct item *it) {
     if (it->run && responses_is_custom(w, it->run)) {
         if (custom_whole(text, len, &custom) < 0)
             break_off(w);
-        text = custom.data ? custom.data : "";
+        text = text_or(custom.data, "");
         len = custom.len;
         send_custom(w, it, text, len);
     }

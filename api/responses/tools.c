@@ -25,6 +25,7 @@
 #include "api/generation/tool_text.h"
 #include "api/responses/build.h"
 #include "base/json_read.h"
+#include "base/result.h"
 #include "base/try.h"
 
 #define ITEM_TOOLS_MAX 4096u /* limit of tools in items: each is searched for among all */
@@ -123,7 +124,7 @@ static int make_tool(struct responses_build *b, yyjson_val *tool, yyjson_val *ns
         t->ns = arena_strndup(&b->rs->arena, json_text(ns), json_len(ns));
         t->own = arena_strndup(&b->rs->arena, json_text(name), json_len(name));
     }
-    return t->name && (!ns || (t->ns && t->own)) ? 0 : -ENOMEM;
+    return enomem_unless(t->name && (!ns || (t->ns && t->own)));
 }
 
 /* Adds one function or custom tool. @place: "tools[i]". */
@@ -143,7 +144,9 @@ static int responses_add_function(struct responses_build *b, yyjson_val *tool, y
     yyjson_mut_arr_append(b->tools, o);
     TRY(remember_tool(b, &t));
     TRY(put_members(b, tool, t.custom, place, f));
-    return b->found ? responses_describe(b, o, f) : 0;
+    if (!b->found)
+        return 0;
+    return responses_describe(b, o, f);
 }
 
 /* Adds a native tool. The description and parameters of its client, if there are any, replace those

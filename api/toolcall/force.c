@@ -14,6 +14,7 @@
 
 #include "api/toolcall/parser.h"
 #include "base/json_read.h"
+#include "base/text.h"
 #include "base/try.h"
 
 void force_point(struct force *f, const char *keyword, const char *name) {
@@ -22,7 +23,7 @@ void force_point(struct force *f, const char *keyword, const char *name) {
     if (!f->place)
         return;
     n = (size_t)snprintf(f->place, GRAMMAR_PLACE_MAX, "%s%s%s", keyword ? "/" : "",
-                         or_empty(keyword), name ? "/" : "");
+                         text_or(keyword, ""), name ? "/" : "");
     for (; name && *name && n + 3 < GRAMMAR_PLACE_MAX; name++) {
         char c = *name;
 
@@ -45,7 +46,8 @@ int force_refuse(struct force *f, const char *what, ...) {
     return err_set_code(f->err, 400, "grammar_unsupported", f->tool->param,
                         "%s%s%.48s: %s is not supported by the format of this model's tool calls; "
                         "change the schema, or send the tool without \"strict\"",
-                        f->tool->param, f->prop ? ": #/properties/" : "", or_empty(f->prop), text);
+                        f->tool->param, f->prop ? ": #/properties/" : "", text_or(f->prop, ""),
+                        text);
 }
 
 /* ---- pieces of a shape ---- */
@@ -81,7 +83,7 @@ static yyjson_mut_val *place_node(struct force *f, enum place p, yyjson_mut_val 
 }
 
 void force_piece(struct force *f, yyjson_mut_val *list, const char *piece, yyjson_mut_val *type) {
-    for (const char *c = or_empty(piece); *c;) {
+    for (const char *c = text_or(piece, ""); *c;) {
         enum place p = place_at(c);
         size_t n = p < PLACES ? strlen(places[p]) : 0;
 
@@ -272,8 +274,11 @@ static int force_put_tools(struct force *f, const struct toolcall_force *o, yyjs
 const char *toolcall_after(const struct toolcall_format *f, size_t i) {
     const char *begin = f->shape.section_begin ? f->shape.section_begin : f->shape.call_begin;
 
-    if (f->force_after[0])
-        return i < ARRAY_SIZE(f->force_after) ? f->force_after[i] : NULL;
+    if (f->force_after[0]) {
+        if (i >= ARRAY_SIZE(f->force_after))
+            return NULL;
+        return f->force_after[i];
+    }
     for (size_t k = 0; i == 0 && k < ARRAY_SIZE(f->triggers) && f->triggers[k]; k++)
         if (begin && strstr(begin, f->triggers[k]))
             return f->triggers[k];
@@ -302,7 +307,9 @@ static const char *rest_of(const struct toolcall_format *f, const char *piece) {
     const char *trigger = toolcall_after(f, 0);
     const char *at = trigger && piece ? strstr(piece, trigger) : NULL;
 
-    return at ? at + strlen(trigger) : piece;
+    if (!at)
+        return piece;
+    return at + strlen(trigger);
 }
 
 /* Adds one call, with @begin before its name. */

@@ -33,11 +33,6 @@ unsigned value_schema_types(yyjson_val *root, yyjson_val *schema);
 /* Returns true if the schema restricts a string beyond its type. */
 bool value_has_text_rules(yyjson_val *root, yyjson_val *schema);
 
-/* Returns @s, or "" if it is NULL. */
-static inline const char *or_empty(const char *s) {
-    return s ? s : "";
-}
-
 /* Names the place that the next refusal is about: /@keyword/@name; NULL: left out. */
 void force_point(struct force *f, const char *keyword, const char *name);
 /* Sets the error "WHAT is not supported", with its place and a remedy. Returns -EINVAL. */

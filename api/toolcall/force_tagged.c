@@ -11,6 +11,7 @@
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
 #include "base/json_read.h"
+#include "base/text.h"
 #include "base/try.h"
 
 #define KEY_NEVER                                                                                  \
@@ -218,7 +219,7 @@ static int check_object(struct force *f, yyjson_val *schema) {
             continue;
         force_point(f, "required", NULL);
         return force_refuse(f, "the required property \"%.40s\" without a schema",
-                            or_empty(json_cstr(item)));
+                            text_or(json_cstr(item), ""));
     }
     return 0;
 }
@@ -269,7 +270,7 @@ int force_tagged(struct force *f, yyjson_mut_val **out) {
     JSON_MEMBERS(key, prop, yyjson_obj_get(schema, "properties")) {
         const char *name = json_cstr(key);
 
-        f->prop = or_empty(name);
+        f->prop = text_or(name, "");
         force_point(f, "properties", f->prop);
         if (!tagged_is_plain(name))
             return force_refuse(f,

@@ -38,7 +38,9 @@ static const struct toolcall_reasoning reasonings[] = {
 };
 
 const struct toolcall_format *toolcall_at(size_t i) {
-    return i < ARRAY_SIZE(formats) ? formats[i] : NULL;
+    if (i >= ARRAY_SIZE(formats))
+        return NULL;
+    return formats[i];
 }
 
 static bool formats_contains(const char *text, size_t len, const char *part, size_t part_len) {
@@ -97,7 +99,9 @@ const struct toolcall_reasoning *toolcall_find_reasoning(const char *name) {
 }
 
 const struct toolcall_reasoning *toolcall_reasoning_at(size_t i) {
-    return i < ARRAY_SIZE(reasonings) ? &reasonings[i] : NULL;
+    if (i >= ARRAY_SIZE(reasonings))
+        return NULL;
+    return &reasonings[i];
 }
 
 /* Returns true if @prompt ends with @marker, but for white space behind it. */

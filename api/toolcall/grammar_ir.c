@@ -95,5 +95,7 @@ yyjson_mut_val *ir_value(struct nodes *n, yyjson_val *v) {
     /* yyjson stores the values below a value between it and its neighbour. */
     size_t size = yyjson_is_ctn(v) ? (size_t)(json_next(v) - v) : 1;
 
-    return spend(n, size) ? yyjson_val_mut_copy(n->doc, v) : NULL;
+    if (!spend(n, size))
+        return NULL;
+    return yyjson_val_mut_copy(n->doc, v);
 }

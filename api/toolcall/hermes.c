@@ -10,6 +10,7 @@
 #include "api/http/json.h"
 #include "api/toolcall/parser.h"
 #include "base/json_read.h"
+#include "base/text.h"
 #include "base/try.h"
 
 enum { OPENED = TC_FIRST, OBJECT, CLOSE, RESPONSE };
@@ -105,7 +106,7 @@ int toolcall_write_call(struct buf *out, const char *name, const char *args, siz
 }
 
 int toolcall_write_result(struct buf *out, const char *name, const char *result, size_t len) {
-    TRY(buf_printf(out, "<tool_response>\n%s%s", name ? name : "", name ? ": " : ""));
+    TRY(buf_printf(out, "<tool_response>\n%s%s", text_or(name, ""), name ? ": " : ""));
     TRY(buf_add(out, result, len));
     return buf_add_str(out, "\n</tool_response>\n");
 }

@@ -61,11 +61,15 @@ static int object_decode(struct toolcall_parser *p, char *out, size_t max) {
     yyjson_doc_free(doc);
     if (r == -ENOMEM)
         return r;
-    return fits ? TC_MOVED : TC_BROKEN;
+    if (!fits)
+        return TC_BROKEN;
+    return TC_MOVED;
 }
 
 static int decode_name(struct toolcall_parser *p) {
-    return p->call.has_name ? TC_BROKEN : object_decode(p, p->call.name, TOOLCALL_NAME_MAX);
+    if (p->call.has_name)
+        return TC_BROKEN;
+    return object_decode(p, p->call.name, TOOLCALL_NAME_MAX);
 }
 
 static int object_begin(struct toolcall_parser *p, uint8_t step) {
@@ -111,7 +115,9 @@ static int scan_more(struct toolcall_parser *p, size_t max, struct buf *out, boo
     if (r == SCAN_BAD)
         return TC_BROKEN;
     /* A feed that the limit cut is no error yet: the next step finds the value too long. */
-    return *done || used < there ? TC_MOVED : TC_MORE;
+    if (*done || used < there)
+        return TC_MOVED;
+    return TC_MORE;
 }
 
 static int object_end_key(struct toolcall_parser *p, const struct tc_state *s) {
@@ -181,7 +187,9 @@ static int end_args_string(struct toolcall_parser *p) {
         buf_clear(&p->out);
     events_out(p);
     p->object.step = WANT_NEXT;
-    return r == SCAN_DONE ? TC_MOVED : TC_BROKEN;
+    if (r != SCAN_DONE)
+        return TC_BROKEN;
+    return TC_MOVED;
 }
 
 static int value_start(struct toolcall_parser *p, char c) {
@@ -197,7 +205,9 @@ static int value_start(struct toolcall_parser *p, char c) {
         o->step = WANT_KEY;
         return TC_MOVED;
     case KEY_NAME:
-        return c == '"' ? object_begin(p, IN_STRING) : TC_BROKEN;
+        if (c != '"')
+            return TC_BROKEN;
+        return object_begin(p, IN_STRING);
     case KEY_ID:
         return object_begin(p, c == '"' ? IN_STRING : IN_OTHER);
     case KEY_ARGS:
@@ -208,7 +218,9 @@ static int value_start(struct toolcall_parser *p, char c) {
             return object_begin(p, IN_ARGS);
         if (c == '"')
             return object_begin(p, IN_ARGS_STRING);
-        return c == 'n' ? object_begin(p, IN_OTHER) : TC_BROKEN;
+        if (c != 'n')
+            return TC_BROKEN;
+        return object_begin(p, IN_OTHER);
     default:
         return object_begin(p, IN_OTHER);
     }
@@ -327,7 +339,10 @@ int object_step(struct toolcall_parser *p, const struct tc_state *s) {
 
     while (n < len && strchr(" \n\t\r", at[n]) && at[n])
         n++;
-    if (n)
-        return parser_consume(p, n) ? TC_MOVED : TC_BROKEN;
+    if (n) {
+        if (!parser_consume(p, n))
+            return TC_BROKEN;
+        return TC_MOVED;
+    }
     return punctuation(p, s, *at);
 }

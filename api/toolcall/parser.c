@@ -10,7 +10,9 @@
 static const struct tc_state text_only[TC_FIRST] = {{0}};
 
 static const struct tc_state *parser_states(const struct toolcall_parser *p) {
-    return p->opts.format ? p->opts.format->states : text_only;
+    if (!p->opts.format)
+        return text_only;
+    return p->opts.format->states;
 }
 
 /* Sets what ends the last call of a message in formats with tags. */

@@ -40,7 +40,9 @@ void scan_begin(struct scan *s, enum scan_mode mode) {
 }
 
 static int scan_put(struct buf *out, const char *data, size_t len) {
-    return out ? buf_add(out, data, len) : 0;
+    if (!out)
+        return 0;
+    return buf_add(out, data, len);
 }
 
 static int put_char(struct buf *out, char c) {
@@ -94,7 +96,9 @@ static int finish_value(struct scan *s) {
         return SCAN_MORE;
     }
     s->state = s->depth ? WANT_NEXT : AT_END;
-    return s->depth ? SCAN_MORE : SCAN_DONE;
+    if (s->depth)
+        return SCAN_MORE;
+    return SCAN_DONE;
 }
 
 /* Writes the comma that is due. A comma is written only with the value behind it, so that one
@@ -119,7 +123,9 @@ static int open_bracket(struct scan *s, char c, struct buf *out) {
 }
 
 static char scan_bracket(const struct scan *s) {
-    return in_object(s) ? '}' : ']';
+    if (in_object(s))
+        return '}';
+    return ']';
 }
 
 static int close_level(struct scan *s, struct buf *out) {
@@ -237,7 +243,9 @@ static int gemma_byte(struct scan *s, char c, struct buf *out) {
     for (size_t i = 0; i < s->n_quote; i++)
         TRY(put_byte(out, gemma_quote[i]));
     s->n_quote = c == '<';
-    return c == '<' ? 0 : put_byte(out, c);
+    if (c == '<')
+        return 0;
+    return put_byte(out, c);
 }
 
 static int string_byte(struct scan *s, char c, struct buf *out) {
@@ -309,8 +317,11 @@ static int open_gemma(struct scan *s, char c, struct buf *out) {
 }
 
 static int bare_byte(struct scan *s, char c, struct buf *out) {
-    if (c != ':')
-        return (unsigned char)c < 0x20 || strchr("{}[],", c) ? SCAN_BAD : put_byte(out, c);
+    if (c != ':') {
+        if ((unsigned char)c < 0x20 || strchr("{}[],", c))
+            return SCAN_BAD;
+        return put_byte(out, c);
+    }
     s->is_key = false;
     s->state = WANT_VALUE;
     TRY(put_char(out, '"'));
@@ -348,25 +359,38 @@ static uint8_t next_number(uint8_t state, char c) {
     case NUM_MINUS:
         if (!digit)
             return 0;
-        return c == '0' ? NUM_ZERO : NUM_INT;
+        if (c == '0')
+            return NUM_ZERO;
+        return NUM_INT;
     case NUM_ZERO:
     case NUM_INT:
-        if (digit)
-            return state == NUM_INT ? NUM_INT : 0;
+        if (digit) {
+            if (state == NUM_INT)
+                return NUM_INT;
+            return 0;
+        }
         if (c == '.')
             return NUM_POINT;
-        return c == 'e' || c == 'E' ? NUM_E : 0;
+        if (c == 'e' || c == 'E')
+            return NUM_E;
+        return 0;
     case NUM_POINT:
     case NUM_FRACTION:
         if (digit)
             return NUM_FRACTION;
-        return state == NUM_FRACTION && (c == 'e' || c == 'E') ? NUM_E : 0;
+        if (state == NUM_FRACTION && (c == 'e' || c == 'E'))
+            return NUM_E;
+        return 0;
     case NUM_E:
         if (c == '+' || c == '-')
             return NUM_SIGN;
-        return digit ? NUM_EXPONENT : 0;
+        if (digit)
+            return NUM_EXPONENT;
+        return 0;
     default:
-        return digit ? NUM_EXPONENT : 0;
+        if (digit)
+            return NUM_EXPONENT;
+        return 0;
     }
 }
 
@@ -394,7 +418,9 @@ static int scalar_byte(struct scan *s, char c, struct buf *out, bool *kept) {
         return put_char(out, c);
     }
     *kept = true;
-    return number_may_end(s->state) ? finish_value(s) : SCAN_BAD;
+    if (!number_may_end(s->state))
+        return SCAN_BAD;
+    return finish_value(s);
 }
 
 static int next_byte(struct scan *s, char c, struct buf *out) {
@@ -466,7 +492,9 @@ int scan_end(struct scan *s, struct buf *out) {
         return SCAN_BAD;
     if (s->state == IN_WORD)
         return scan_end_word(s, out);
-    return number_may_end(s->state) ? finish_value(s) : SCAN_BAD;
+    if (!number_may_end(s->state))
+        return SCAN_BAD;
+    return finish_value(s);
 }
 
 int scan_close(struct scan *s, struct buf *out) {

@@ -22,7 +22,9 @@ static enum match match_text(const struct toolcall_parser *p, const char *text, 
         return NONE;
     if (len >= n)
         return FULL;
-    return p->final ? NONE : PARTIAL;
+    if (p->final)
+        return NONE;
+    return PARTIAL;
 }
 
 /* Matches the text behind a closing literal: white space, then one of @follow, or the end of the
@@ -34,8 +36,11 @@ static enum match match_follow(const struct toolcall_parser *p, const char *cons
 
     while (n < len && n < TC_SPACE_MAX && states_is_space(at[n]))
         n++;
-    if (n == len)
-        return p->final ? FULL : PARTIAL;
+    if (n == len) {
+        if (p->final)
+            return FULL;
+        return PARTIAL;
+    }
     for (; *follow && best != FULL; follow++)
         best = MAX(best, match_text(p, *follow, at + n, len - n));
     return best;
@@ -113,12 +118,17 @@ static enum match match_late(struct toolcall_parser *p, struct ahead *a, const c
     bool fits = !p->opts.unbroken && !a->lines.begun && !a->lines.fence &&
                 (p->opts.mark == MARK_TEXT || (p->opts.mark == MARK_TOKEN && token));
 
-    if (fits && m == FULL && len - i == n)
-        return p->final ? FULL : PARTIAL;
+    if (fits && m == FULL && len - i == n) {
+        if (p->final)
+            return FULL;
+        return PARTIAL;
+    }
     if (fits && (m == PARTIAL || at[i + n] != ' '))
         return m;
     p->mentioned |= m == FULL;
-    return m == PARTIAL ? PARTIAL : NONE; /* it is decided as a whole, however it is cut */
+    if (m == PARTIAL)
+        return PARTIAL;
+    return NONE; /* it is decided as a whole, however it is cut */
 }
 
 /* Matches the markers that count in text at byte @i: those of the format and those of reasoning. */
@@ -162,9 +172,13 @@ static int text_step(struct toolcall_parser *p, const struct tc_state *s) {
     if (i) {
         events_text(p, p->state == TC_REASON, at, i);
         parser_consume(p, i);
-        return m == NONE ? TC_MORE : TC_MOVED;
+        if (m == NONE)
+            return TC_MORE;
+        return TC_MOVED;
     }
-    return m == PARTIAL ? TC_MORE : state_follow_edge(p, s, e);
+    if (m == PARTIAL)
+        return TC_MORE;
+    return state_follow_edge(p, s, e);
 }
 
 /* ---- between the parts of a call ---- */
@@ -178,7 +192,9 @@ static int states_skip_space(struct toolcall_parser *p) {
         n++;
     if (n && !parser_consume(p, n))
         return TC_BROKEN;
-    return n ? TC_MOVED : TC_MORE;
+    if (n)
+        return TC_MOVED;
+    return TC_MORE;
 }
 
 /* Goes to the state for text that none of the edges is. With TC_OPEN a call may begin with it. */
@@ -232,7 +248,9 @@ static enum match match_ending(const struct toolcall_parser *p, const char *at, 
     }
     if (!p->final)
         return PARTIAL;
-    return n && p->ending[n - 1] == '>' ? FULL : NONE;
+    if (n && p->ending[n - 1] == '>')
+        return FULL;
+    return NONE;
 }
 
 /* Matches an edge of the state, or for a value the end of the call. */
@@ -318,7 +336,9 @@ static int collect_step(struct toolcall_parser *p, const struct tc_state *s) {
         return TC_BROKEN;
     if (!e)
         return TC_MORE;
-    return states_settle(p, s, text, e) ? state_follow_edge(p, s, e) : TC_BROKEN;
+    if (!states_settle(p, s, text, e))
+        return TC_BROKEN;
+    return state_follow_edge(p, s, e);
 }
 
 static int skip_step(struct toolcall_parser *p, const struct tc_state *s) {
@@ -331,7 +351,9 @@ static int skip_step(struct toolcall_parser *p, const struct tc_state *s) {
     p->n_text += n;
     if (e)
         return state_follow_edge(p, s, e);
-    return p->n_text == TC_SKIP_MAX ? TC_BROKEN : TC_MORE;
+    if (p->n_text == TC_SKIP_MAX)
+        return TC_BROKEN;
+    return TC_MORE;
 }
 
 /* ---- arguments ---- */
@@ -369,10 +391,15 @@ static enum match match_quote(const struct toolcall_parser *p, struct tc_quotes 
                               size_t len) {
     for (size_t i = 0; i < MIN(len, (size_t)TC_QUOTED_MAX); i++) {
         quotes_feed(&q, at[i]);
-        if (!in_quotes(&q))
-            return (unsigned char)at[i] < 0x20 ? NONE : FULL;
+        if (!in_quotes(&q)) {
+            if ((unsigned char)at[i] < 0x20)
+                return NONE;
+            return FULL;
+        }
     }
-    return len < TC_QUOTED_MAX && !p->final ? PARTIAL : NONE;
+    if (len < TC_QUOTED_MAX && !p->final)
+        return PARTIAL;
+    return NONE;
 }
 
 /* Finds the edge like find_edge(), outside strings. Moves the tracker over the bytes before the
@@ -424,8 +451,11 @@ static int value_step(struct toolcall_parser *p, const struct tc_state *s) {
     if (!taken)
         return TC_BROKEN;
     value_feed(p, at, n);
-    if (!e)
-        return held && n == room ? TC_BROKEN : TC_MORE;
+    if (!e) {
+        if (held && n == room)
+            return TC_BROKEN;
+        return TC_MORE;
+    }
     if (!parser_consume(p, e == &p->last ? p->win.len - p->pos : strlen(e->text)))
         return TC_BROKEN;
     value_end(p);
@@ -450,8 +480,11 @@ static int scan_step(struct toolcall_parser *p, const struct tc_state *s) {
         return TC_BROKEN;
     }
     events_out(p);
-    if (r == SCAN_MORE)
-        return used < len ? TC_MOVED : TC_MORE;
+    if (r == SCAN_MORE) {
+        if (used < len)
+            return TC_MOVED;
+        return TC_MORE;
+    }
     if (r == SCAN_BAD)
         return TC_BROKEN;
     parser_go(p, s->next, s->act);

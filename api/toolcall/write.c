@@ -11,6 +11,7 @@
 #include "api/toolcall/scan.h"
 #include "api/toolcall/toolcall.h"
 #include "base/json_value.h"
+#include "base/text.h"
 
 #define NESTING_MAX 32 /* deeper values are written as compact JSON, without recursion */
 
@@ -47,7 +48,7 @@ static void toolcall_add_mark(struct writer *w, size_t begin) {
 static void put_piece(struct writer *w, const char *piece, size_t index) {
     size_t begin = w->out->len;
 
-    for (const char *c = piece ? piece : ""; *c && w->error == 0;) {
+    for (const char *c = text_or(piece, ""); *c && w->error == 0;) {
         size_t n = strcspn(c, "{");
 
         if (n) {
