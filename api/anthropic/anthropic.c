@@ -80,11 +80,16 @@ static const char *reason_of(const struct writer *w, const struct gen *g, const 
         return "max_tokens";
     if (*stop)
         return "stop_sequence";
-    if (g->finish == FINISH_LENGTH)
-        return full ? "model_context_window_exceeded" : "max_tokens";
+    if (g->finish == FINISH_LENGTH) {
+        if (full)
+            return "model_context_window_exceeded";
+        return "max_tokens";
+    }
     if (search_has_other_call(w, g)) /* the client has a tool to run */
         return "tool_use";
-    return output_parser_has_call(g->output) ? "pause_turn" : "end_turn";
+    if (output_parser_has_call(g->output))
+        return "pause_turn";
+    return "end_turn";
 }
 
 /* Writes the reason of the stop; @g is NULL while the model has not stopped yet. */

@@ -137,8 +137,9 @@ int anthropic_text(struct anthropic_input *in, yyjson_val *block, const char *ty
     }
     if (result || strcmp(type, "container_upload") == 0)
         return buf_printf(out, NOT_READABLE, type);
-    return strcmp(type, "document") == 0 ? 1
-                                         : anthropic_refuse(in, ".type", "is not supported here");
+    if (strcmp(type, "document") != 0)
+        return anthropic_refuse(in, ".type", "is not supported here");
+    return 1;
 }
 
 bool anthropic_picture(struct anthropic_input *in, yyjson_val *block, struct content *to) {

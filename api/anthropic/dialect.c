@@ -34,7 +34,9 @@ static size_t put_limit(const struct limit_left *l, char *out, size_t size) {
                      "anthropic-ratelimit-%s-remaining: %.0f\r\n"
                      "anthropic-ratelimit-%s-reset: %s\r\n",
                      l->what, l->limit, l->what, l->left, l->what, reset);
-    return n > 0 && (size_t)n < size ? (size_t)n : 0;
+    if (n <= 0 || (size_t)n >= size)
+        return 0;
+    return (size_t)n;
 }
 
 /* Returns true if the service cannot answer, and would not when it is asked again. */
@@ -46,7 +48,9 @@ static bool anthropic_is_broken(const struct err *err) {
 static int anthropic_status(const struct err *err, int status) {
     if (status != 503)
         return status;
-    return anthropic_is_broken(err) ? 500 : 529;
+    if (anthropic_is_broken(err))
+        return 500;
+    return 529;
 }
 
 static const char *anthropic_type(const struct err *err) {

@@ -108,7 +108,9 @@ FIELD(take_output_config) {
         return anthropic_refuse(in, ".effort", "must be low, medium, high, xhigh or max");
     json_put_copy(in->doc, in->root, "reasoning_effort", effort);
     anthropic_place(in, "output_config.format");
-    return format ? take_format(in, key, format) : 0;
+    if (!format)
+        return 0;
+    return take_format(in, key, format);
 }
 
 /* ---- thinking ---- */
@@ -274,9 +276,9 @@ static int anthropic_read_messages(struct anthropic_input *in, yyjson_val *body,
     TRY(anthropic_system(in, json_given(body, "system")));
     TRY(anthropic_turns(in, v, prefill));
     anthropic_place(in, "messages");
-    return yyjson_mut_arr_size(in->list)
-               ? 0
-               : anthropic_refuse(in, "", "must contain a message with the role user");
+    if (!yyjson_mut_arr_size(in->list))
+        return anthropic_refuse(in, "", "must contain a message with the role user");
+    return 0;
 }
 
 static int anthropic_read_all(struct anthropic_input *in, const struct gen_env *env,

@@ -111,7 +111,9 @@ static int check_time(pcre2_callout_block *block, void *ctx) {
         return 0;
     if (job_pause() < 0)
         return PATTERN_CANCELED;
-    return tool_search_now_ns() > p->until ? PATTERN_LATE : 0;
+    if (tool_search_now_ns() > p->until)
+        return PATTERN_LATE;
+    return 0;
 }
 
 static int pattern_compile(struct pattern *p, const char *text) {
@@ -125,8 +127,11 @@ static int pattern_compile(struct pattern *p, const char *text) {
     if (n_chars == 0 || n_chars > PATTERN_MAX)
         return -EINVAL;
     p->code = pcre2_compile((PCRE2_SPTR)text, len, flags, &error, &at, NULL);
-    if (!p->code)
-        return error == PCRE2_ERROR_HEAP_FAILED ? -ENOMEM : -EINVAL;
+    if (!p->code) {
+        if (error == PCRE2_ERROR_HEAP_FAILED)
+            return -ENOMEM;
+        return -EINVAL;
+    }
     p->match = pcre2_match_data_create(1, NULL);
     p->context = pcre2_match_context_create(NULL);
     if (!p->match || !p->context)
@@ -148,7 +153,9 @@ static int pattern_search(struct pattern *p, const struct buf *text) {
     case PATTERN_CANCELED:
         return -ECANCELED;
     default:
-        return r < 0 ? -ETIME : 1; /* a limit: of time, memory, or PCRE2's own */
+        if (r < 0)
+            return -ETIME;
+        return 1; /* a limit: of time, memory, or PCRE2's own */
     }
 }
 
@@ -289,7 +296,9 @@ static int search_words(const char *query, yyjson_val *tools, struct buf *text,
     for (size_t i = 0; i < n_all; i++)
         all[i].score =
             tool_search_score(&all[i], terms, n_terms, (double)n_all, length / (double)n_all);
-    return n_terms ? tool_search_pick_best(all, n_all, found) : -EINVAL;
+    if (!n_terms)
+        return -EINVAL;
+    return tool_search_pick_best(all, n_all, found);
 }
 
 int tool_search(enum tool_search_kind kind, const char *query, yyjson_val *tools,

@@ -185,7 +185,9 @@ static int anthropic_add_tool(struct anthropic_input *in, yyjson_val *tool, bool
         return anthropic_refuse(in, ".name", "is the name of an earlier tool");
     if (custom)
         return anthropic_add_custom(in, tool, name, hidden);
-    return json_cstr(type) ? anthropic_add_typed(in, tool, name, json_cstr(type)) : 0;
+    if (!json_cstr(type))
+        return 0;
+    return anthropic_add_typed(in, tool, name, json_cstr(type));
 }
 
 /* Returns true if one of @tools is to be found by a search. */

@@ -16,6 +16,7 @@
 #include "api/generation/opaque_reasoning.h"
 #include "api/http/json.h"
 #include "base/json_read.h"
+#include "base/text.h"
 #include "base/try.h"
 #include "base/util.h"
 
@@ -113,8 +114,8 @@ static yyjson_mut_val *server_tool_name(struct anthropic_input *in, yyjson_val *
     const char *name = json_cstr(yyjson_obj_get(block, "name"));
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
 
-    if (buf_printf(&text, "%s%s%s", server ? server : "", server ? "__" : "",
-                   name ? name : "server_tool") < 0)
+    if (buf_printf(&text, "%s%s%s", text_or(server, ""), server ? "__" : "",
+                   text_or(name, "server_tool")) < 0)
         in->failed = true;
     return json_text_of(in->doc, &text);
 }
@@ -137,7 +138,9 @@ static yyjson_mut_val *turns_name(struct anthropic_input *in, yyjson_val *id) {
 static int mark_error(const struct buf *text, struct buf *out) {
     bool said = text->data && strcasestr(text->data, "error");
 
-    return said ? 0 : buf_add_str(out, "Error: ");
+    if (said)
+        return 0;
+    return buf_add_str(out, "Error: ");
 }
 
 /* Begins the message for the result of call @id, whose text is in->result until the message
@@ -178,10 +181,11 @@ static int close_call(struct anthropic_input *in, yyjson_val *id) {
             in->open.id[i] = in->open.id[--in->open.n];
             return 0;
         }
-    return in->open.more ? 0
-                         : anthropic_refuse(in, ".tool_use_id",
-                                            "must be the id of a tool_use block in the previous "
-                                            "message that has no other result");
+    if (!in->open.more)
+        return anthropic_refuse(in, ".tool_use_id",
+                                "must be the id of a tool_use block in the previous "
+                                "message that has no other result");
+    return 0;
 }
 
 /* Ends the calls before the assistant speaks again: refuses calls that the user has left without
@@ -213,7 +217,7 @@ static int turns_add_result(struct anthropic_input *in, yyjson_val *block) {
     in->result.parts = all.parts;
     if (yyjson_get_bool(yyjson_obj_get(block, "is_error")))
         TRY(mark_error(&all.text, text));
-    return buf_add(text, all.text.data ? all.text.data : "", all.text.len);
+    return buf_add(text, text_or(all.text.data, ""), all.text.len);
 }
 
 /* Returns true for text that the client, not the user, adds behind a result. Templates take a
@@ -239,7 +243,7 @@ static int add_to_result(struct anthropic_input *in, const struct buf *text, boo
     if (in->result.text.len)
         TRY(buf_add_char(&in->result.text, '\n'));
     TRY(buf_add_str(&in->result.text, open));
-    TRY(buf_add(&in->result.text, text->data ? text->data : "", text->len));
+    TRY(buf_add(&in->result.text, text_or(text->data, ""), text->len));
     return buf_add_str(&in->result.text, close);
 }
 
@@ -315,7 +319,9 @@ static int server_result_text(struct anthropic_input *in, yyjson_val *block, str
     if (!yyjson_is_arr(found))
         return foreign_text(out, content);
     TRY(anthropic_each(in, found, ".content.tool_references", add_reference, out));
-    return out->len ? 0 : buf_add_str(out, "No tool was found.");
+    if (out->len)
+        return 0;
+    return buf_add_str(out, "No tool was found.");
 }
 
 static int add_server_result(struct anthropic_input *in, yyjson_val *block) {
@@ -326,7 +332,7 @@ static int add_server_result(struct anthropic_input *in, yyjson_val *block) {
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".tool_use_id", "must be a string");
     begin_result(in, id);
-    return buf_add(&in->result.text, text.data ? text.data : "", text.len);
+    return buf_add(&in->result.text, text_or(text.data, ""), text.len);
 }
 
 /* Replaces the earlier conversation by its summary; the system prompt stays. A block without a
@@ -356,7 +362,9 @@ static int add_foreign(struct anthropic_input *in, yyjson_val *block, const char
         return add_server_result(in, block);
     if (strcmp(type, "compaction") == 0)
         return add_compaction(in, block);
-    return strcmp(type, "fallback") == 0 || strcmp(type, "mcp_tool_listing") == 0 ? 0 : 1;
+    if (strcmp(type, "fallback") == 0 || strcmp(type, "mcp_tool_listing") == 0)
+        return 0;
+    return 1;
 }
 
 /* Reads a block of the assistant that is of no known type. */
@@ -491,10 +499,10 @@ static int add_thinking(struct anthropic_input *in, yyjson_val *block) {
         return anthropic_string(in, text, ".thinking", &in->reasoning);
     int r = opaque_reasoning_read(&in->reasoning, s, len);
 
-    return r == -EINVAL
-               ? anthropic_refuse(in, ".signature",
-                                  "was not written by this server; send it back as it was received")
-               : r;
+    if (r == -EINVAL)
+        return anthropic_refuse(in, ".signature",
+                                "was not written by this server; send it back as it was received");
+    return r;
 }
 
 static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, const char *type,
@@ -630,7 +638,9 @@ static int turns_add_system(struct anthropic_input *in, yyjson_val *v) {
 
     if (!*in->role)
         drop_billing(&s, &len);
-    return len ? turns_add_part(in, "system", yyjson_mut_strn(in->doc, s, len)) : 0;
+    if (!len)
+        return 0;
+    return turns_add_part(in, "system", yyjson_mut_strn(in->doc, s, len));
 }
 
 static int add_system_block(struct anthropic_input *in, yyjson_val *block, const char *type,

@@ -15,6 +15,8 @@
 #include "api/llamacpp/llamacpp.h"
 #include "api/openai/openai.h"
 #include "base/json_read.h"
+#include "base/result.h"
+#include "base/text.h"
 #include "base/try.h"
 
 struct input {
@@ -32,9 +34,9 @@ struct input {
 #define FIELDS_MAX 64u /* entries of response_fields */
 
 static int llamacpp_refuse(struct input *in, const char *field, const char *what) {
-    return in->failed
-               ? -ENOMEM
-               : err_set_code(in->err, 400, "invalid_value", field, "%s must be %s.", field, what);
+    if (in->failed)
+        return -ENOMEM;
+    return err_set_code(in->err, 400, "invalid_value", field, "%s must be %s.", field, what);
 }
 
 /* Sets @key to @v in place of the client's value. */
@@ -143,7 +145,7 @@ static int add_marked(struct input *in, yyjson_val *text, yyjson_val *data, stru
                                "a text with one media marker for each picture");
     if (buf_add(&piece, at, (size_t)(end - at)) < 0)
         return -ENOMEM;
-    return llamacpp_encode(in, piece.data ? piece.data : "", piece.len, n == 0, out);
+    return llamacpp_encode(in, text_or(piece.data, ""), piece.len, n == 0, out);
 }
 
 static int prompt_add_items(struct input *in, yyjson_val *text, struct tokens *t) {
@@ -295,7 +297,9 @@ static int read_form(struct input *in) {
     }
     if (n && (!json_whole(n, &probs) || probs > SUBMIT_TOP_MAX))
         return llamacpp_refuse(in, "n_probs", "an integer of at most 20");
-    return probs > 0 ? llamacpp_replace(in, "logprobs", yyjson_mut_sint(in->doc, probs)) : 0;
+    if (probs <= 0)
+        return 0;
+    return llamacpp_replace(in, "logprobs", yyjson_mut_sint(in->doc, probs));
 }
 
 /* ---- bodies ---- */
@@ -338,7 +342,7 @@ int llamacpp_translate(struct prompt_job *job, yyjson_doc *body, struct err *err
 int llamacpp_open(struct prompt_job *job, struct exchange *x, struct writer *w) {
     assert(!job->state);
     job->state = calloc(1, sizeof(struct llamacpp_completion));
-    return job->state ? 0 : -ENOMEM;
+    return enomem_unless(job->state);
 }
 
 void llamacpp_close(struct prompt_job *job) {

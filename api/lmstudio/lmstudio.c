@@ -13,22 +13,29 @@
 #include "api/openai/openai.h"
 #include "api/openai/vectors.h"
 #include "base/json_read.h"
+#include "base/text.h"
 
 static double lmstudio_seconds(int64_t from_ns, int64_t to_ns) {
-    return from_ns && to_ns > from_ns ? (double)(to_ns - from_ns) / 1e9 : 0;
+    if (from_ns && to_ns > from_ns)
+        return (double)(to_ns - from_ns) / 1e9;
+    return 0;
 }
 
 static const char *stop_reason(const struct writer *w, const struct gen *g) {
     if (g->repeats)
         return "maxPredictedTokensReached"; /* clients know no reason for a loop */
-    if (g->finish == FINISH_LENGTH)
-        return g->n_out < w->job.request.input.max_new ? "contextLengthReached"
-                                                       : "maxPredictedTokensReached";
+    if (g->finish == FINISH_LENGTH) {
+        if (g->n_out < w->job.request.input.max_new)
+            return "contextLengthReached";
+        return "maxPredictedTokensReached";
+    }
     if (g->finish != FINISH_STOP)
         return "userStopped";
     if (g->output && g->output->n_calls)
         return "toolCalls";
-    return g->stopped ? "stopStringFound" : "eosFound";
+    if (g->stopped)
+        return "stopStringFound";
+    return "eosFound";
 }
 
 /* Writes "stats", "model_info" and "runtime" of the first choice. The time of the generation
@@ -51,8 +58,8 @@ static void lmstudio_put_figures(struct json *j, const struct writer *w) {
     json_print(j,
                "}, model_info:{arch:%s, quant:%s, format:'gguf', context_length:%u}, "
                "runtime:{name:'weft', version:%s, supported_formats:['gguf']}",
-               m->info->arch ? m->info->arch : "", model_format_name(m, format),
-               m->info->max_context, WEFT_VERSION);
+               text_or(m->info->arch, ""), model_format_name(m, format), m->info->max_context,
+               WEFT_VERSION);
 }
 
 /* ---- requests ---- */

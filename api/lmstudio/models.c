@@ -23,6 +23,7 @@
 #include "api/lmstudio/lmstudio.h"
 #include "api/ollama/ollama.h"
 #include "base/json_value.h"
+#include "base/text.h"
 #include "base/try.h"
 
 static void put_length(struct json *j, const char *key, const struct model *m) {
@@ -42,9 +43,8 @@ static void lmstudio_put_model(struct json *j, const struct model *m) {
     json_print(j,
                "{id:%s, object:'model', type:%s, publisher:%s, arch:%s, "
                "compatibility_type:'gguf', quantization:%s, state:%s",
-               m->info->id, type, o->owned_by ? o->owned_by : "weft",
-               m->info->arch ? m->info->arch : "", model_format_name(m, format),
-               m->worker_up ? "loaded" : "not-loaded");
+               m->info->id, type, text_or(o->owned_by, "weft"), text_or(m->info->arch, ""),
+               model_format_name(m, format), m->worker_up ? "loaded" : "not-loaded");
     put_length(j, "max_context_length", m);
     if (m->worker_up)
         put_length(j, "loaded_context_length", m);
@@ -84,9 +84,9 @@ static void put_model_v1(struct json *j, const struct model *m) {
     json_print(j,
                "{type:%s, publisher:%s, key:%s, display_name:%s, architecture:%s, "
                "quantization:{name:%s, bits_per_weight:null}, size_bytes:%ld, params_string:%s",
-               m->info->encoder ? "embedding" : "llm", o->owned_by ? o->owned_by : "weft",
-               m->info->id, m->info->id, m->info->arch, *format ? format : NULL,
-               (int64_t)m->info->n_bytes, *size ? size : NULL);
+               m->info->encoder ? "embedding" : "llm", text_or(o->owned_by, "weft"), m->info->id,
+               m->info->id, m->info->arch, *format ? format : NULL, (int64_t)m->info->n_bytes,
+               *size ? size : NULL);
     put_instances(j, m);
     put_length(j, "max_context_length", m);
     json_print(j, "format:'gguf'");
@@ -113,8 +113,9 @@ static int read_load(struct prompt_job *job, yyjson_doc *body, struct err *err) 
         return err_set_code(err, 400, "missing_required_parameter", "model",
                             "\"model\" is required");
     yyjson_doc *ours = yyjson_read(text, sizeof(text) - 1, 0);
-    return ours ? gen_request_read(&job->request, job->model, FIELDS_EMBEDDING, ours, err)
-                : -ENOMEM;
+    if (!ours)
+        return -ENOMEM;
+    return gen_request_read(&job->request, job->model, FIELDS_EMBEDDING, ours, err);
 }
 
 static void lmstudio_write_load(struct json *j, const struct prompt_job *job) {

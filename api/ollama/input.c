@@ -30,9 +30,9 @@ struct input {
 };
 
 static int ollama_refuse(struct input *in, const char *field, const char *must) {
-    return in->failed
-               ? -ENOMEM
-               : err_set_code(in->err, 400, "invalid_value", field, "%s must be %s", field, must);
+    if (in->failed)
+        return -ENOMEM;
+    return err_set_code(in->err, 400, "invalid_value", field, "%s must be %s", field, must);
 }
 
 static void ollama_put(struct input *in, const char *key, yyjson_mut_val *v) {
@@ -358,9 +358,8 @@ int ollama_read_keep_alive(yyjson_val *root, bool *has, int64_t *seconds, struct
     yyjson_val *v = json_given(root, "keep_alive");
 
     *has = v;
-    return !v || read_duration(v, seconds)
-               ? 0
-               : err_set_code(
-                     err, 400, "invalid_value", "keep_alive",
-                     "keep_alive must be a number of seconds or a duration such as \"5m\"");
+    if (v && !read_duration(v, seconds))
+        return err_set_code(err, 400, "invalid_value", "keep_alive",
+                            "keep_alive must be a number of seconds or a duration such as \"5m\"");
+    return 0;
 }

@@ -24,6 +24,7 @@
 #include "api/http/respond.h"
 #include "api/ollama/ollama.h"
 #include "base/json_read.h"
+#include "base/text.h"
 #include "base/try.h"
 
 #define BODY_MAX (8u << 10) /* bytes that are read on the loop */
@@ -163,7 +164,7 @@ int ollama_read_body(struct exchange *x, yyjson_doc **out, struct err *err) {
     if (body.len > BODY_MAX)
         return err_set_code(err, 413, "body_too_large", NULL,
                             "The request body is larger than %u bytes.", BODY_MAX);
-    return json_read(out, body.data ? body.data : "", body.len, err);
+    return json_read(out, body.data, body.len, err);
 }
 
 /* Checks that the client may manage models, and that there are models to manage. */
@@ -185,7 +186,9 @@ int ollama_read_name(yyjson_val *root, const char *key, const char *old, const c
     *out = json_cstr(v);
     if (!yyjson_is_str(v))
         return err_set_code(err, 400, "invalid_value", key, "%s is required", key);
-    return *out ? 0 : err_set_code(err, 400, "invalid_value", key, "%s must not contain NUL", key);
+    if (!*out)
+        return err_set_code(err, 400, "invalid_value", key, "%s must not contain NUL", key);
+    return 0;
 }
 
 /* Cuts the default tag ":latest" off @name, in the document's own memory. */
@@ -306,7 +309,7 @@ static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_pre
     JSON_MEMBERS(key, value, v) {
         const char *name = json_cstr(key), *ours = NULL;
 
-        name = name ? name : ""; /* a name with a NUL is no known one */
+        name = text_or(name, ""); /* a name with a NUL is no known one */
 
         for (size_t k = 0; k < ARRAY_SIZE(rows); k++)
             if (strcmp(rows[k][0], name) == 0)
@@ -380,7 +383,7 @@ static int ollama_manage_read_preset(yyjson_val *root, struct create *c) {
 static void ollama_manage_on_thread(struct job *j) {
     struct create *c = CONTAINER_OF(j, struct create, job);
 
-    c->result = json_read(&c->doc, c->body.data ? c->body.data : "", c->body.len, &c->err);
+    c->result = json_read(&c->doc, c->body.data, c->body.len, &c->err);
     if (c->result == 0)
         c->result = ollama_manage_read_preset(yyjson_doc_get_root(c->doc), c);
     c->of->streams = wants_stream(yyjson_doc_get_root(c->doc));

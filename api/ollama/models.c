@@ -23,6 +23,7 @@
 #include "api/openai/openai.h"
 #include "api/openai/vectors.h"
 #include "base/json_value.h"
+#include "base/text.h"
 #include "base/try.h"
 
 #define API_VERSION "0.12.6"
@@ -35,7 +36,7 @@ static void put_details(struct json *j, const struct model *model) {
     for (char *c = format; *c; c++)
         *c = (char)toupper((unsigned char)*c); /* Ollama writes these names in capitals */
     json_print(j, "details:{parent_model:'', format:'gguf', family:%s, families:[",
-               m->arch ? m->arch : "");
+               text_or(m->arch, ""));
     if (m->arch)
         json_cstring(j, m->arch);
     json_print(j, "], parameter_size:%s, quantization_level:%s}", model_size_name(model, size),
@@ -121,9 +122,9 @@ static void ollama_version_serve(struct exchange *x, struct http *h) {
 int ollama_find_served(const struct exchange *x, const char *name, const char *field,
                        const struct model **out, struct err *err) {
     *out = models_find(env_of(x), name, strlen(name));
-    return *out && models_may_use(x, *out)
-               ? 0
-               : err_set_code(err, 404, "model_not_found", field, "model '%.200s' not found", name);
+    if (!*out || !models_may_use(x, *out))
+        return err_set_code(err, 404, "model_not_found", field, "model '%.200s' not found", name);
+    return 0;
 }
 
 /* Sets *@out to the served model that the body names. Returns 0, or an error. */
@@ -147,7 +148,7 @@ static void ollama_put_number(struct json *j, const char *arch, const char *what
 }
 
 static void put_info(struct json *j, const struct api_model *m) {
-    const char *arch = m->arch ? m->arch : "unknown";
+    const char *arch = text_or(m->arch, "unknown");
 
     json_print(j, "model_info:{general.architecture:%s, general.basename:%s", arch, m->id);
     if (m->n_params)

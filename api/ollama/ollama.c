@@ -20,6 +20,7 @@
 #include "api/http/respond.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
+#include "base/text.h"
 
 /* Writes "model" and "created_at". */
 static void put_head(struct json *j, const struct model *m) {
@@ -66,7 +67,9 @@ static void put_logprobs(struct json *j, const struct writer *w, uint32_t from, 
 }
 
 static int64_t ollama_between(int64_t from, int64_t to) {
-    return from && to > from ? to - from : 0;
+    if (!from || to <= from)
+        return 0;
+    return to - from;
 }
 
 /* Writes the members that only the last line has. */
@@ -125,8 +128,7 @@ static void ollama_put_whole(struct json *j, struct writer *w) {
         return;
     }
     const struct buf *text = &s->text[OUTPUT_CONTENT], *thinking = &s->text[OUTPUT_REASONING];
-    ollama_open_message(j, w, text->data ? text->data : "", text->len, thinking->data,
-                        thinking->len);
+    ollama_open_message(j, w, text_or(text->data, ""), text->len, thinking->data, thinking->len);
     if (is_chat(w)) {
         ollama_put_calls(j, s);
         json_close(j, '}');

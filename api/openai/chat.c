@@ -341,7 +341,9 @@ static int chat_read(struct prompt_job *job, yyjson_doc *body, enum field_set ki
     }
     TRY(gen_request_read(r, job->model, kind, body, err));
     r->answer.functions_form = functions;
-    return prefill.len ? gen_request_set_prefill(r, prefill.data, prefill.len) : 0;
+    if (!prefill.len)
+        return 0;
+    return gen_request_set_prefill(r, prefill.data, prefill.len);
 }
 
 int openai_read_rendered(struct prompt_job *job, yyjson_doc *body, enum field_set kind,

@@ -20,7 +20,9 @@ static const struct choices_form *choices_form_of(const struct writer *w) {
 
 const char *choices_token(const struct writer *w, int32_t id, size_t *len) {
     *len = 0;
-    return id < 0 ? "" : tokenizer_piece(w->job.model->info->tokenizer, id, true, len);
+    if (id < 0)
+        return "";
+    return tokenizer_piece(w->job.model->info->tokenizer, id, true, len);
 }
 
 void choices_put_token(struct json *j, const struct writer *w, int32_t id) {
@@ -186,8 +188,9 @@ static bool has_text_token(const struct piece *p) {
 static const char *finish_of(const struct writer *w, const struct gen *g) {
     const char *name = gen_finish_name(g);
 
-    return w->job.request.answer.functions_form && strcmp(name, "tool_calls") == 0 ? "function_call"
-                                                                                   : name;
+    if (!w->job.request.answer.functions_form || strcmp(name, "tool_calls") != 0)
+        return name;
+    return "function_call";
 }
 
 /* Writes one choice, whole or as a chunk; the form of the endpoint writes its content. */

@@ -28,6 +28,7 @@
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
 #include "base/json_read.h"
+#include "base/text.h"
 #include "base/try.h"
 
 #define QUESTIONS_MAX 64u
@@ -90,7 +91,9 @@ static int add_value(struct buf *out, yyjson_val *v) {
     if (yyjson_is_str(v))
         return json_add_text(out, v);
     CLEANUP(freep) char *text = yyjson_val_write(v, 0, &len);
-    return text ? buf_add(out, text, len) : -ENOMEM;
+    if (!text)
+        return -ENOMEM;
+    return buf_add(out, text, len);
 }
 
 /* Writes the label of option @i: "A", "0" or "yes". */
@@ -212,7 +215,7 @@ static int read_questions(struct decisions *d, yyjson_val *v, struct err *err) {
     JSON_MEMBERS(key, value, v) {
         const char *name = json_cstr(key);
 
-        snprintf(place, sizeof(place), "questions.%.20s", name ? name : "");
+        snprintf(place, sizeof(place), "questions.%.20s", text_or(name, ""));
         TRY(read_question(d, key, value, place, err));
     }
     return 0;

@@ -10,6 +10,7 @@
 #include "api/http/respond.h"
 #include "api/openai/models.h"
 #include "api/openai/openai.h"
+#include "base/text.h"
 
 #define LIST_MAX (4u << 20) /* bytes of a list */
 
@@ -80,7 +81,7 @@ static void openai_put_model(struct json *j, const struct model *model) {
     const struct api_model *m = model->info;
 
     json_print(j, "{id:%s, object:'model', created:%ld, owned_by:%s, root:%s, parent:null", m->id,
-               m->created_unix, o->owned_by ? o->owned_by : "weft", m->id);
+               m->created_unix, text_or(o->owned_by, "weft"), m->id);
     put_names(j, m);
     if (m->max_context)
         json_print(j, "max_model_len:%u", m->max_context);

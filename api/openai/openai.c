@@ -20,10 +20,9 @@ bool openai_is_llama_server(const struct route *route) {
 /* Returns the type of the error. Clients of llama-server recognise a prompt that does not fit by
  * the type. */
 static const char *openai_type(const struct exchange *x, const struct err *err) {
-    return x && openai_is_llama_server(x->route) &&
-                   strcmp(err->code, "context_length_exceeded") == 0
-               ? "exceed_context_size_error"
-               : respond_error_type(err);
+    if (x && openai_is_llama_server(x->route) && strcmp(err->code, "context_length_exceeded") == 0)
+        return "exceed_context_size_error";
+    return respond_error_type(err);
 }
 
 void openai_put_error(struct json *j, const struct exchange *x, const struct err *err) {
@@ -64,7 +63,9 @@ size_t openai_put_limit(const struct limit_left *l, char *out, size_t size) {
                      "x-ratelimit-limit-%s: %.0f\r\nx-ratelimit-remaining-%s: %.0f\r\n"
                      "x-ratelimit-reset-%s: %s\r\n",
                      l->what, l->limit, l->what, l->left, l->what, reset);
-    return n > 0 && (size_t)n < size ? (size_t)n : 0;
+    if (n <= 0 || (size_t)n >= size)
+        return 0;
+    return (size_t)n;
 }
 
 static const struct route routes[] = {

@@ -42,8 +42,11 @@ static int by_score(const void *a, const void *b, void *score) {
     uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
     const double *s = score;
 
-    if (s[i] != s[k])
-        return s[i] < s[k] ? 1 : -1;
+    if (s[i] != s[k]) {
+        if (s[i] < s[k])
+            return 1;
+        return -1;
+    }
     return (i > k) - (i < k);
 }
 

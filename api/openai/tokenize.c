@@ -12,6 +12,7 @@
 #include "api/http/json.h"
 #include "api/openai/openai.h"
 #include "base/jobs.h"
+#include "base/text.h"
 #include "base/util.h"
 #include "text/stops.h"
 
@@ -130,9 +131,9 @@ static void tokenize_write_text(struct json *j, const struct prompt_job *job) {
     const struct buf *text = &job->text;
 
     json_print(j, "{prompt:");
-    json_string(j, text->data ? text->data : "", text->len);
+    json_string(j, text_or(text->data, ""), text->len);
     json_print(j, "content:");
-    json_string(j, text->data ? text->data : "", text->len);
+    json_string(j, text_or(text->data, ""), text->len);
     json_close(j, '}');
 }
 
