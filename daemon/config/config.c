@@ -298,7 +298,9 @@ static int config_parse_file(struct config *c, const char *path, const char *par
     CLEANUP(freep) bool *seen = calloc(config_table_n, sizeof(*seen));
     struct file f = {c, seen};
 
-    return seen ? keyfile_read(path, param, pair, &f, err) : -ENOMEM;
+    if (!seen)
+        return -ENOMEM;
+    return keyfile_read(path, param, pair, &f, err);
 }
 
 int config_read_file(struct config *c, const char *path, struct err *err) {
@@ -543,11 +545,16 @@ int config_unpack(struct config *c, const char *data, size_t len) {
         const char *next = o ? memchr(value + 1, 0, (size_t)(end - value - 1)) : NULL;
         int r = next ? config_set_option(c, o, value + 1, &err) : -EPROTO;
 
-        if (r < 0)
-            return r == -ENOMEM ? r : -EPROTO;
+        if (r < 0) {
+            if (r != -ENOMEM)
+                return -EPROTO;
+            return r;
+        }
         data = next + 1;
     }
-    return check_sources(c, &err) < 0 ? -EPROTO : 0;
+    if (check_sources(c, &err) < 0)
+        return -EPROTO;
+    return 0;
 }
 
 /* Refuses the path of a UNIX socket for which struct sockaddr_un has no room. */

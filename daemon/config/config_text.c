@@ -112,7 +112,9 @@ static const char *value_name(const struct option *o) {
         [OPTION_SIZE] = "SIZE",   [OPTION_BOOL] = "yes|no",
     };
 
-    return o->choices && o->type != OPTION_UINT ? o->choices : names[o->type];
+    if (o->choices && o->type != OPTION_UINT)
+        return o->choices;
+    return names[o->type];
 }
 
 void config_help(FILE *out) {

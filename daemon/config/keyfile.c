@@ -107,7 +107,9 @@ static int read_lines(struct reading *f) {
 
     while ((r = next_line(f, line)) > 0)
         TRY(keyfile_read_line(f, line));
-    return r == 0 && ferror(f->file) ? fail_to_read(f->path, f->param, errno, f->err) : r;
+    if (r == 0 && ferror(f->file))
+        return fail_to_read(f->path, f->param, errno, f->err);
+    return r;
 }
 
 int keyfile_read(const char *path, const char *param, keyfile_pair pair, void *ctx,

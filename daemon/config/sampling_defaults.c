@@ -144,7 +144,9 @@ static int defaults_parse_item(struct sampling_defaults *d, const char *text, st
                        "sampling: %.60s: must be openai, or a parameter of requests (temperature, "
                        "top_p, ..., seed), = and a number",
                        text);
-    return seed ? 0 : params_set(&d->values, p, v, err);
+    if (seed)
+        return 0;
+    return params_set(&d->values, p, v, err);
 }
 
 int sampling_defaults_read(struct sampling_defaults *out, const struct gguf *file, const char *name,

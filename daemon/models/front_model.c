@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/rng.h"
+#include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/checkpoint.h"
 #include "daemon/worker/worker.h"
@@ -139,7 +140,7 @@ static int open_template(struct front_model *m, const struct config *c, struct e
         if (access(c->chat_template, F_OK) < 0 && errno == ENOENT)
             return refuse_template(c->chat_template, err);
         TRY(read_text_file("chat-template", c->chat_template, text, err));
-        s = (struct gguf_str){text->data ? text->data : "", text->len};
+        s = (struct gguf_str){text_or(text->data, ""), text->len};
     } else if (gguf_string(m->file, "tokenizer.chat_template", &s) < 0) {
         if (!find_named(m, TEMPLATE_DEFAULT, &s))
             return -ENOMEM;
@@ -184,7 +185,9 @@ static uint16_t pooling_of(const struct gguf *g, bool encoder) {
         return usual;
     snprintf(key, sizeof(key), "%.*s.pooling_type", (int)MIN(arch.len, 64), arch.data);
     gguf_u32(g, key, &type);
-    return type > 0 && type < ARRAY_SIZE(of_type) ? of_type[type] : usual;
+    if (type <= 0 || type >= ARRAY_SIZE(of_type))
+        return usual;
+    return of_type[type];
 }
 
 /* Returns true if the string @key of the file is @value. */
@@ -251,13 +254,17 @@ static int open_pair(struct front_model *m, bool encoder, struct err *err) {
  * the worker reports the reason, which @why gets, too. */
 static uint64_t fit_bytes(const struct engine_opts *o, struct engine_fit *f, struct err *why) {
     engine_fit(f, o, why);
-    return f->weight_bytes ? f->weight_bytes + f->buffer_bytes + f->kv_bytes : gguf_bytes(o->file);
+    if (f->weight_bytes)
+        return f->weight_bytes + f->buffer_bytes + f->kv_bytes;
+    return gguf_bytes(o->file);
 }
 
 /* Returns the file of draft-model if it is this model's own block and not a whole model, else
  * NULL. */
 static const struct gguf *front_model_block(const struct front_model *m) {
-    return m->draft && engine_is_block(m->draft) ? m->draft : NULL;
+    if (!m->draft || !engine_is_block(m->draft))
+        return NULL;
+    return m->draft;
 }
 
 /* Returns the bytes that the worker will need, computed as the worker does, also for a device,

@@ -69,7 +69,9 @@ static int picture(struct guests *g, const struct chan_frame *f) {
     int r = msg_picture_parse(f->data, f->len, &m);
     uint32_t i = r < 0 ? g->n : guests_find(g, m.id);
 
-    return i < g->n && !api_guest_picture(g->list[i], &m) ? -EPROTO : r;
+    if (i < g->n && !api_guest_picture(g->list[i], &m))
+        return -EPROTO;
+    return r;
 }
 
 /* Adds a request, whose @payload may be taken over. Returns 0 or an error. Prewarms are not

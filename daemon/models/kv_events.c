@@ -122,10 +122,10 @@ static int kv_events_load(struct zmq *z, struct err *err) {
         {"zmq_strerror", &z->strerror, false},
     };
 
-    return library_open(&name, 1, wanted, ARRAY_SIZE(wanted), "kv-events",
-                        "kv-events: needs the package libzmq5", err)
-               ? 0
-               : -ENOENT;
+    if (!library_open(&name, 1, wanted, ARRAY_SIZE(wanted), "kv-events",
+                      "kv-events: needs the package libzmq5", err))
+        return -ENOENT;
+    return 0;
 }
 
 /* ---- MessagePack: the types that a batch needs ---- */
@@ -430,7 +430,9 @@ void kv_events_notify(struct kv_events *e, const char *model, const struct msg_b
 }
 
 const struct api_kv_counts *kv_events_counts(const struct kv_events *e) {
-    return e ? &e->counts : NULL;
+    if (!e)
+        return NULL;
+    return &e->counts;
 }
 
 /* ---- replays ---- */
@@ -442,8 +444,11 @@ static int kv_events_reply(struct kv_events *e, const struct replay *r, uint64_t
     uint8_t bytes[8];
 
     kv_events_put_number(bytes, number);
-    if (e->zmq.send(e->router, r->peer, r->n_peer, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
-        return e->zmq.error() == EAGAIN ? -EAGAIN : -EHOSTUNREACH;
+    if (e->zmq.send(e->router, r->peer, r->n_peer, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
+        if (e->zmq.error() == EAGAIN)
+            return -EAGAIN;
+        return -EHOSTUNREACH;
+    }
     e->zmq.send(e->router, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT);
     e->zmq.send(e->router, bytes, sizeof(bytes), ZMQ_SNDMORE | ZMQ_DONTWAIT);
     e->zmq.send(e->router, data, len, ZMQ_DONTWAIT);

@@ -107,8 +107,11 @@ static int kvdisk_read_key(int dir, const char *path, uint64_t secret[2], struct
     CLEANUP(files_closep)
     int fd = openat(dir, KEY_NAME, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
 
-    if (fd < 0)
-        return errno == ENOENT ? -ENOENT : kvdisk_fail_errno(err, path, KEY_NAME, errno);
+    if (fd < 0) {
+        if (errno == ENOENT)
+            return -ENOENT;
+        return kvdisk_fail_errno(err, path, KEY_NAME, errno);
+    }
     TRY(check_private(fd, path, KEY_NAME, err));
     ssize_t n = read(fd, secret, 2 * sizeof(*secret));
     if (n < 0)

@@ -72,11 +72,15 @@ uint32_t model_header_loops(const struct model_header *h) {
     bool is_small = h->n_params < 2000000000u;
     bool is_coarse = 80 * h->tensor_bytes < 33 * h->n_params; /* 3.3 bits a weight */
 
-    return is_small || is_coarse ? REPEATS_DEFAULT : 0;
+    if (is_small || is_coarse)
+        return REPEATS_DEFAULT;
+    return 0;
 }
 
 uint32_t model_header_context(const struct model_header *h, const struct config *c) {
     uint32_t asked = c->engine.max_context;
 
-    return asked && asked < h->n_ctx_train ? asked : h->n_ctx_train;
+    if (asked && asked < h->n_ctx_train)
+        return asked;
+    return h->n_ctx_train;
 }

@@ -872,7 +872,9 @@ const char *models_bad_preset(const struct models *m, size_t i, const char **why
 }
 
 uint64_t models_budget(const struct models *m) {
-    return m->on_demand ? m->budget : 0;
+    if (m->on_demand)
+        return m->budget;
+    return 0;
 }
 
 /* Returns models_info.swap: the part of @s in a swap, or the result of its last one. */

@@ -20,7 +20,9 @@
 
 /* Returns the file of the disk tier of @s; -1: it has none. */
 static int fd_of(const struct served *s) {
-    return s->first ? s->of->opts.disk_fd : s->disk_fd;
+    if (!s->first)
+        return s->disk_fd;
+    return s->of->opts.disk_fd;
 }
 
 static void on_try(uv_timer_t *t) {

@@ -19,6 +19,7 @@
 #include "base/memory.h"
 #include "base/model_dir.h"
 #include "base/printable.h"
+#include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/checkpoint.h"
 #include "daemon/models/front_model.h"
@@ -73,7 +74,9 @@ static int models_resolve(const struct search *s, struct config *c, const char *
         if (r == -EINVAL)
             err_set(err, 0, "models", "models: %.120s: model: %.300s", preset, why.message);
         TRY(r);
-        return file ? config_set(c, "model", file, err) : 0;
+        if (!file)
+            return 0;
+        return config_set(c, "model", file, err);
     }
     if (stat(c->model, &st) == 0) {
         *bytes = (uint64_t)st.st_size;
@@ -159,7 +162,7 @@ static int set_hub_names(struct config *c, const struct model_file *f, struct er
     if (!*f->repo || strlen(f->repo) + strlen(f->name) > 250 || strpbrk(f->repo, ",* "))
         return 0;
     snprintf(names, sizeof(names), "hf.co/%s%s%s%s%s", f->repo, quant ? ",hf.co/" : "",
-             quant ? f->repo : "", quant ? ":" : "", quant ? quant : "");
+             quant ? f->repo : "", quant ? ":" : "", text_or(quant, ""));
     return config_set(c, "aliases", names, err);
 }
 
@@ -228,9 +231,9 @@ static int check_one(void *ctx, struct config *c, const char *name, uint64_t fil
 
     (void)file_bytes;
     all->n++;
-    return engine_check_isa(&c->engine, &why) == 0
-               ? 0
-               : err_set(all->err, 0, "models", "models: %.200s: %.250s", name, why.message);
+    if (engine_check_isa(&c->engine, &why) != 0)
+        return err_set(all->err, 0, "models", "models: %.200s: %.250s", name, why.message);
+    return 0;
 }
 
 int models_refuse_none(struct err *err) {

@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/result.h"
 #include "base/try.h"
 #include "daemon/models/models_presets.h"
 #include "daemon/models/models_private.h"
@@ -106,7 +107,7 @@ static int change_end_task(struct change *c, struct api_task *t) {
     if (c->result == PRESET_NONE)
         return remove_file(c->of, c->preset.name, t, &c->err);
     TRY(c->result);
-    return models_task_done(c->of, t) ? 0 : -ENOMEM;
+    return enomem_unless(models_task_done(c->of, t));
 }
 
 static void manage_end(struct change *c) {
@@ -198,12 +199,11 @@ static int manage_check_room(const struct models *m, struct err *err) {
 
     LIST_FOREACH(node, &m->changes)
     n++;
-    return n < CHANGES_MAX
-               ? 0
-               : err_set_code(
-                     err, 429, "too_many_changes", NULL,
-                     "%u presets are being made or removed, which is the limit; try again later",
-                     n);
+    if (n >= CHANGES_MAX)
+        return err_set_code(
+            err, 429, "too_many_changes", NULL,
+            "%u presets are being made or removed, which is the limit; try again later", n);
+    return 0;
 }
 
 /* Copies @s; NULL stays NULL. Returns false without memory. */
@@ -250,7 +250,9 @@ static int manage_remove_model(void *ctx, const char *name, struct api_task *t, 
                             "model '%.100s' cannot be removed: it is %s", name,
                             m->served[i]->found ? "the last one" : "the operator's");
     struct change *c = change_new(m, name);
-    return c ? manage_submit(m, c, t) : -ENOMEM;
+    if (!c)
+        return -ENOMEM;
+    return manage_submit(m, c, t);
 }
 
 void models_cancel(void *ctx, struct api_task *t) {

@@ -28,6 +28,7 @@
 
 #include "base/buf.h"
 #include "base/files.h"
+#include "base/text.h"
 #include "base/try.h"
 #include "daemon/models/models_find.h"
 #include "text/template.h"
@@ -59,11 +60,12 @@ static int check_name(const char *name, struct err *err) {
 
     for (size_t i = 0; ok && i < n; i++)
         ok = isalnum((unsigned char)name[i]) || strchr("._-:", name[i]);
-    return ok ? 0
-              : err_set_code(err, 400, "invalid_value", "model",
-                             "'%.120s' is not a valid model name; use letters, digits, '.', '_', "
-                             "'-' and ':', at most %u",
-                             name, NAME_LEN_MAX);
+    if (!ok)
+        return err_set_code(err, 400, "invalid_value", "model",
+                            "'%.120s' is not a valid model name; use letters, digits, '.', '_', "
+                            "'-' and ':', at most %u",
+                            name, NAME_LEN_MAX);
+    return 0;
 }
 
 /* Returns true if a client made the preset at @path. */
@@ -147,7 +149,7 @@ static int preset_write_text(const struct preset_change *p, struct config *c, co
         TRY(buf_add_str(&text, own));
     else
         TRY(read_base(p, of_base, &text, err));
-    int r = preset_write_file(file.s, text.data ? text.data : "", text.len);
+    int r = preset_write_file(file.s, text_or(text.data, ""), text.len);
     if (r < 0)
         return cannot_write(file.s, r, err);
     return config_set(c, key, file.s, err);
@@ -253,10 +255,10 @@ static int check_template(const char *text, struct err *err) {
     int r = text ? template_new(&t, text, strlen(text), &why) : 0;
 
     template_free(t);
-    return r == -EINVAL
-               ? err_set_code(err, 400, "invalid_value", "template",
-                              "template: must be a Jinja chat template: %.200s", why.message)
-               : r;
+    if (r == -EINVAL)
+        return err_set_code(err, 400, "invalid_value", "template",
+                            "template: must be a Jinja chat template: %.200s", why.message);
+    return r;
 }
 
 /* Checks that the preset may be made, or replaced. Files with the names of a new preset's texts are
@@ -283,10 +285,10 @@ static int check_place(const struct preset_change *p, struct err *err) {
     for (int i = 0; i < n; i++)
         free(list[i]);
     free(list);
-    return n >= PRESETS_MAX
-               ? err_set_code(err, 400, "too_many", "model",
-                              "there are %d presets, which is the limit; delete one first", n)
-               : 0;
+    if (n >= PRESETS_MAX)
+        return err_set_code(err, 400, "too_many", "model",
+                            "there are %d presets, which is the limit; delete one first", n);
+    return 0;
 }
 
 /* Reads the file @checked as a preset and renames it to @at. */

@@ -17,6 +17,7 @@
 
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/result.h"
 #include "base/try.h"
 #include "daemon/models/models_private.h"
 #include "daemon/models/pull_lines.h"
@@ -60,7 +61,7 @@ static int find_program(char *out, size_t size) {
     if (!slash || (size_t)(slash - out) + sizeof("/weftctl") > size)
         return -ENOENT;
     memcpy(slash, "/weftctl", sizeof("/weftctl"));
-    return access(out, X_OK) < 0 ? -errno : 0;
+    return errno_if_negative(access(out, X_OK));
 }
 
 /* Writes the name "hf.co/OWNER/REPO[:QUANT]" as weftctl pull takes it. Returns 0 or -EINVAL with

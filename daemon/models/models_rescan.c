@@ -19,6 +19,7 @@
 
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/result.h"
 #include "daemon/models/models_find.h"
 #include "daemon/models/models_private.h"
 #include "daemon/models/projector_file.h"
@@ -96,7 +97,7 @@ static int collect_bad(void *ctx, const char *name, const struct err *why) {
         return -ENOMEM;
     struct bad_preset *b = &s->bad[s->n_bad++];
     *b = (struct bad_preset){strdup(name), strdup(why->message)};
-    return b->name && b->why ? 0 : -ENOMEM;
+    return enomem_unless(b->name && b->why);
 }
 
 static void models_rescan_on_thread(uv_work_t *w) {

@@ -57,7 +57,9 @@ struct served *models_choose_victim(const struct served *for_it) {
             (!busy || s->ready_ns < busy->ready_ns))
             busy = s;
     }
-    return idle ? idle : busy;
+    if (idle)
+        return idle;
+    return busy;
 }
 
 struct served *models_first_queued(const struct models *m) {

@@ -11,6 +11,7 @@
 #include "base/model_dir.h"
 #include "base/printable.h"
 #include "base/sha256.h"
+#include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/checkpoint.h"
 
@@ -56,7 +57,7 @@ static void find_beside(struct projector_folder *f, const char *path, char *out,
 
     *out = 0;
     snprintf(dir, sizeof(dir), "%.*s", dir_len, slash ? path : ".");
-    const char *folder = *dir ? dir : "/";
+    const char *folder = text_filled_or(dir, "/");
     if (!f->path || strcmp(f->path, folder) != 0)
         read_folder(f, folder);
     for (size_t i = 0; i < f->n; i++) {

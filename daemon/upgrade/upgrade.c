@@ -55,6 +55,7 @@
 #include <uv.h>
 
 #include "base/log.h"
+#include "base/text.h"
 
 #define HELLO_MS 10000 /* time limit for "started", before which nothing is loaded */
 /* time limit for opts.ready(), more than closing the disk tier takes (models_disk.c) */
@@ -147,7 +148,7 @@ enum upgrade_state upgrade_state(const struct upgrade *u) {
 int upgrade_add(struct upgrade_files *f, int fd, const char *name, const char *value) {
     size_t room = sizeof(f->names) - f->len;
     int n =
-        snprintf(f->names + f->len, room, "%s%s%s\n", name, value ? "=" : "", value ? value : "");
+        snprintf(f->names + f->len, room, "%s%s%s\n", name, value ? "=" : "", text_or(value, ""));
 
     if (f->n == UPGRADE_FDS_MAX || (size_t)n >= room || (value && strchr(value, '\n'))) {
         f->names[f->len] = 0;

@@ -84,7 +84,9 @@ static int device_watch_open_library(struct nvml *n, struct err *err) {
 
     n->library = library_open(names, ARRAY_SIZE(names), calls, ARRAY_SIZE(calls), NULL,
                               "NVML is not available", err);
-    return n->library ? 0 : -ENODEV;
+    if (!n->library)
+        return -ENODEV;
+    return 0;
 }
 
 static unsigned temperature_of(const struct nvml *n, void *device) {
@@ -93,8 +95,9 @@ static unsigned temperature_of(const struct nvml *n, void *device) {
 
     if (n->temperature && n->temperature(device, &t) == 0)
         return (unsigned)MAX(t.celsius, 0);
-    return n->old_temperature && n->old_temperature(device, SENSOR_GPU, &celsius) == 0 ? celsius
-                                                                                       : 0;
+    if (n->old_temperature && n->old_temperature(device, SENSOR_GPU, &celsius) == 0)
+        return celsius;
+    return 0;
 }
 
 static bool is_throttled(const struct nvml *n, void *device) {

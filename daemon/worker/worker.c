@@ -121,7 +121,9 @@ static int worker_refuse(struct worker *w, int r, const char *why) {
     for (int i = 0; sent && i < 10 && chan_wants_write(&w->chan); i++)
         chan_wait(&w->chan, 100);
     log_event(sent ? WLOG_DEBUG : WLOG_ERROR, "worker_failed", "reason=%s", quoted(why).s);
-    return is_short ? WORKER_SHORT : WORKER_REFUSED;
+    if (is_short)
+        return WORKER_SHORT;
+    return WORKER_REFUSED;
 }
 
 /* Implements engine_opts.progress: reports every hundredth of loading to the front. */
@@ -148,7 +150,9 @@ static int handshake(struct worker *w, struct chan_frame *f) {
         if ((r = chan_wait(&w->chan, -1)) < 0)
             return r;
     TRY(r);
-    return f->type == MSG_OPEN ? 0 : -EPROTO;
+    if (f->type != MSG_OPEN)
+        return -EPROTO;
+    return 0;
 }
 
 /* Checks that each token has the same text in both models. Numbers beyond the smaller vocabulary
@@ -189,7 +193,9 @@ static int open_draft(struct worker *w, struct err *err) {
 }
 
 static uint64_t draft_bytes(const struct worker *w) {
-    return w->draft ? engine_info(w->draft)->memory_bytes : 0;
+    if (!w->draft)
+        return 0;
+    return engine_info(w->draft)->memory_bytes;
 }
 
 /* Logs the use of memory in one line; @room: bytes that are free. */
@@ -274,7 +280,9 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
         log_event(WLOG_INFO, "backend", "name=%s note=%s", engine_info(w->engine)->backend,
                   quoted(engine_info(w->engine)->note).s);
     log_memory(w, m->memory_bytes);
-    return draft_first ? 0 : open_draft(w, err);
+    if (draft_first)
+        return 0;
+    return open_draft(w, err);
 }
 
 /* Starts to watch the devices; a failure is logged and nothing else depends on it. */
@@ -361,7 +369,9 @@ static void open_disk(struct worker *w, const struct msg_open *m, struct sched_d
 static int add_wake(struct worker *w, int fd) {
     struct epoll_event e = {.events = EPOLLIN};
 
-    return fd < 0 || epoll_ctl(w->wake_fd, EPOLL_CTL_ADD, fd, &e) == 0 ? 0 : -errno;
+    if (fd >= 0 && epoll_ctl(w->wake_fd, EPOLL_CTL_ADD, fd, &e) != 0)
+        return -errno;
+    return 0;
 }
 
 /* Makes one descriptor for the results of the compiler and of the disk tier. Returns 0 or
@@ -381,7 +391,9 @@ static int use_disk(struct worker *w) {
 
     w->leaves_disk = false;
     sched_use_disk(w->sched);
-    return uses ? 0 : add_wake(w, sched_fd(w->sched));
+    if (uses)
+        return 0;
+    return add_wake(w, sched_fd(w->sched));
 }
 
 /* Handles DISK_LEAVE. */
@@ -662,8 +674,11 @@ static bool worker_on_compiled(void *ctx, uint64_t id, const struct constraint *
 static int idle_timeout_ms(struct worker *w) {
     int64_t wake = sched_wake_ns(w->sched);
 
-    if (wake == INT64_MAX)
-        return w->watches ? (int)(WATCH_NS / 1000000) : -1;
+    if (wake == INT64_MAX) {
+        if (!w->watches)
+            return -1;
+        return (int)(WATCH_NS / 1000000);
+    }
     int64_t ms = (wake - clock_now(clock_monotonic())) / 1000000 + 1;
     return (int)MAX(0, MIN(ms, 60000));
 }
@@ -722,7 +737,9 @@ static int open_files(struct worker *w, const int *fds, uint32_t n, const struct
     TRY(config_override(&w->config, w->file, err));
     if (n_draft > 0)
         TRY(gguf_open_fds(&w->draft_file, fds + n - n_draft, n_draft, err));
-    return m->has_projector ? gguf_open_fds(&w->projector, fds + n, 1, err) : 0;
+    if (!m->has_projector)
+        return 0;
+    return gguf_open_fds(&w->projector, fds + n, 1, err);
 }
 
 /* Takes the descriptors behind the shards and the projector. */

@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/result.h"
 #include "base/try.h"
 #include "base/util.h"
 
@@ -39,7 +40,7 @@ static int expert_file_copy(int to, int from) {
     while ((n = sendfile(to, from, &at, SIZE_LIMIT)) > 0)
         if (at > SIZE_LIMIT)
             return -EFBIG;
-    return n < 0 ? -errno : 0;
+    return errno_if_negative(n);
 }
 
 int expert_file_read(const uint8_t print[16]) {
@@ -84,7 +85,7 @@ struct expert_save {
  * @path. */
 static int expert_file_replace(int to, int from, const char *next, const char *path) {
     TRY(expert_file_copy(to, from));
-    return rename(next, path) < 0 ? -errno : 0;
+    return errno_if_negative(rename(next, path));
 }
 
 /* Keeps the old file until the new one is complete. Several models may have one file, so the name

@@ -54,7 +54,9 @@ void faults_note(struct faults *f, const struct crash_page *page, bool is_short)
 uint32_t faults_of(const struct faults *f, uint64_t id) {
     uint32_t i = faults_find(f, id);
 
-    return i == FAULTS_MAX ? 0 : f->row[i].n;
+    if (i == FAULTS_MAX)
+        return 0;
+    return f->row[i].n;
 }
 
 /* A record that a thread writes. */

@@ -84,7 +84,9 @@ static struct workers *of_port(struct api_port *p) {
 static struct worker_chan *way(struct workers *w) {
     if (w->state == WORKERS_SERVING)
         return &w->chan;
-    return w->next == NEXT_TAKEN ? &w->next_chan : NULL;
+    if (w->next != NEXT_TAKEN)
+        return NULL;
+    return &w->next_chan;
 }
 
 /* Sends the message in w->out and clears it. @packed: result of packing; an error is returned and
@@ -122,8 +124,11 @@ static int send_part(struct workers *w, struct worker_chan *c, const struct subm
     int n = msg_submit_pack_part(&w->out, m, *sent);
     int r = send_out(w, c, MSG_SUBMIT_PART, n);
 
-    if (r != 0)
-        return r == CHAN_FULL || r == -EPIPE ? -EAGAIN : r;
+    if (r != 0) {
+        if (r == CHAN_FULL || r == -EPIPE)
+            return -EAGAIN;
+        return r;
+    }
     w->n_turn += (size_t)n;
     *sent += (uint32_t)n;
     return *sent < msg_submit_len(m);
@@ -144,7 +149,9 @@ static int port_submit(struct api_port *p, const struct submit *m, uint32_t *sen
         return send_part(w, c, m, sent);
     w->n_turn += len;
     int r = send_out(w, c, MSG_SUBMIT, msg_submit_pack(&w->out, m));
-    return r == CHAN_FULL || r == -EPIPE ? -EAGAIN : r;
+    if (r == CHAN_FULL || r == -EPIPE)
+        return -EAGAIN;
+    return r;
 }
 
 /* Implements api_port.cancel. */
@@ -166,7 +173,9 @@ static int port_picture(struct api_port *p, const struct msg_picture *m) {
         return -EAGAIN;
     w->n_turn += m->rgb.len;
     int r = send_out(w, c, MSG_PICTURE, msg_picture_pack(&w->out, m));
-    return r == CHAN_FULL ? -EAGAIN : r;
+    if (r == CHAN_FULL)
+        return -EAGAIN;
+    return r;
 }
 
 /* Implements api_port.turn_end. */
