@@ -11,7 +11,9 @@ static uint32_t agent_draw(struct agent *a, struct range r) {
 
 /* Scales a number of the trace; a positive number stays positive. */
 static uint32_t agent_scaled(uint32_t n, double by) {
-    return n ? (uint32_t)fmax(1, round(n * by)) : 0;
+    if (!n)
+        return 0;
+    return (uint32_t)fmax(1, round(n * by));
 }
 
 static uint32_t draw_tokens(struct agent *a, struct range r) {

@@ -20,6 +20,7 @@
 #include <unistd.h>
 #include <yyjson.h>
 
+#include "base/text.h"
 #include "base/try.h"
 #include "cmd/bench_agent.h"
 #include "cmd/bench_cmd.h"
@@ -123,7 +124,9 @@ static struct slot *new_slot(struct agents *s, int64_t begin_ns) {
 /* ---- waiting agents ---- */
 
 static bool agents_is_before(const struct slot *a, const struct slot *b) {
-    return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->wait < b->wait;
+    if (a->due_ns != b->due_ns)
+        return a->due_ns < b->due_ns;
+    return a->wait < b->wait;
 }
 
 /* Puts @slot into the heap of waiting slots, in the order of due_ns and, at the same time, of
@@ -160,7 +163,9 @@ static struct slot *pop_due(struct agents *s) {
 }
 
 static int64_t next_due_ns(const struct agents *s) {
-    return s->n_due ? s->due[0]->due_ns : INT64_MAX;
+    if (!s->n_due)
+        return INT64_MAX;
+    return s->due[0]->due_ns;
 }
 
 /* ---- turns ---- */
@@ -287,7 +292,7 @@ static int continue_session(struct slot *slot) {
 
     slot->n_said += slot->turn.n_output;
     if (slot->all->echo)
-        return session_answer(&slot->session, o, q->text.data ? q->text.data : "", q->text.len);
+        return session_answer(&slot->session, o, text_or(q->text.data, ""), q->text.len);
     return session_answer_words(&slot->session, o, slot->turn.n_output);
 }
 
@@ -448,7 +453,9 @@ static void free_slots(struct agents *s) {
 }
 
 static struct tenant *during(struct agents *s) {
-    return s->during < TENANTS ? &s->result.tenant[s->during] : NULL;
+    if (s->during >= TENANTS)
+        return NULL;
+    return &s->result.tenant[s->during];
 }
 
 static int agents_write_json(struct agents *s) {
@@ -460,7 +467,7 @@ static int agents_write_json(struct agents *s) {
     c = yyjson_mut_obj_add_obj(d, root, "config");
     bench_target_json(&s->target, d, c);
     yyjson_mut_obj_add_str(d, c, "trace", s->trace_path);
-    yyjson_mut_obj_add_str(d, c, "set", s->values ? s->values : "");
+    yyjson_mut_obj_add_str(d, c, "set", text_or(s->values, ""));
     yyjson_mut_obj_add_real(d, c, "tokens", s->tokens);
     yyjson_mut_obj_add_real(d, c, "times", s->times);
     yyjson_mut_obj_add_bool(d, c, "keys", s->keys != NULL);
@@ -484,7 +491,7 @@ static int agents_report(struct agents *s) {
     if (code == CLI_OK && n == 0)
         code = cli_fail("no turn was finished%s%s", s->result.first_error[0] ? ": " : "",
                         s->result.first_error);
-    return files_flush() ? code : CLI_FAILED;
+    return cli_flush(code);
 }
 
 /* Opens the server, runs and reports. Returns the exit code. */

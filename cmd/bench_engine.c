@@ -21,6 +21,7 @@
 #include <string.h>
 #include <yyjson.h>
 
+#include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/checkpoint.h"
 #include "cmd/bench_bandwidth.h"
@@ -248,7 +249,7 @@ static void bench_engine_print(struct bench *b, FILE *f) {
     fprintf(f, "model      %s (%s, %.2f M parameters, %.2f MiB of weights)\n",
             i->name[0] ? i->name : b->model, i->arch, (double)i->n_params * 1e-6,
             (double)i->weight_bytes / 0x1p20);
-    fprintf(f, "backend    %s %s, %u threads\n", i->backend, i->isa ? i->isa : "", i->n_threads);
+    fprintf(f, "backend    %s %s, %u threads\n", i->backend, text_or(i->isa, ""), i->n_threads);
     if (b->read_rate > 0)
         fprintf(f, "memory     %.1f GB/s read by %u threads\n", b->read_rate * 1e-9, i->n_threads);
     fprintf(f, "\n%-15s %5s %7s %7s  %18s  %9s %8s\n", "test", "seqs", "tokens", "depth",
@@ -282,7 +283,7 @@ static int bench_engine_write_json(struct bench *b) {
     yyjson_mut_obj_add_str(d, root, "model", b->model);
     yyjson_mut_obj_add_str(d, root, "arch", i->arch);
     yyjson_mut_obj_add_str(d, root, "backend", i->backend);
-    yyjson_mut_obj_add_str(d, root, "isa", i->isa ? i->isa : "");
+    yyjson_mut_obj_add_str(d, root, "isa", text_or(i->isa, ""));
     yyjson_mut_obj_add_uint(d, root, "threads", i->n_threads);
     yyjson_mut_obj_add_uint(d, root, "n_params", i->n_params);
     yyjson_mut_obj_add_uint(d, root, "weight_bytes", i->weight_bytes);
@@ -322,7 +323,9 @@ static int parse_batches(struct bench *b) {
         if (b->n_batches == BATCHES_MAX || !cli_u32(part, 1, BATCH_MAX, &b->batch[b->n_batches++]))
             return cli_usage("--batch: \"%s\" is not a list of at most %u numbers from 1 to %u",
                              b->batch_text, BATCHES_MAX, BATCH_MAX);
-    return copy ? -1 : cli_fail("out of memory");
+    if (copy)
+        return -1;
+    return cli_fail("out of memory");
 }
 
 /* Opens the engine. The longest sequence and the largest batch determine how much memory it
@@ -370,7 +373,7 @@ static int bench_engine_measure(struct bench *b) {
     bench_engine_print(b, b->json && strcmp(b->json, "-") == 0 ? stderr : stdout);
     if (b->json)
         code = bench_engine_write_json(b);
-    return files_flush() ? code : CLI_FAILED;
+    return cli_flush(code);
 }
 
 int bench_cmd_engine(int argc, char **argv) {

@@ -9,6 +9,7 @@
 #include <yyjson.h>
 
 #include "base/json_value.h"
+#include "base/text.h"
 #include "base/try.h"
 #include "cmd/bench_poll.h"
 #include "cmd/bench_sse.h"
@@ -167,7 +168,9 @@ static size_t on_write(char *data, size_t size, size_t n, void *ctx) {
         r = buf_add(&t->reply, data, size * n);
     if (r < 0)
         bench_http_fail(t->q, OUTCOME_PROTOCOL, strerror(-r));
-    return r < 0 ? 0 : size * n;
+    if (r < 0)
+        return 0;
+    return size * n;
 }
 
 /* Notes the time of sending, when the connection is made. Called again if the connection turns out
@@ -425,7 +428,9 @@ uint32_t bench_http_n_running(const struct bench_http *h) {
 }
 
 static size_t on_write_plain(char *data, size_t size, size_t n, void *ctx) {
-    return buf_add(ctx, data, size * n) < 0 ? 0 : size * n;
+    if (buf_add(ctx, data, size * n) < 0)
+        return 0;
+    return size * n;
 }
 
 /* Sends GET, or POST of @body, for the path @path below the server's root, and reads the body of
@@ -468,7 +473,7 @@ static yyjson_doc *bench_http_ask(struct bench_http *h, const char *path, const 
 
     if (!bench_http_perform(h, path, body, &reply, err))
         return NULL;
-    doc = yyjson_read(reply.data ? reply.data : "", reply.len, 0);
+    doc = yyjson_read(text_or(reply.data, ""), reply.len, 0);
     if (!doc)
         err_set(err, 0, NULL, "%.*s%s: not JSON", (int)(strlen(h->base) - 3), h->base, path);
     return doc;
@@ -478,7 +483,9 @@ static yyjson_doc *bench_http_ask(struct bench_http *h, const char *path, const 
 static unsigned long bench_http_device(const char *line, const char *end) {
     const char *at = strstr(line, "device=\"");
 
-    return at && at < end ? strtoul(at + strlen("device=\""), NULL, 10) : 0;
+    if (!at || at >= end)
+        return 0;
+    return strtoul(at + strlen("device=\""), NULL, 10);
 }
 
 double bench_http_metric(struct bench_http *h, const char *name) {
@@ -519,7 +526,9 @@ int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char 
     CLEANUP(json_doc_freep) yyjson_doc *doc = bench_http_ask(h, "/tokenize", &body, NULL);
     yyjson_val *tokens = yyjson_obj_get(yyjson_doc_get_root(doc), "tokens");
 
-    return yyjson_is_arr(tokens) ? (int64_t)yyjson_arr_size(tokens) : -1;
+    if (!yyjson_is_arr(tokens))
+        return -1;
+    return (int64_t)yyjson_arr_size(tokens);
 }
 
 int bench_http_model(struct bench_http *h, char out[256], struct err *err) {
@@ -527,8 +536,11 @@ int bench_http_model(struct bench_http *h, char out[256], struct err *err) {
     yyjson_val *data = yyjson_obj_get(yyjson_doc_get_root(doc), "data");
     const char *id = json_cstr(yyjson_obj_get(yyjson_arr_get_first(data), "id"));
 
-    if (!id)
-        return doc ? err_set(err, 0, NULL, "%s/models lists no model", h->base) : -EIO;
+    if (!id) {
+        if (doc)
+            return err_set(err, 0, NULL, "%s/models lists no model", h->base);
+        return -EIO;
+    }
     snprintf(out, 256, "%s", id);
     return 0;
 }

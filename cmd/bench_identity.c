@@ -212,7 +212,9 @@ static int identity_report(struct identity *id) {
     }
     if (!files_flush() || code != CLI_OK)
         return CLI_FAILED;
-    return id->strict && (!perfect || id->n_empty) ? CLI_FAILED : CLI_OK;
+    if (id->strict && (!perfect || id->n_empty))
+        return CLI_FAILED;
+    return CLI_OK;
 }
 
 static int identity_measure(struct identity *id) {
@@ -235,7 +237,9 @@ static int identity_measure(struct identity *id) {
         free(id->probe[i].alone);
     }
     free(id->probe);
-    return code == CLI_OK ? identity_report(id) : code;
+    if (code != CLI_OK)
+        return code;
+    return identity_report(id);
 }
 
 int bench_cmd_identity(int argc, char **argv) {

@@ -37,5 +37,7 @@ int bench_json_write(yyjson_mut_doc *d, const char *path) {
         r = cli_write_file(path, 0666, text, len, false);
     else if (fwrite(text, 1, len, stdout) < len)
         r = -errno;
-    return r < 0 ? cli_fail("%s: %s", path, strerror(-r)) : CLI_OK;
+    if (r < 0)
+        return cli_fail("%s: %s", path, strerror(-r));
+    return CLI_OK;
 }

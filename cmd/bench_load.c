@@ -71,7 +71,9 @@ int session_init(struct session *s, const struct load_opts *o, uint64_t number) 
 
     *s = (struct session){.rng = {rng_next(&mix) ^ (number * 0xD1342543DE82EF95u)}};
     buf_init(&s->said, SAID_MAX);
-    return o->shared_prefix ? say_words(s, o, "system", o->shared_prefix, &shared) : 0;
+    if (!o->shared_prefix)
+        return 0;
+    return say_words(s, o, "system", o->shared_prefix, &shared);
 }
 
 void session_deinit(struct session *s) {

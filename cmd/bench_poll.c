@@ -69,8 +69,11 @@ int bench_poll_run(struct bench_poll *p, int timeout_ms) {
     assert(p->epoll >= 0 && timeout_ms >= 0);
     int n_alive, n = epoll_wait(p->epoll, events, EVENTS, bench_poll_wait_ms(p, timeout_ms));
 
-    if (n < 0)
-        return errno == EINTR ? 0 : -errno;
+    if (n < 0) {
+        if (errno != EINTR)
+            return -errno;
+        return 0;
+    }
     for (int i = 0; i < n; i++) {
         uint32_t e = events[i].events;
         int what = (e & EPOLLIN ? CURL_CSELECT_IN : 0) | (e & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
@@ -82,6 +85,7 @@ int bench_poll_run(struct bench_poll *p, int timeout_ms) {
     if (p->timer_ns > bench_now_ns())
         return 0;
     p->timer_ns = INT64_MAX; /* the callback may set it again */
-    return curl_multi_socket_action(p->multi, CURL_SOCKET_TIMEOUT, 0, &n_alive) == CURLM_OK ? 0
-                                                                                            : -EIO;
+    if (curl_multi_socket_action(p->multi, CURL_SOCKET_TIMEOUT, 0, &n_alive) != CURLM_OK)
+        return -EIO;
+    return 0;
 }

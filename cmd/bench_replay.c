@@ -37,7 +37,9 @@ static int replay_add_part(struct reader *r, uint32_t number, const char *name, 
                            number, name, i, r->n_vocab);
         TRY(tokens_add(out, (int32_t)yyjson_get_uint(id)));
     }
-    return out->n > before ? 0 : err_set(r->err, 0, NULL, "request %u: %s is empty", number, name);
+    if (out->n <= before)
+        return err_set(r->err, 0, NULL, "request %u: %s is empty", number, name);
+    return 0;
 }
 
 /* Reads one object of the file as tokens. Returns 0 or -errno. */

@@ -77,13 +77,17 @@ uint64_t bench_result_n_done(const struct bench_result *r) {
 
 /* Returns the seconds from the start to the last end; 0 before the first end. */
 static double seconds_of(const struct bench_result *r) {
-    return r->end_ns > r->start_ns ? (double)(r->end_ns - r->start_ns) * 1e-9 : 0;
+    if (r->end_ns > r->start_ns)
+        return (double)(r->end_ns - r->start_ns) * 1e-9;
+    return 0;
 }
 
 static double result_rate(double n, const struct bench_result *r) {
     double s = seconds_of(r);
 
-    return s > 0 ? n / s : 0;
+    if (s > 0)
+        return n / s;
+    return 0;
 }
 
 static void result_print_row(FILE *f, const char *name, struct samples *v) {

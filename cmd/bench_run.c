@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "base/result.h"
 #include "base/try.h"
 #include "checkpoint/checkpoint.h"
 
@@ -21,7 +22,7 @@ static int alloc_batch(struct run_batch *b, const struct run *r) {
     b->want = calloc(o->max_seqs, sizeof(*b->want));
     b->start = calloc(o->max_seqs + 1, sizeof(*b->start));
     b->page = calloc((size_t)o->max_seqs * r->pages_per_seq, sizeof(*b->page));
-    return b->token && b->seq && b->want && b->start && b->page ? 0 : -ENOMEM;
+    return enomem_unless(b->token && b->seq && b->want && b->start && b->page);
 }
 
 static void free_batch(struct run_batch *b) {

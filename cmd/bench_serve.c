@@ -20,6 +20,7 @@
 #include <unistd.h>
 #include <yyjson.h>
 
+#include "base/text.h"
 #include "base/try.h"
 #include "cmd/bench_cmd.h"
 #include "cmd/bench_http.h"
@@ -111,8 +112,7 @@ static int serve_note_answer(struct slot *slot, struct bench_request *q, bool go
     TRY(bench_result_add(&s->result, q));
     if (!goes_on)
         return 0;
-    return session_answer(&slot->session, &s->target.load, q->text.data ? q->text.data : "",
-                          q->text.len);
+    return session_answer(&slot->session, &s->target.load, text_or(q->text.data, ""), q->text.len);
 }
 
 static void bench_serve_on_done(struct bench_request *q) {
@@ -295,8 +295,8 @@ static int bench_serve_report(struct serve *s) {
         code = bench_serve_write_json(s);
     if (code == CLI_OK && !s->result.n[OUTCOME_OK])
         code = cli_fail("no request succeeded: %s",
-                        s->result.first_error[0] ? s->result.first_error : "no request finished");
-    return files_flush() ? code : CLI_FAILED;
+                        text_filled_or(s->result.first_error, "no request finished"));
+    return cli_flush(code);
 }
 
 static int bench_serve_measure(struct serve *s) {

@@ -6,6 +6,7 @@
 #include <yyjson.h>
 
 #include "base/json_read.h"
+#include "base/text.h"
 #include "base/try.h"
 
 void sse_init(struct sse *s) {
@@ -76,11 +77,15 @@ int sse_feed(struct sse *s, const char *bytes, size_t n,
 static int64_t sse_number(yyjson_val *object, const char *key) {
     yyjson_val *v = yyjson_obj_get(object, key);
 
-    return yyjson_is_int(v) ? yyjson_get_sint(v) : -1;
+    if (!yyjson_is_int(v))
+        return -1;
+    return yyjson_get_sint(v);
 }
 
 static int sse_add_text(struct buf *text, yyjson_val *v) {
-    return yyjson_is_str(v) ? buf_add(text, json_text(v), json_len(v)) : 0;
+    if (!yyjson_is_str(v))
+        return 0;
+    return buf_add(text, json_text(v), json_len(v));
 }
 
 /* Adds the text of @message, a delta or a message. Returns 0 or -errno. */
@@ -117,7 +122,7 @@ static void get_error(yyjson_val *error, struct openai_part *out) {
     const char *message = json_cstr(v);
 
     openai_copy_text(out->error, sizeof(out->error),
-                     message && *message ? message : "error without a message");
+                     text_filled_or(text_or(message, ""), "error without a message"));
 }
 
 static int sse_add_choice(struct buf *text, yyjson_val *choice) {

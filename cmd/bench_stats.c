@@ -82,13 +82,17 @@ static int parse_named(struct dist *d, const char *name, char *tail) {
 
     if (strcmp(name, "exp") == 0) {
         d->kind = DIST_EXP;
-        return cli_double(tail, 1, LENGTH_MAX, &d->a) ? 0 : -EINVAL;
+        if (!cli_double(tail, 1, LENGTH_MAX, &d->a))
+            return -EINVAL;
+        return 0;
     }
     if (strcmp(name, "lognormal") != 0 || !sigma)
         return -EINVAL;
     *sigma++ = 0;
     d->kind = DIST_LOGNORMAL;
-    return cli_double(tail, 1, LENGTH_MAX, &d->a) && cli_double(sigma, 0, 10, &d->b) ? 0 : -EINVAL;
+    if (!cli_double(tail, 1, LENGTH_MAX, &d->a) || !cli_double(sigma, 0, 10, &d->b))
+        return -EINVAL;
+    return 0;
 }
 
 static int stats_parse_range(struct dist *d, const char *from, const char *to) {

@@ -60,7 +60,9 @@ static int add_stream(struct tenant *t, const struct bench_request *q, int64_t d
         TRY(samples_add(&t->itl, gap_s));
         TRY(add_span(&t->gap, from_ns, at_ns));
     }
-    return q->gaps.n ? samples_add(&t->worst, worst) : 0;
+    if (!q->gaps.n)
+        return 0;
+    return samples_add(&t->worst, worst);
 }
 
 int bench_tenants_finished(struct bench_tenants *r, struct tenant *t, const struct bench_request *q,
@@ -75,7 +77,9 @@ int bench_tenants_finished(struct bench_tenants *r, struct tenant *t, const stru
     t->n_cached += (uint64_t)MAX(q->cached_tokens, (int64_t)0);
     t->n_out += (uint64_t)n_out;
     t->n_received += q->n_pieces;
-    return q->first_ns ? add_stream(t, q, q->due_ns) : 0;
+    if (!q->first_ns)
+        return 0;
+    return add_stream(t, q, q->due_ns);
 }
 
 int bench_tenants_refused(struct tenant *t, const struct bench_request *q) {
@@ -160,7 +164,9 @@ double bench_tenants_jain(struct bench_tenants *r, bool wanting, uint32_t *n) {
         squares += x * x;
         ++*n;
     }
-    return *n > 1 && squares > 0 ? sum * sum / (*n * squares) : 0;
+    if (*n > 1 && squares > 0)
+        return sum * sum / (*n * squares);
+    return 0;
 }
 
 /* Returns the length of the run in seconds, never 0. */

@@ -53,9 +53,9 @@ static const char *parse_group(struct trace_group *g, char **rest) {
     };
     const char *bad = parse_keys(rest, keys, ARRAY_SIZE(keys));
 
-    return bad || (g->first.low > 0 && g->output.low > 0)
-               ? bad
-               : "a group without first or without output";
+    if (bad || (g->first.low > 0 && g->output.low > 0))
+        return bad;
+    return "a group without first or without output";
 }
 
 /* Parses a line "agents NAME KEY=RANGE ...". Returns NULL, or the word that is wrong. */

@@ -117,7 +117,9 @@ static int read_stream(FILE *f, struct buf *b) {
 
     while ((n = fread(chunk, 1, sizeof(chunk), f)) > 0)
         TRY(buf_add(b, chunk, n));
-    return ferror(f) ? -errno : 0;
+    if (ferror(f))
+        return -errno;
+    return 0;
 }
 
 int cli_read_file(const char *path, size_t max, char **out, size_t *len) {
@@ -185,7 +187,9 @@ int cli_write_file(const char *path, mode_t mode, const void *data, size_t len, 
         return cli_replace_file(target, &st, mode, data, len, sync);
     /* no file, or one without a name, as behind /dev/stdout: realpath() fails for pipes, too */
     int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
-    return fd < 0 ? -errno : cli_write_and_close(fd, data, len, sync);
+    if (fd < 0)
+        return -errno;
+    return cli_write_and_close(fd, data, len, sync);
 }
 
 bool cli_is_loopback(const char *url) {
@@ -304,7 +308,7 @@ int cli_parse(int argc, char **argv, const struct cli_option *options, size_t n,
         }
         if (code == 'h') {
             fputs(usage, stdout);
-            return files_flush() ? CLI_OK : CLI_FAILED;
+            return cli_flush(CLI_OK);
         }
         if (code == '?' || code == ':')
             return cli_refuse_option(argv[at], code);
@@ -333,7 +337,7 @@ bool cli_asks_version(const char *arg) {
 
 int cli_version(const char *program) {
     version_print(program, "");
-    return files_flush() ? CLI_OK : CLI_FAILED;
+    return cli_flush(CLI_OK);
 }
 
 int cli_run(const char *program, const struct cli_command *commands, size_t n, int argc,
@@ -345,7 +349,7 @@ int cli_run(const char *program, const struct cli_command *commands, size_t n, i
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_commands(stdout, program, commands, n);
-        return files_flush() ? CLI_OK : CLI_FAILED;
+        return cli_flush(CLI_OK);
     }
     if (cli_asks_version(argv[1]))
         return cli_version(program);

@@ -21,6 +21,14 @@ int cli_usage(const char *fmt, ...) PRINTF(1, 2); /* as cli_fail(), and adds "(t
  * code. */
 int cli_fail_err(const char *what, const struct err *e, int r);
 
+/* Writes out what was printed to stdout. Returns @code, or CLI_FAILED if a part could not be
+ * written: `return cli_flush(code)` ends a command that prints. */
+static inline int cli_flush(int code) {
+    if (files_flush())
+        return code;
+    return CLI_FAILED;
+}
+
 /* Parses the whole of @text as a number in [min, max]; else returns false and leaves *out
  * unwritten. For cli_u64() @text may end in K, M or G (powers of 1024). */
 bool cli_u64(const char *text, uint64_t min, uint64_t max, uint64_t *out);

@@ -229,7 +229,9 @@ static int file_command(struct chat *c, bool load, const char *path) {
         r = chat_talk_save(&c->talk, path);
     if (r == -EBADMSG)
         return cli_fail("%s: the file contains no conversation", path);
-    return r < 0 ? cli_fail("%s: %s", path, strerror(-r)) : CTL_OK;
+    if (r < 0)
+        return cli_fail("%s: %s", path, strerror(-r));
+    return CTL_OK;
 }
 
 static void chat_retry(struct chat *c) {
@@ -316,7 +318,9 @@ static int chat_read_message(struct buf *out) {
         if (buf_add_str(out, line) < 0 || (more && buf_add_char(out, '\n') < 0))
             return -ENOMEM;
     }
-    return buf_add_char(out, 0) < 0 ? -ENOMEM : 1;
+    if (buf_add_char(out, 0) < 0)
+        return -ENOMEM;
+    return 1;
 }
 
 static int converse(struct chat *c) {
@@ -424,5 +428,7 @@ int ctl_chat(int argc, char **argv, bool json) {
     else if (r == CTL_OK)
         r = converse(&c);
     chat_talk_deinit(&c.talk);
-    return r == CTL_OK && !files_flush() ? CLI_FAILED : r;
+    if (r == CTL_OK && !files_flush())
+        return CLI_FAILED;
+    return r;
 }

@@ -163,7 +163,9 @@ static size_t chat_on_data(char *data, size_t size, size_t n, void *ctx) {
         r = sse_feed(&t->sse, data, size * n, chat_on_event, t);
     else
         r = buf_add(&t->whole, data, size * n);
-    return r < 0 ? 0 : size * n;
+    if (r < 0)
+        return 0;
+    return size * n;
 }
 
 /* Called by libcurl several times a second, also without data. */
@@ -187,7 +189,9 @@ static int chat_refused(struct transfer *t, long status, struct err *err) {
                 t->server->url);
     else
         err_set(err, 0, NULL, "%s (status %ld)", why.s, status);
-    return status == 401 ? CTL_DENIED : CTL_REFUSED;
+    if (status != 401)
+        return CTL_REFUSED;
+    return CTL_DENIED;
 }
 
 /* Returns what the end of the transfer with @code means: 0, or an error with @err. */

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/json_read.h"
+#include "base/result.h"
 #include "base/try.h"
 #include "cmd/cli.h"
 #include "cmd/ctl_chat.h"
@@ -13,7 +14,7 @@ int chat_talk_init(struct chat_talk *t) {
     *t = (struct chat_talk){.doc = yyjson_mut_doc_new(NULL)};
     t->messages = yyjson_mut_arr(t->doc);
     t->params = yyjson_mut_obj(t->doc);
-    return t->messages && t->params ? 0 : -ENOMEM;
+    return enomem_unless(t->messages && t->params);
 }
 
 void chat_talk_deinit(struct chat_talk *t) {
@@ -36,7 +37,7 @@ int chat_talk_add(struct chat_talk *t, const char *role, const char *text, size_
     if (ok && reasoning && reasoning->len)
         ok = yyjson_mut_obj_add_strncpy(t->doc, m, "reasoning_content", reasoning->data,
                                         reasoning->len);
-    return ok ? 0 : -ENOMEM;
+    return enomem_unless(ok);
 }
 
 bool chat_talk_drop(struct chat_talk *t, const char *role) {
@@ -60,7 +61,7 @@ int chat_talk_set(struct chat_talk *t, const char *name, const char *text) {
     else
         value = yyjson_mut_strcpy(t->doc, text);
     yyjson_doc_free(doc);
-    return key && value && yyjson_mut_obj_add(t->params, key, value) ? 0 : -ENOMEM;
+    return enomem_unless(key && value && yyjson_mut_obj_add(t->params, key, value));
 }
 
 /* Makes an array of the system prompt and the messages in @d. NULL: no memory. */
@@ -88,7 +89,9 @@ static int write_doc(const yyjson_mut_doc *d, yyjson_write_flag flags, char **ou
     *out = yyjson_mut_write_opts(d, flags, NULL, len, &e);
     if (*out)
         return 0;
-    return e.code == YYJSON_WRITE_ERROR_INVALID_STRING ? -EILSEQ : -ENOMEM;
+    if (e.code == YYJSON_WRITE_ERROR_INVALID_STRING)
+        return -EILSEQ;
+    return -ENOMEM;
 }
 
 int chat_talk_body(const struct chat_talk *t, char **out, size_t *len) {

@@ -81,7 +81,9 @@ static size_t client_on_data(char *data, size_t size, size_t n, void *ctx) {
         return 0;
     curl_easy_getinfo(s->curl, CURLINFO_RESPONSE_CODE, &status);
     s->enough = s->line && status / 100 == 2 && s->reply->len > 0 && !hand_out_lines(s);
-    return s->enough ? 0 : size * n;
+    if (s->enough)
+        return 0;
+    return size * n;
 }
 
 /* Explains in @err why there was no answer, and what to do. Returns the exit code. */
@@ -207,7 +209,9 @@ static int client_perform(struct ctl *c, const char *method, const char *path, s
     }
     if (code != CURLE_OK && !s->enough)
         return unreachable(c, code, err);
-    return status / 100 == 2 ? CTL_OK : client_refused(c, path, status, s->reply, err);
+    if (status / 100 != 2)
+        return client_refused(c, path, status, s->reply, err);
+    return CTL_OK;
 }
 
 int ctl_call(struct ctl *c, const char *method, const char *path, struct buf *reply,
@@ -264,7 +268,9 @@ int ctl_get(struct ctl *c, const char *path, yyjson_doc **out, struct err *err) 
     CLEANUP(buf_deinit) struct buf reply = {.max = CTL_REPLY_MAX};
     int r = ctl_call(c, "GET", path, &reply, err);
 
-    return r == CTL_OK ? ctl_read(c, path, &reply, out, err) : r;
+    if (r != CTL_OK)
+        return r;
+    return ctl_read(c, path, &reply, out, err);
 }
 
 int ctl_watch(struct ctl *c, const char *path,

@@ -84,5 +84,7 @@ int ctl_ended_path(int argc, char **argv, time_t now, const char *help, char *ou
     ok = ok && (!since || ended_add_seconds(out, size, "oldest_s", since, now));
     ok = ok && (!until || ended_add_seconds(out, size, "newest_s", until, now));
     ok = ok && (!slowest || ended_add(out, size, "order", "slowest"));
-    return ok ? -1 : cli_usage("a TIME is 10:30, 15m or 2h, and a tenant's name is not empty");
+    if (ok)
+        return -1;
+    return cli_usage("a TIME is 10:30, 15m or 2h, and a tenant's name is not empty");
 }

@@ -9,7 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/result.h"
 #include "base/sha256.h"
+#include "base/text.h"
 #include "cmd/ctl.h"
 
 #define PATH_BYTES 4096
@@ -54,7 +56,9 @@ bool fetch_sleep(const volatile sig_atomic_t *stop, int64_t ms) {
 static size_t folder_len(const char *target) {
     const char *slash = strrchr(target, '/');
 
-    return slash ? (size_t)(slash + 1 - target) : 0;
+    if (!slash)
+        return 0;
+    return (size_t)(slash + 1 - target);
 }
 
 static const char *fetch_name(const char *target) {
@@ -76,7 +80,7 @@ bool fetch_sum_path(const char *target, char *out, size_t size) {
 static bool part_path(const struct fetch *f, const char *target, char *out, size_t size) {
     char tail[32];
 
-    snprintf(tail, sizeof(tail), "-%.16s.part", *f->sha256 ? f->sha256 : "unknown");
+    snprintf(tail, sizeof(tail), "-%.16s.part", text_filled_or(f->sha256, "unknown"));
     return hidden_path(target, tail, out, size);
 }
 
@@ -88,7 +92,9 @@ static int open_folder(const char *target) {
     if (n < 0 || (size_t)n >= sizeof(path))
         return -ENAMETOOLONG;
     int fd = open(n ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return fd < 0 ? -errno : fd;
+    if (fd < 0)
+        return -errno;
+    return fd;
 }
 
 /* ---- files on the disk ---- */
@@ -97,7 +103,9 @@ static int open_folder(const char *target) {
 static int64_t size_of(int dir, const char *path, int flags) {
     struct stat st;
 
-    return fstatat(dir, path, &st, flags) == 0 && S_ISREG(st.st_mode) ? st.st_size : -1;
+    if (fstatat(dir, path, &st, flags) != 0 || !S_ISREG(st.st_mode))
+        return -1;
+    return st.st_size;
 }
 
 uint64_t fetch_missing(const struct fetch *f) {
@@ -123,8 +131,11 @@ static int sum_file(const struct fetch *f, int fd, uint64_t size, struct sha256 
 
         if (*f->stop)
             return -EINTR;
-        if (n <= 0)
-            return n < 0 ? -errno : -EIO;
+        if (n <= 0) {
+            if (n < 0)
+                return -errno;
+            return -EIO;
+        }
         sha256_add(sum, block, (size_t)n);
         at += (uint64_t)n;
         progress_at(f->progress, "checking", at);
@@ -226,7 +237,7 @@ static int restart(struct loading *l) {
     assert(l->fd >= 0);
     sha256_init(&l->sum);
     l->have = 0;
-    return ftruncate(l->fd, 0) < 0 ? -errno : 0;
+    return errno_if_negative(ftruncate(l->fd, 0));
 }
 
 /* Continues with the bytes that an earlier run has left in the part. */
@@ -319,7 +330,9 @@ static int fail_local(struct loading *l, int why) {
 }
 
 static int fail_refused(const struct err *err) {
-    return err->status == 401 || err->status == 403 ? CTL_DENIED : CTL_REFUSED;
+    if (err->status != 401 && err->status != 403)
+        return CTL_REFUSED;
+    return CTL_DENIED;
 }
 
 /* Downloads the missing bytes. Returns CTL_OK when the file is complete. */
@@ -334,8 +347,11 @@ static int fetch_load(struct loading *l) {
 
         if (r == HUB_STOPPED)
             return FETCH_INTERRUPTED;
-        if (r == HUB_LOCAL)
-            return l->local ? fail_local(l, l->local) : CTL_REFUSED;
+        if (r == HUB_LOCAL) {
+            if (l->local)
+                return fail_local(l, l->local);
+            return CTL_REFUSED;
+        }
         bool no_range = r == HUB_REFUSED && reply.status == 416 && l->have > 0;
         if (no_range) { /* the file has fewer bytes than the part, or the server knows no ranges */
             int e = restart(l);
@@ -390,8 +406,11 @@ static int fetch_try_once(struct loading *l, bool may_repeat) {
     int r = lock_part(l);
 
     l->err->message[0] = 0;
-    if (r != 0)
-        return r < 0 ? fail_local(l, -r) : AGAIN; /* the other process has finished or given up */
+    if (r != 0) {
+        if (r < 0)
+            return fail_local(l, -r);
+        return AGAIN;
+    } /* the other process has finished or given up */
     r = resume_part(l);
     if (r < 0)
         return fail_local(l, -r);
@@ -403,9 +422,14 @@ static int fetch_try_once(struct loading *l, bool may_repeat) {
         return r;
     }
     r = fetch_finish(l);
-    if (r == -EBADMSG) /* the bytes of an earlier run may have been wrong */
-        return was_continued && may_repeat ? AGAIN : CTL_REFUSED;
-    return r < 0 ? fail_local(l, -r) : CTL_OK;
+    if (r == -EBADMSG) { /* the bytes of an earlier run may have been wrong */
+        if (!was_continued || !may_repeat)
+            return CTL_REFUSED;
+        return AGAIN;
+    }
+    if (r < 0)
+        return fail_local(l, -r);
+    return CTL_OK;
 }
 
 /* Downloads until the target is complete. Returns an exit code. */
@@ -426,7 +450,9 @@ static int fetch_in(struct loading *l) {
             may_repeat = false;
         }
     }
-    return r < 0 ? fail_local(l, -r) : CTL_OK;
+    if (r < 0)
+        return fail_local(l, -r);
+    return CTL_OK;
 }
 
 int fetch_file(const struct fetch *f, struct err *err) {

@@ -12,6 +12,8 @@
 #include "base/json_read.h"
 #include "base/model_dir.h"
 #include "base/printable.h"
+#include "base/result.h"
+#include "base/text.h"
 #include "base/try.h"
 
 #define FILES_MAX 20000u
@@ -113,7 +115,9 @@ static bool is_hex(const char *s, size_t len) {
 static const char *hub_text(yyjson_val *object, const char *key) {
     const char *s = json_cstr(yyjson_obj_get(object, key));
 
-    return s ? s : "";
+    if (s)
+        return s;
+    return "";
 }
 
 static int hub_read_file(struct hub_file *out, yyjson_val *v) {
@@ -128,7 +132,7 @@ static int hub_read_file(struct hub_file *out, yyjson_val *v) {
     out->size = yyjson_is_uint(size) && yyjson_get_uint(size) <= INT64_MAX ? yyjson_get_uint(size)
                                                                            : 0; /* not known */
     snprintf(out->sha256, sizeof(out->sha256), "%s", is_hex(sum, 64) ? sum : "");
-    return out->path ? 0 : -ENOMEM;
+    return enomem_unless(out->path);
 }
 
 int hub_listing_read(struct hub_listing *out, const char *json, size_t len, struct err *err) {
@@ -158,7 +162,9 @@ int hub_listing_read(struct hub_listing *out, const char *json, size_t len, stru
 static const char *base_name(const char *path) {
     const char *slash = strrchr(path, '/');
 
-    return slash ? slash + 1 : path;
+    if (!slash)
+        return path;
+    return slash + 1;
 }
 
 /* A model of the listing, identified by its only or first file. */
@@ -341,5 +347,5 @@ int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct 
                        "a folder of safetensors",
                        spec->repo, spec->what);
     return err_set(err, 0, NULL, "%s has %s%s; available: %s", spec->repo, *spec->what ? "no " : "",
-                   *spec->what ? spec->what : "no usual quant", names);
+                   text_filled_or(spec->what, "no usual quant"), names);
 }

@@ -110,7 +110,9 @@ static int hub_folder_choose_single(const struct hub_listing *l, struct hub_choi
                            "model.safetensors");
         single = i;
     }
-    return single == l->n ? -ENOENT : hub_folder_choose(l, single, out, err);
+    if (single == l->n)
+        return -ENOENT;
+    return hub_folder_choose(l, single, out, err);
 }
 
 int hub_choose_folder(const struct hub_listing *l, const struct hub_spec *spec,

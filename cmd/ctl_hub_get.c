@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/result.h"
 #include "base/try.h"
 #include "cmd/cli.h"
 #include "cmd/ctl_hub.h"
@@ -76,7 +77,9 @@ static int token_of_file(char **out) {
         if (n < 0 || (size_t)n >= sizeof(path))
             return 0;
         int r = cli_read_file(path, 4096, out, &len);
-        return r == -ENOMEM ? r : 0;
+        if (r == -ENOMEM)
+            return r;
+        return 0;
     }
     return 0;
 }
@@ -104,7 +107,7 @@ static int set_token(struct hub *h, struct err *err) {
         return -ENOMEM;
     }
     h->token = curl_slist_append(NULL, header);
-    return h->token ? 0 : -ENOMEM;
+    return enomem_unless(h->token);
 }
 
 /* Sets the options of every transfer. libcurl sends the Authorization header only to the host, port
@@ -199,8 +202,11 @@ static size_t hub_on_data(char *data, size_t size, size_t n, void *ctx) {
     assert(!t->refused);
     curl_easy_getinfo(t->hub->curl, CURLINFO_RESPONSE_CODE, &status);
     t->got += size * n;
-    if (status != 200 && status != 206)
-        return t->got > REFUSAL_MAX ? 0 : size * n;
+    if (status != 200 && status != 206) {
+        if (t->got > REFUSAL_MAX)
+            return 0;
+        return size * n;
+    }
     if (!t->begun) {
         read_head(t);
         t->refused = !t->sink->begin(t->sink->ctx, t->reply);
@@ -208,7 +214,9 @@ static size_t hub_on_data(char *data, size_t size, size_t n, void *ctx) {
     t->begun = true;
     if (!t->refused)
         t->refused = !t->sink->data(t->sink->ctx, data, size * n);
-    return t->refused ? 0 : size * n;
+    if (t->refused)
+        return 0;
+    return size * n;
 }
 
 static int hub_on_tick(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d) {
@@ -238,7 +246,9 @@ static int refusal(const struct transfer *t, struct err *err) {
         why = "there is no such repository, revision or file";
     err_set(err, (int)status, NULL, "%s (%ld%s%s)", why, status, *t->message ? ": " : "",
             t->message);
-    return again ? HUB_AGAIN : HUB_REFUSED;
+    if (again)
+        return HUB_AGAIN;
+    return HUB_REFUSED;
 }
 
 static int hub_broken(const struct hub *h, CURLcode code, struct err *err) {

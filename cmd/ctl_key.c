@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/sha256.h"
+#include "base/text.h"
 #include "base/util.h"
 #include "cmd/cli.h"
 #include "cmd/ctl_local.h"
@@ -99,7 +100,7 @@ int ctl_key(int argc, char **argv, bool json) {
     sha256_add(&s, key, strlen(key));
     sha256_hex(&s, sum);
     snprintf(line, sizeof(line), "%s:sha256$%s%s%s%s", argv[2], sum, expires ? " expires=" : "",
-             expires ? expires : "", is_operator ? " operator" : "");
+             text_or(expires, ""), is_operator ? " operator" : "");
     int r = key_append(argv[3], line);
     if (r < 0)
         return cli_fail("%s: %s", argv[3], strerror(-r));
@@ -107,5 +108,5 @@ int ctl_key(int argc, char **argv, bool json) {
         printf("{\"name\":\"%s\",\"key\":\"%s\"}\n", argv[2], key);
     else
         puts(key);
-    return files_flush() ? CLI_OK : CLI_FAILED;
+    return cli_flush(CLI_OK);
 }

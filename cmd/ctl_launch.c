@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/json_read.h"
+#include "base/text.h"
 #include "base/try.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
@@ -275,12 +276,14 @@ static int go_round_proxy(const struct target *t) {
         any |= getenv(proxies[i]) != NULL;
     if (!any || !cli_is_loopback(t->url))
         return 0;
-    if (asprintf(&text, "%s%s127.0.0.1,localhost,::1", old ? old : "", old && *old ? "," : "") <
+    if (asprintf(&text, "%s%s127.0.0.1,localhost,::1", text_or(old, ""), old && *old ? "," : "") <
         0) {
         text = NULL;
         return -ENOMEM;
     }
-    return setenv("NO_PROXY", text, 1) < 0 || setenv("no_proxy", text, 1) < 0 ? -ENOMEM : 1;
+    if (setenv("NO_PROXY", text, 1) < 0 || setenv("no_proxy", text, 1) < 0)
+        return -ENOMEM;
+    return 1;
 }
 
 static int launch_print(const struct launch_client *c, const struct target *t) {
@@ -317,7 +320,7 @@ static int launch_print(const struct launch_client *c, const struct target *t) {
         launch_print_quoted(text);
     }
     putchar('\n');
-    return files_flush() ? CLI_OK : CLI_FAILED;
+    return cli_flush(CLI_OK);
 }
 
 /* Replaces this process by the client. Returns only after a failure. */
@@ -370,7 +373,9 @@ static int launch_change(const struct launch_client *c, const struct target *t, 
         r = launch_file_merge(path, text, out, len);
         if (r == -EBADMSG)
             return by_hand(path, "is not plain JSON", text);
-        return r < 0 ? cli_fail("%s: %s", path, strerror(-r)) : CLI_OK;
+        if (r < 0)
+            return cli_fail("%s: %s", path, strerror(-r));
+        return CLI_OK;
     }
     r = cli_read_file(path, 1 << 20, &old, &n);
     if (r < 0 && r != -ENOENT)
@@ -400,8 +405,8 @@ static int launch_write_file(const struct launch_client *c, const struct target 
     if (r < 0)
         return cli_fail("%s: %s", path, strerror(-r));
     printf("%s was changed%s%s; weftctl launch %s --undo restores it\n", path, c->note ? "; " : "",
-           c->note ? c->note : "", c->name);
-    return files_flush() ? CLI_OK : CLI_FAILED;
+           text_or(c->note, ""), c->name);
+    return cli_flush(CLI_OK);
 }
 
 static int undo(const struct launch_client *c, const char *path) {
@@ -416,7 +421,7 @@ static int undo(const struct launch_client *c, const char *path) {
     if (r < 0)
         return cli_fail("%s: %s", path, strerror(-r));
     printf("%s was restored\n", path);
-    return files_flush() ? CLI_OK : CLI_FAILED;
+    return cli_flush(CLI_OK);
 }
 
 /* Returns true if an entry of /v1/models lists the capability. */
@@ -513,8 +518,8 @@ static int print_generic(const char *name, const struct target *t) {
            "Many clients read the environment:\n\n"
            "  export OPENAI_BASE_URL=%s/v1 OPENAI_API_KEY=%s\n",
            name, t->url, t->url, keyless ? "any text" : "your key of weftd", t->model,
-           *t->context ? t->context : "not known", t->url, keyless ? "none" : "KEY");
-    return files_flush() ? CLI_OK : CLI_FAILED;
+           text_filled_or(t->context, "not known"), t->url, keyless ? "none" : "KEY");
+    return cli_flush(CLI_OK);
 }
 
 /* Prints settings for the client @name, which weftctl does not know. Returns an exit code, which is
@@ -524,7 +529,9 @@ static int launch_unknown(const char *name, struct target *t, const char *key) {
 
     if (launch_look_up(t, key, &found) != CLI_OK)
         t->model = "a name from /v1/models";
-    return print_generic(name, t) == CLI_OK ? CLI_USAGE : CLI_FAILED;
+    if (print_generic(name, t) != CLI_OK)
+        return CLI_FAILED;
+    return CLI_USAGE;
 }
 
 static const struct launch_client *launch_find(const char *name) {
@@ -589,7 +596,7 @@ int ctl_launch(int argc, char **argv, bool json) {
     r = chat_find_key(file, key_text, sizeof(key_text), &key);
     if (!url || !*url)
         url = ctl_url(address);
-    struct target t = {.url = url, .model = model, .key = key ? key : "none", .limit = ""};
+    struct target t = {.url = url, .model = model, .key = text_or(key, "none"), .limit = ""};
     if (r == CLI_OK && !c)
         return launch_unknown(argv[1], &t, key);
     if (r == CLI_OK)

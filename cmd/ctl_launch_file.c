@@ -8,6 +8,7 @@
 #include <yyjson.h>
 
 #include "base/json_read.h"
+#include "base/result.h"
 #include "base/try.h"
 #include "cmd/cli.h"
 #include "cmd/ctl_launch.h"
@@ -64,10 +65,10 @@ static int launch_file_restore(const char *path, const char *before) {
     int r = cli_read_file(before, FILE_MAX, &old, &n_old);
 
     if (r == -ENOENT)
-        return unlink(path) < 0 ? -errno : 0;
+        return errno_if_negative(unlink(path));
     TRY(r);
     TRY(cli_write_file(path, 0600, old, n_old, true));
-    return unlink(before) < 0 ? -errno : 0;
+    return errno_if_negative(unlink(before));
 }
 
 int launch_file_undo(const char *path) {
@@ -83,7 +84,7 @@ int launch_file_undo(const char *path) {
     if (n_now != n_ours || memcmp(now, ours, n_now) != 0)
         return -EBUSY;
     TRY(launch_file_restore(path, before));
-    return unlink(by) < 0 ? -errno : 0;
+    return errno_if_negative(unlink(by));
 }
 
 /* Merges @from into @to, both objects of @d. Returns false if memory is short. */
@@ -120,5 +121,5 @@ int launch_file_merge(const char *path, const char *fragment, char **out, size_t
     if (!d || !launch_file_merge_objects(d, yyjson_mut_doc_get_root(d), yyjson_doc_get_root(add)))
         return -ENOMEM;
     *out = yyjson_mut_write(d, YYJSON_WRITE_PRETTY_TWO_SPACES, len);
-    return *out ? 0 : -ENOMEM;
+    return enomem_unless(*out);
 }

@@ -14,6 +14,7 @@
 
 #include "base/gguf.h"
 #include "base/model_dir.h"
+#include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
@@ -49,7 +50,9 @@ static const char *main_format(const struct gguf *g) {
             best = format;
         }
     }
-    return best ? best->name : "";
+    if (best)
+        return best->name;
+    return "";
 }
 
 static void copy_text(char *out, size_t size, const struct gguf *g, const char *key) {
@@ -123,8 +126,8 @@ static struct ctl_cell number_text(double v) {
 static void ctl_models_print_row(const struct model_file *m, const struct facts *f,
                                  int name_width) {
     printf("%-*s  %-10s %7s %9s  %-8s %-8s %8s %7s  %s\n", name_width, m->name,
-           *f->arch ? f->arch : "-", f->n_params ? params_text(f->n_params).s : "-",
-           size_text(m->bytes).s, *f->format ? f->format : "-", model_store_name(m->store),
+           text_filled_or(f->arch, "-"), f->n_params ? params_text(f->n_params).s : "-",
+           size_text(m->bytes).s, text_filled_or(f->format, "-"), model_store_name(m->store),
            number_text(f->fit.fits ? f->fit.engine.context : 0).s,
            number_text(f->fit.tokens_per_s).s, m->n_missing ? "files are missing" : f->problem);
 }
@@ -207,7 +210,7 @@ static int show(const struct model_list *l, const struct model_file *only, bool 
         printf("There are no models yet, below %s or elsewhere. To download one:\n"
                "  weftctl pull hf:Qwen/Qwen3-0.6B-GGUF\n",
                dirs->root[MODEL_WEFT]);
-    return files_flush() ? CLI_OK : CLI_FAILED;
+    return cli_flush(CLI_OK);
 }
 
 /* Reads the folders and their models. The caller frees both, also after a failure. Returns an exit
@@ -243,7 +246,7 @@ int ctl_models(int argc, char **argv, bool json) {
     if (!path)
         return show(&list, m, json, &dirs);
     puts(m->path);
-    return files_flush() ? CLI_OK : CLI_FAILED;
+    return cli_flush(CLI_OK);
 }
 
 /* ---- rm ---- */
@@ -426,5 +429,5 @@ int ctl_rm(int argc, char **argv, bool json) {
     if (partial && code == CLI_OK)
         printf("removed %s of interrupted pulls\n",
                size_text(models_remove_partials(dirs.root[MODEL_WEFT])).s);
-    return files_flush() ? code : CLI_FAILED;
+    return cli_flush(code);
 }

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/printable.h"
+#include "base/text.h"
 #include "cmd/ctl.h"
 
 #define SECOND 1000000000ll
@@ -82,7 +83,9 @@ void progress_clear(struct progress *p) {
 }
 
 static double left_s(const struct progress *p) {
-    return p->rate > 0 ? (double)(p->total - p->done_before - p->done) / p->rate : -1;
+    if (p->rate > 0)
+        return (double)(p->total - p->done_before - p->done) / p->rate;
+    return -1;
 }
 
 /* Prints one line of JSON with @message, or, if that is NULL, with the progress. Interrupts the
@@ -118,7 +121,9 @@ static void progress_print_json(struct progress *p, const char *what, const char
 static int progress_columns(void) {
     struct winsize size = {0};
 
-    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || !size.ws_col)
+        return 80;
+    return size.ws_col;
 }
 
 /* Prints "NAME: checking 45 % [=====> ] 288 of 610 MiB 23.4 MiB/s 1:14 left", as far as it fits. */
@@ -128,7 +133,7 @@ static void progress_print_line(struct progress *p) {
     double left = left_s(p);
     char line[512];
     int room = p->form == PROGRESS_TERMINAL ? progress_columns() - 1 : 200;
-    int n = snprintf(line, sizeof(line), "%.60s: %s%s%.0f %%", printable(p->name ? p->name : "").s,
+    int n = snprintf(line, sizeof(line), "%.60s: %s%s%.0f %%", printable(text_or(p->name, "")).s,
                      p->what, *p->what ? " " : "", floor(100 * part));
 
     int bar = MIN(room - n - FIGURES, BAR);
@@ -184,7 +189,7 @@ void progress_at(struct progress *p, const char *what, uint64_t done) {
     if ((is_new && p->form == PROGRESS_JSON) || now - p->drawn_ns >= every_ns[p->form]) {
         p->drawn_ns = now;
         if (p->form == PROGRESS_JSON)
-            progress_print_json(p, *what ? what : "downloading", NULL);
+            progress_print_json(p, text_filled_or(what, "downloading"), NULL);
         else
             progress_print_line(p);
     }

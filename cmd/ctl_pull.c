@@ -9,6 +9,7 @@
 
 #include "base/gguf.h"
 #include "base/model_dir.h"
+#include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
@@ -67,8 +68,11 @@ static int read_listing(struct pull *p, struct err *err) {
     struct hub_reply reply;
     char path[1024];
 
-    if (!hub_listing_path(&p->spec, path, sizeof(path)))
-        return err_set(err, 0, NULL, "the name is too long") < 0 ? CTL_REFUSED : CTL_OK;
+    if (!hub_listing_path(&p->spec, path, sizeof(path))) {
+        if (err_set(err, 0, NULL, "the name is too long") < 0)
+            return CTL_REFUSED;
+        return CTL_OK;
+    }
     for (uint32_t n = 1;; n++) {
         int r = hub_get(p->hub, path, 0, &sink, &reply, err);
 
@@ -78,10 +82,13 @@ static int read_listing(struct pull *p, struct err *err) {
             err_set(err, 0, NULL, "the hub's listing of %s is too long", p->spec.repo);
         if (r == HUB_LOCAL)
             return CTL_REFUSED;
-        if (r == HUB_REFUSED)
-            return err->status == 401 || err->status == 403 ? CTL_DENIED : CTL_REFUSED;
+        if (r == HUB_REFUSED) {
+            if (err->status != 401 && err->status != 403)
+                return CTL_REFUSED;
+            return CTL_DENIED;
+        }
         if (r == HUB_OK)
-            return hub_listing_read(&p->listing, json.data ? json.data : "", json.len, err) < 0
+            return hub_listing_read(&p->listing, text_or(json.data, ""), json.len, err) < 0
                        ? CTL_REFUSED
                        : CTL_OK;
         int64_t wait_ms = hub_wait_ms(&reply, n);
@@ -103,13 +110,13 @@ static int print_list(const struct pull *p) {
             continue;
         const char *quant = model_quant(c.stem);
 
-        printf("%-12s %10s %6u  %s%s\n", quant ? quant : "-", size_text(c.bytes).s, c.n, c.stem,
+        printf("%-12s %10s %6u  %s%s\n", text_or(quant, "-"), size_text(c.bytes).s, c.n, c.stem,
                p->choice.n && p->choice.file[0] == i ? "  <- would be downloaded" : "");
     }
     if (hub_choose_folder(&p->listing, &p->spec, &c, NULL) == 0)
         printf("%-12s %10s %6u  %s%s\n", "safetensors", size_text(c.bytes).s, c.n, c.stem,
                p->choice.folder ? "  <- would be downloaded" : "");
-    return files_flush() ? CLI_OK : CLI_FAILED;
+    return cli_flush(CLI_OK);
 }
 
 /* ---- the target ---- */
@@ -250,7 +257,7 @@ static void pull_print_choice(struct pull *p) {
                        size_text(p->choice.bytes).s, why);
     else
         progress_print(&p->progress, "takes", "%s: %s, %u file%s, %s: %s", p->choice.stem,
-                       quant ? quant : "GGUF", p->choice.n, p->choice.n == 1 ? "" : "s",
+                       text_or(quant, "GGUF"), p->choice.n, p->choice.n == 1 ? "" : "s",
                        size_text(p->choice.bytes).s, why);
 }
 
@@ -340,7 +347,7 @@ static int pull_done(struct pull *p, bool in_cache, struct err *err) {
         print_last(path, p->choice.bytes, p->choice.stem);
     else
         printf("%s\n", path);
-    return files_flush() ? CLI_OK : CLI_FAILED;
+    return cli_flush(CLI_OK);
 }
 
 static int pull(struct pull *p, bool list) {

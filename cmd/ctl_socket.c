@@ -41,7 +41,9 @@ static int socket_try(const char *path) {
     snprintf(sa.sun_path, sizeof(sa.sun_path), "%s", path);
     r = connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 ? -errno : 0;
     close(fd);
-    return r == -EAGAIN ? 0 : r; /* its queue of connections is full */
+    if (r == -EAGAIN) /* its queue of connections is full */
+        return 0;
+    return r;
 }
 
 static void found_add(struct found *f, const char *path) {

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/text.h"
 
 #define HISTORY 128
 
@@ -42,7 +43,9 @@ struct top {
 };
 
 static double seconds_between(const struct top *t) {
-    return t->before ? (double)(t->at_ns - t->before_ns) * 1e-9 : 0;
+    if (!t->before)
+        return 0;
+    return (double)(t->at_ns - t->before_ns) * 1e-9;
 }
 
 /* Returns the object of the selected model with the members "model" and "worker". */
@@ -137,7 +140,7 @@ static void move_selection(struct top *t, int by) {
     if (t->view == VIEW_MODELS) {
         const char *id = json_cstr(id_at(t, i));
 
-        snprintf(t->model, sizeof(t->model), "%s", id ? id : "");
+        snprintf(t->model, sizeof(t->model), "%s", text_or(id, ""));
         t->n_history = 0;
         return;
     }
@@ -147,7 +150,7 @@ static void move_selection(struct top *t, int by) {
 
 /* Draws the lines of @text from row @y on. Returns the next row. */
 static int draw_text(const struct buf *text, int y, int bottom) {
-    const char *line = text->data ? text->data : "";
+    const char *line = text_or(text->data, "");
 
     for (; *line && y < bottom; y++) {
         size_t len = strcspn(line, "\n");

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/json_read.h"
+#include "base/text.h"
 #include "cmd/ctl.h"
 
 /* A row of sums; its texts point into the answer. */
@@ -38,7 +39,9 @@ static bool is_since(yyjson_val *row, const char *since) {
 static const char *ctl_usage_text(yyjson_val *row, const char *key) {
     const char *s = json_cstr(yyjson_obj_get(row, key));
 
-    return s ? s : "";
+    if (s)
+        return s;
+    return "";
 }
 
 static int ctl_usage_compare(const void *a, const void *b) {
@@ -86,7 +89,7 @@ static size_t ctl_usage_add_up(yyjson_val *list, const char *since, struct sum *
 }
 
 static int ctl_usage_width(int width, const char *text) {
-    return MAX(width, (int)strlen(printable(*text ? text : "-").s));
+    return MAX(width, (int)strlen(printable(text_filled_or(text, "-")).s));
 }
 
 void ctl_usage_table(struct buf *out, yyjson_val *usage, const char *since) {

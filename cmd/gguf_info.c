@@ -394,7 +394,7 @@ static int info_print_ops(const struct gguf *g, const char *path, const char *ba
     if (r < 0)
         return cli_fail_err(path, &err, r);
     fwrite(text.data, 1, text.len, stdout);
-    return files_flush() ? CLI_OK : CLI_FAILED;
+    return cli_flush(CLI_OK);
 }
 
 /* Opens the model at @path with the values of @overrides. Returns as gguf_open(). */
@@ -442,7 +442,7 @@ int gguf_cmd_info(int argc, char **argv) {
         return cli_fail_err(argv[1], &err, r);
     if (nearest) {
         code = gguf_nearest_print(g, argv[1]);
-        return files_flush() ? code : CLI_FAILED;
+        return cli_flush(code);
     }
     if (projector && (r = checkpoint_open_projector(&sees, projector, &err)) < 0)
         return cli_fail_err(projector, &err, r);
@@ -464,5 +464,5 @@ int gguf_cmd_info(int argc, char **argv) {
         print_projector(g);
     if (!json && !no_fit)
         print_fit(&fit, &machine);
-    return files_flush() ? code : CLI_FAILED;
+    return cli_flush(code);
 }

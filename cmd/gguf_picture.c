@@ -108,7 +108,9 @@ static int gguf_picture_encode(struct picture *p, const struct tools *t, const s
     TRY(image_encoder_run(t->encoder, p, &l, rows, err));
     printf(", for %s %u x %u: %u rows, %u positions, encoded in %.3f s", j->name, l.width, l.height,
            l.n_rows, l.n_positions, (double)(bench_now_ns() - began) / 1e9);
-    return o->rows ? cli_write_file(o->rows, 0666, rows, n, false) : 0;
+    if (!o->rows)
+        return 0;
+    return cli_write_file(o->rows, 0666, rows, n, false);
 }
 
 static int show_one(const struct tools *t, const char *path, const struct options *o) {
@@ -174,5 +176,5 @@ int gguf_cmd_picture(int argc, char **argv) {
     code = CLI_OK;
     for (int i = 1; i <= n_args && code == CLI_OK; i++)
         code = show_one(&t, argv[i], &o);
-    return files_flush() ? code : CLI_FAILED;
+    return cli_flush(code);
 }

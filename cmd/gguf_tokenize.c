@@ -35,7 +35,9 @@ static int open_tokenizer(const char *path, struct gguf **g, struct tokenizer **
     if (r < 0)
         return cli_fail_err(path, &err, r);
     r = tokenizer_new(t, *g, &err);
-    return r < 0 ? cli_fail_err(path, &err, r) : CLI_OK;
+    if (r < 0)
+        return cli_fail_err(path, &err, r);
+    return CLI_OK;
 }
 
 static void print_ids(const struct tokens *ids) {
@@ -74,7 +76,7 @@ int gguf_cmd_tokenize(int argc, char **argv) {
     if (r < 0)
         return cli_fail("the text cannot be tokenised: %s", strerror(-r));
     print_ids(&ids);
-    return files_flush() ? CLI_OK : CLI_FAILED;
+    return cli_flush(CLI_OK);
 }
 
 /* Parses the ids of a JSON array. Returns 0, -ENOMEM, or -EINVAL with @err. */
@@ -126,5 +128,5 @@ int gguf_cmd_detokenize(int argc, char **argv) {
         return cli_fail_err("stdin", &err, r);
     if (text.len)
         fwrite(text.data, 1, text.len, stdout);
-    return files_flush() ? CLI_OK : CLI_FAILED;
+    return cli_flush(CLI_OK);
 }

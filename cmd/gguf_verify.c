@@ -129,5 +129,5 @@ int gguf_cmd_verify(int argc, char **argv) {
     }
     printf("%s: ok, %" PRIu64 " tensors, %" PRIu64 " bytes\n", argv[1], gguf_n_tensors(g),
            gguf_bytes(g));
-    return files_flush() ? CLI_OK : CLI_FAILED;
+    return cli_flush(CLI_OK);
 }

@@ -6,6 +6,7 @@
 
 #include "base/cpus.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "base/try.h"
 #include "cmd/bench_bandwidth.h"
 
@@ -24,7 +25,9 @@ static double model_fit_rate(const struct engine_fit *e, const struct machine *m
                              uint64_t key_bytes) {
     uint64_t bytes = e->token_bytes + key_bytes + e->state_bytes;
 
-    return bytes && !e->device ? m->bandwidth / (double)bytes : 0;
+    if (!bytes || e->device)
+        return 0;
+    return m->bandwidth / (double)bytes;
 }
 
 /* Computes the size of the draft model as weftd opens it beside a model with options @o. Returns 0
@@ -115,7 +118,7 @@ int model_fit_show(struct buf *out, const struct model_fit *f, const struct mach
         TRY(buf_printf(out, "  weights %s of %s, keys and values %s on %s%s\n",
                        memory_text(e->device_weight_bytes).s, memory_text(e->weight_bytes).s,
                        memory_text(e->kv_bytes).s, m->devices ? "CUDA's device " : "the device",
-                       m->devices ? m->devices : ""));
+                       text_or(m->devices, "")));
     else
         TRY(buf_printf(out,
                        "  weights %s + buffers %s + keys and values %s = %s "

@@ -68,7 +68,7 @@ struct call {
 static int weftctl_finish(const struct call *c, int code, const struct err *err) {
     if (code != CTL_OK)
         return ctl_fail(c->json, code, err->message);
-    return files_flush() ? CLI_OK : CLI_FAILED;
+    return cli_flush(CLI_OK);
 }
 
 static void weftctl_print(const char *text, size_t len) {
@@ -81,7 +81,9 @@ static void weftctl_print(const char *text, size_t len) {
 static size_t weftctl_columns(void) {
     struct winsize size = {0};
 
-    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : SIZE_MAX;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || !size.ws_col)
+        return SIZE_MAX;
+    return size.ws_col;
 }
 
 /* Prints an answer as it arrived, or as @show renders the object in it. Returns an exit code. */
@@ -181,7 +183,9 @@ static int run_health(struct call *c) {
     else
         printf("%s, worker %s\n", health.s, worker.s);
     yyjson_doc_free(doc);
-    return files_flush() && strcmp(health.s, "serving") == 0 ? CLI_OK : CLI_FAILED;
+    if (!files_flush() || strcmp(health.s, "serving") != 0)
+        return CLI_FAILED;
+    return CLI_OK;
 }
 
 /* Sends a POST without a body and prints @done. */
@@ -259,7 +263,7 @@ static int weftctl_write_file(const struct call *c, const char *path, const stru
         return ctl_fail(c->json, CLI_FAILED, err.message);
     }
     printf("%s: %zu bytes\n", path, file->len);
-    return files_flush() ? CLI_OK : CLI_FAILED;
+    return cli_flush(CLI_OK);
 }
 
 static int run_dump(struct call *c) {
@@ -280,7 +284,9 @@ static int run_requests(struct call *c) {
     if (c->argc == 0)
         return weftctl_answer(c, "/requests", ctl_show_requests);
     int code = ctl_ended_path(c->argc + 1, c->argv - 1, time(NULL), help, path, sizeof(path));
-    return code < 0 ? weftctl_answer(c, path, ctl_show_ended) : code;
+    if (code >= 0)
+        return code;
+    return weftctl_answer(c, path, ctl_show_ended);
 }
 
 /* Prints the usage since a day or a month, by default since the first of this month. */
@@ -458,7 +464,7 @@ static bool asks_help(const char *arg) {
 
 static int say_help(void) {
     fputs(help, stdout);
-    return files_flush() ? CLI_OK : CLI_FAILED;
+    return cli_flush(CLI_OK);
 }
 
 /* Takes an option of all commands from the beginning of @argv. Returns the number of arguments that
@@ -473,7 +479,9 @@ static int parse_option(int argc, char **argv, struct call *c, const char **sock
         *socket = argv[1];
     else
         return json;
-    return argv[0][8] ? 1 : 2;
+    if (argv[0][8])
+        return 1;
+    return 2;
 }
 
 /* Takes the options that all commands have from behind the command, where many users write them. */
