@@ -13,8 +13,9 @@ bare        functions that a header declares without a contract: no comment besi
             Names and types that say all need none (PLAIN): bool x_is_full(x), uint32_t x_n_pages(x), x_free, x_deinit.
 
 Exit 1: an include cycle in a product folder, a line of more than 100 columns there or in tests/, a function over 100
-lines or a file over 1,500, more functions without a contract than BARE allows, more escaped quotes in tests than QUOTES. Without FOLDER the product's folders are
-measured; a FOLDER is listed line by line, and so are its functions without a contract.
+lines or a file over 1,500, more functions without a contract than BARE allows, more statements with ?: than CHOICES
+allows, more escaped quotes in tests than QUOTES. Without FOLDER the product's folders are measured; a FOLDER is listed
+line by line, and so are its functions without a contract.
 """
 import argparse
 import bisect
@@ -29,6 +30,10 @@ MAX_COLUMNS, MAX_FUNCTION, MAX_FILE = 100, 100, 1500
 # Functions without a contract that a folder may have: only ever lowered.
 BARE = {
     "lib": 0, "engine": 0, "kvpager": 0, "scheduler": 0, "api": 0, "cmd": 0, "daemon": 0,
+}
+# Statements with ?: in 1,000 lines of code that a folder may have: only ever lowered.
+CHOICES = {
+    "lib": 18, "engine": 36, "kvpager": 12, "scheduler": 27, "api": 20, "cmd": 20, "daemon": 18,
 }
 # Escaped quotes in the C of tests, which J() (tests/support/quotes.h) replaces: only ever lowered.
 QUOTES = 24100
@@ -211,12 +216,16 @@ def spread(numbers):
     return f"median {statistics.median(numbers):.0f}, p90 {numbers[len(numbers) * 9 // 10]}, longest {numbers[-1]}"
 
 
+def choices(files):
+    """Statements with ?: in 1,000 lines of code of the files."""
+    return 1000 * sum(f.n_choices for f in files) / max(1, sum(f.n_code for f in files))
+
+
 def show_shape(files):
     lengths = [x[0] for f in files for x in f.functions]
     print(f"lines of functions: {spread(lengths)}; over 50: {sum(n > 50 for n in lengths)}")
     print(f"lines of files: {spread([len(f.lines) for f in files])}")
-    per_thousand = 1000 * sum(f.n_choices for f in files) / max(1, sum(f.n_code for f in files))
-    print(f"statements with ?: in 1,000 lines of code: {per_thousand:.1f}")
+    print(f"statements with ?: in 1,000 lines of code: {choices(files):.1f}")
 
 
 def show(rows):
@@ -273,6 +282,10 @@ def main():
         if top in {f.path.split("/")[0] for f in every}:
             print(f"{top}: {n} functions without a contract in headers, at most {limit}")
             failed |= n > limit
+    for top, limit in () if asked else CHOICES.items():
+        rate = choices([f for f in every if f.path.startswith(top + "/")])
+        print(f"{top}: {rate:.1f} statements with ?: in 1,000 lines of code, at most {limit}")
+        failed |= rate > limit
     if asked:
         for name, place in no_contract:
             print(f"{place}: {name}() has no contract")

@@ -42,7 +42,6 @@ def column(root, folders):
     shared, n_names = check_names.shared(texts)
     of_names = 100 * len(shared) / max(1, n_names)
     lengths = [n for f in files for n, _, _ in f.functions]
-    per_thousand = 1000 * sum(f.n_choices for f in files) / max(1, code)
     return [
         ("files", f"{len(files):,}"),
         ("lines", f"{lines:,}"),
@@ -52,7 +51,7 @@ def column(root, folders):
         ("lines of functions", measure.spread(lengths)),
         ("functions over 50 lines", f"{sum(n > 50 for n in lengths)} of {len(lengths):,}"),
         ("lines of files", measure.spread([len(f.lines) for f in files])),
-        ("statements with `?:` in 1,000 lines of code", f"{per_thousand:.1f}"),
+        ("statements with `?:` in 1,000 lines of code", f"{measure.choices(files):.1f}"),
         ("nested `?:`", f"{nested['nested']}"),
         ("`?:` with calls in both arms", f"{nested['called']}"),
         ("errors passed up by `?:`", f"{nested['passed']}"),
