@@ -396,6 +396,7 @@ int ctl_chat(int argc, char **argv, bool json) {
     const char *url = NULL, *path = NULL, *file = NULL, *model = "", *system = "";
     const char *load = NULL, *key;
     char key_text[KEY_MAX], found[CTL_URL_MAX];
+    struct err err;
     CLEANUP(chat_server_freep) struct chat_server *server = NULL;
     const struct cli_option options[] = {
         {"url", CLI_TEXT, &url, 0, 0},       {"unix", CLI_TEXT, &path, 0, 0},
@@ -412,7 +413,9 @@ int ctl_chat(int argc, char **argv, bool json) {
     if (path && !url)
         url = "http://localhost";
     else if (!url || !*url)
-        url = ctl_url(found);
+        r = ctl_url(&url, found, &err);
+    if (r != CTL_OK)
+        return ctl_fail(json, r, err.message);
     if (chat_server_new(&server, url, path, key) < 0)
         return cli_fail("out of memory");
     struct chat c = {.server = server, .json = json, .terminal = isatty(STDOUT_FILENO)};

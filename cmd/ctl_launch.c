@@ -564,6 +564,7 @@ int ctl_launch(int argc, char **argv, bool json) {
     bool prints = false, writes = false, undoes = false, anyway = false;
     char key_text[KEY_MAX], path[PATH_MAX], address[CTL_URL_MAX];
     const char *key;
+    struct err err;
     CLEANUP(freep) char *found = NULL, *limit = NULL;
     const struct cli_option options[] = {
         {"url", CLI_TEXT, &url, 0, 0},       {"model", CLI_TEXT, &model, 0, 0},
@@ -594,8 +595,10 @@ int ctl_launch(int argc, char **argv, bool json) {
         return cli_fail("%s is configured by its file only; use weftctl launch %s --write", c->name,
                         c->name);
     r = chat_find_key(file, key_text, sizeof(key_text), &key);
-    if (!url || !*url)
-        url = ctl_url(address);
+    if (r == CLI_OK && (!url || !*url))
+        r = ctl_url(&url, address, &err);
+    if (r == CTL_UNREACHABLE)
+        return ctl_fail(false, r, err.message);
     struct target t = {.url = url, .model = model, .key = text_or(key, "none"), .limit = ""};
     if (r == CLI_OK && !c)
         return launch_unknown(argv[1], &t, key);

@@ -93,39 +93,16 @@ static void found_add_beside(struct found *f) {
         found_add(f, path);
 }
 
-/* Lists the sockets in @err, since the user must choose one. */
-static void found_list(const struct found *f, struct err *err) {
-    char list[300] = "";
-    size_t n = 0;
-
-    for (uint32_t i = 0; i < f->n && n < sizeof(list); i++)
-        n += (size_t)snprintf(list + n, sizeof(list) - n, "%s%s", i ? ", " : "", f->path[i]);
-    err_set(err, 0, NULL, "%u daemons run: choose one with --socket PATH or $WEFT_ADMIN: %s", f->n,
-            list);
-}
-
-int ctl_socket(char *out, size_t size, struct err *err) {
-    struct found f = {.n = 0};
+/* Adds the sockets of this user's daemons and of services to @f. */
+static void found_all(struct found *f) {
     char folder[PATH_MAX];
 
     for (size_t i = 0; i < ARRAY_SIZE(fixed_paths); i++)
-        found_add(&f, fixed_paths[i]);
-    found_add_beside(&f);
+        found_add(f, fixed_paths[i]);
+    found_add_beside(f);
     for (int place = 0; place < FILES_SOCKETS_N; place++)
         if (files_socket_folder(place, folder, sizeof(folder)))
-            found_add_folder(&f, folder);
-    if (f.n > 1) {
-        found_list(&f, err);
-        return CTL_UNREACHABLE;
-    }
-    if (f.n == 0 && !f.denied[0]) {
-        err_set(err, 0, NULL,
-                "no daemon of this user runs (weftd --model FILE starts one; the socket of "
-                "another one: --socket PATH or $WEFT_ADMIN)");
-        return CTL_UNREACHABLE;
-    }
-    snprintf(out, size, "%s", f.n ? f.path[0] : f.denied);
-    return CTL_OK;
+            found_add_folder(f, folder);
 }
 
 /* Returns the port that the name of the socket @path is: 8080 for ".../8080.sock". 0: none. */
@@ -139,18 +116,65 @@ static unsigned socket_port(const char *path) {
     return port;
 }
 
-const char *ctl_url(char out[static CTL_URL_MAX]) {
-    const char *url = getenv("WEFT_URL"), *admin = getenv("WEFT_ADMIN");
-    char path[PATH_MAX] = "";
-    unsigned port = 0;
-    struct err err;
+static void socket_url(char out[static CTL_URL_MAX], unsigned port) {
+    snprintf(out, CTL_URL_MAX, "http://127.0.0.1:%u", port);
+}
 
-    if (url && *url)
-        return url;
-    if (admin && *admin)
+/* Lists the daemons in @err, since the user must choose one @how: their sockets, or with @urls their
+ * addresses where they are known. Returns an exit code. */
+static int found_list(const struct found *f, bool urls, const char *how, struct err *err) {
+    char list[300] = "", url[CTL_URL_MAX];
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < f->n && n < sizeof(list); i++) {
+        const char *name = f->path[i];
+        unsigned port = urls ? socket_port(name) : 0;
+
+        if (port) {
+            socket_url(url, port);
+            name = url;
+        }
+        n += (size_t)snprintf(list + n, sizeof(list) - n, "%s%s", i ? ", " : "", name);
+    }
+    err_set(err, 0, NULL, "%u daemons run: choose one with %s: %s", f->n, how, list);
+    return CTL_UNREACHABLE;
+}
+
+int ctl_socket(char *out, size_t size, struct err *err) {
+    struct found f = {.n = 0};
+
+    found_all(&f);
+    if (f.n > 1)
+        return found_list(&f, false, "--socket PATH or $WEFT_ADMIN", err);
+    if (f.n == 0 && !f.denied[0]) {
+        err_set(err, 0, NULL,
+                "no daemon of this user runs (weftd --model FILE starts one; the socket of "
+                "another one: --socket PATH or $WEFT_ADMIN)");
+        return CTL_UNREACHABLE;
+    }
+    snprintf(out, size, "%s", f.n ? f.path[0] : f.denied);
+    return CTL_OK;
+}
+
+int ctl_url(const char **out, char text[static CTL_URL_MAX], struct err *err) {
+    const char *url = getenv("WEFT_URL"), *admin = getenv("WEFT_ADMIN");
+    struct found f = {.n = 0};
+    unsigned port = 0;
+
+    if (url && *url) {
+        *out = url;
+        return CTL_OK;
+    }
+    if (admin && *admin) {
         port = socket_port(admin);
-    else if (ctl_socket(path, sizeof(path), &err) == CTL_OK)
-        port = socket_port(path);
-    snprintf(out, CTL_URL_MAX, "http://127.0.0.1:%u", port ? port : 8080);
-    return out;
+    } else {
+        found_all(&f);
+        if (f.n > 1)
+            return found_list(&f, true, "--url URL or $WEFT_URL", err);
+        if (f.n == 1)
+            port = socket_port(f.path[0]);
+    }
+    socket_url(text, port ? port : 8080);
+    *out = text;
+    return CTL_OK;
 }

@@ -320,15 +320,17 @@ def test_the_daemon_of_a_user_is_found_in_his_folders():
         for name in ("WEFT_ADMIN", "WEFT_URL", "XDG_STATE_HOME"):
             env.pop(name, None)
 
+        def command(*words, **more):
+            p = subprocess.run([program("weftctl"), *words], capture_output=True, text=True, env={**env, **more},
+                               timeout=LIMIT_S, cwd=folder)
+            return p.returncode, p.stdout + p.stderr
+
         def address(**more):
             """That of the HTTP API, as a client gets it; no process listens there."""
-            p = subprocess.run([program("weftctl"), "launch", "unknown"], capture_output=True, text=True, env={**env, **more},
-                               timeout=LIMIT_S, cwd=folder)
-            return re.search(r"Anthropic +(\S+)", p.stdout + p.stderr)[1]
+            return re.search(r"Anthropic +(\S+)", command("launch", "unknown", **more)[1])[1]
 
         def health():
-            p = subprocess.run([program("weftctl"), "health"], capture_output=True, text=True, env=env, timeout=LIMIT_S, cwd=folder)
-            return p.returncode, p.stdout + p.stderr
+            return command("health")
 
         for path in where:
             os.makedirs(os.path.dirname(path))
@@ -346,6 +348,13 @@ def test_the_daemon_of_a_user_is_found_in_his_folders():
         with Server(answers, where[0]), Server(answers, where[1]):
             code, text = health()
             assert code == 69 and "2 daemons run" in text and all(path in text for path in where), text
+            both = "2 daemons run: choose one with --url URL or $WEFT_URL: http://127.0.0.1:1, http://127.0.0.1:2"
+            for words in (["chat", "hi"], ["run", "m", "hi"], ["launch", "claude"], ["launch", "unknown"]):
+                code, text = command(*words)
+                assert code == 69 and both in text, text
+            code, text = command("--json", "chat", "hi")
+            assert code == 69 and json.loads(text)["error"] == both, text
+            assert address(WEFT_URL="http://127.0.0.1:4") == "http://127.0.0.1:4"
 
 
 def test_ended_requests_are_asked_for_by_tenant_and_time():
