@@ -1,6 +1,6 @@
 """OpenAI's, Anthropic's and Ollama's libraries for Python, from Debian's unstable release, which has the newest ones.
 
-They are unpacked into a tree below the build folder and run there by its own Python: the lines of the manual as they
+They are unpacked into a tree below the build folder and run there by its own Python: the lines of the page as they
 stand on its page, and python-sdks/checks.py. Trees need mmdebstrap and root.
 """
 import functools
@@ -13,7 +13,7 @@ from clients import BUILD, SOURCE, Skip, Weftd, main
 
 PACKAGES = "base-files,ca-certificates,python3-openai,python3-anthropic,python3-ollama"
 UNREACHABLE = re.compile(r"(Could not resolve|Could not connect|Temporary failure|Connection timed out|Failed to fetch).*")
-MANUAL = SOURCE.parent.parent / "docs" / "manual" / "clients.md"
+PAGE = SOURCE.parent.parent / "docs" / "reference" / "client-settings.md"
 # No package was configured, so that the list of authorities does not exist, which httpx reads without a need for it.
 AUTHORITIES = "/usr/share/ca-certificates/mozilla/ISRG_Root_X1.crt"
 LIBRARIES = ("openai", "anthropic", "ollama")
@@ -51,14 +51,14 @@ def daemon():
 
 
 def snippets():
-    """Yields (library, lines) of each block of the manual's page with a library that is here."""
-    for block in re.findall(r"```python\n(.*?)```", MANUAL.read_text(), re.S):
+    """Yields (library, lines) of each block of the page with a library that is here."""
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S):
         library = re.match(r"(?:from|import) (\w+)", block)[1]
         if library in LIBRARIES:
             yield library, block
 
 
-def test_lines_of_the_manual():
+def test_lines_of_the_page():
     with daemon() as d:
         seen = set()
         for library, lines in snippets():
