@@ -166,6 +166,12 @@ enum op_kind {
      *   s = softplus(step + dt); M = e^(s decay) M + (s x) B^T; y = M C + skip x
      *   d = norm(y silu(z)), the norm over the heads of a group; without @norm y silu(z) */
     OP_MAMBA,
+    /* Mamba-1. in: u, z. The convolution gives x, as that of MAMBA does. For each token in order,
+     * with a step s, a row of M and a decay for each channel:
+     *   t, B, C = the parts of w[0] x, each with its RMS norm
+     *   s = softplus(w[1] t + dt); M = e^(s decay) M + (s x) B^T; y = M C + skip x
+     *   d = y silu(z) */
+    OP_SCAN,
     /* Down projections of latent attention: l = w[0] y (key), r = w[1] y (query). mla.q_rank 0:
      * w[1] y is q already, and MLA_Q is absent. */
     OP_MLA_IN,
@@ -372,7 +378,7 @@ struct op_state_in { /* STATE_IN */
     enum state_low { LOW_NONE, LOW_DOWN, LOW_UP } low;
 };
 
-struct op_recurrent { /* DELTA, KDA, CONV, MAMBA */
+struct op_recurrent { /* DELTA, KDA, CONV, MAMBA, SCAN */
     /* index of the layer among those with a state */
     uint32_t state;
     /* DELTA: STATE_IN has no w[3] */
@@ -383,8 +389,10 @@ struct op_recurrent { /* DELTA, KDA, CONV, MAMBA */
     const struct tensor *conv, *conv_bias;
     /* KDA: the channels that follow those of conv */
     const struct tensor *conv_more[2];
-    /* DELTA, MAMBA: for each (value) head */
+    /* DELTA, MAMBA: for each (value) head; SCAN: for each channel, decay [channels][n_state] */
     const struct tensor *dt, *decay, *skip;
+    /* SCAN: weights of the norms of t, B and C */
+    const struct tensor *part_norm[3];
 };
 
 struct op_ngram { /* NGRAM */
@@ -519,6 +527,7 @@ static inline const struct op_recurrent *op_recurrent(const struct model_op *op)
     case OP_KDA:
     case OP_CONV:
     case OP_MAMBA:
+    case OP_SCAN:
         return &op->recurrent;
     default:
         return NULL;

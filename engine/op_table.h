@@ -32,6 +32,7 @@
     X(KDA, kda, "Kimi delta attention", products)                                                  \
     X(CONV, conv, "short convolutions", products)                                                  \
     X(MAMBA, mamba, "Mamba-2 layers", products)                                                    \
+    X(SCAN, scan, "Mamba-1 layers", products)                                                      \
     X(MLA_IN, mla_in, "latent attention", products)                                                \
     X(MLA_Q, mla_q, "latent attention", products)                                                  \
     X(MLA_KV, mla_kv, "latent attention", products)                                                \

@@ -163,6 +163,13 @@ struct mamba_shape {
     uint32_t n_state;
 };
 
+/* Mamba-1 (Gu and Dao 2023). The convolution's channels are x. A state has a matrix
+ * [channels][n_state]. */
+struct scan_shape {
+    /* n_rank: values of t; n_state: a multiple of 4; 0: the model has none */
+    uint32_t n_rank, n_state;
+};
+
 /* Multi-head latent attention (MLA): all heads share one key of rank + n_rot values, the first
  * @rank of which are also the value. rank 0: the model has none. */
 struct mla_shape {
@@ -257,6 +264,7 @@ struct model_shape {
     struct state_shape state;
     struct delta_shape delta;
     struct mamba_shape mamba;
+    struct scan_shape scan;
     struct mla_shape mla;
     struct stream_shape stream;
     struct sparse_shape sparse;

@@ -454,6 +454,13 @@ static int cpu_load_ngram(struct be *b, struct weights *w, const struct model_op
     return r ? r : recurrent_load_taps(b, w, &taps, b->shape.stream.n * b->shape.n_embd);
 }
 
+static int cpu_load_scan(struct be *b, struct weights *w, const struct model_op *op,
+                         struct err *err) {
+    int r = load_mats(b, w, op, err);
+
+    return r ? r : scan_load(b, w, &op->recurrent);
+}
+
 #define OP_ROW(kind, name, feature, cost) [OP_##kind].run = ops_##name,
 
 /* clang-format off */
@@ -467,6 +474,7 @@ static const struct op_code cpu_code[] = {
     [OP_KDA].load = recurrent_load,
     [OP_CONV].load = recurrent_load,
     [OP_MAMBA].load = recurrent_load,
+    [OP_SCAN].load = cpu_load_scan,
     [OP_MLA_KV].load = mla_load,
     [OP_MLA_OUT].load = mla_load,
     [OP_SELECT].load = load_select,

@@ -190,6 +190,24 @@ struct mamba_head {
     size_t y_stride;
 };
 
+/* Operands of sixteen channels of Mamba-1 (OP_SCAN). Row r has x at r * stride, its step at r *
+ * step_stride, B (@in) and C (@out) at r * part_stride, and its output at r * y_stride, in
+ * floats. */
+struct scan_channels {
+    /* n_state: a multiple of 4 */
+    uint32_t n_state, n_rows;
+    const float *x;
+    size_t stride;
+    const float *step;
+    size_t step_stride;
+    const float *in, *out;
+    size_t part_stride;
+    /* [n_state][16] logarithms of decays, and [16] factors of x in the output */
+    const float *decay, *skip;
+    float *y;
+    size_t y_stride;
+};
+
 /* The kernels of one instruction set. All instruction sets give the same bits. Functions on rows
  * take @n values; a formula names the operation on each of them. */
 struct cpu_kernels {
@@ -272,6 +290,8 @@ struct cpu_kernels {
     void (*delta_advance)(const struct delta_head *h, float *m);
     void (*kda_advance)(const struct delta_head *h, float *m);
     void (*mamba_advance)(const struct mamba_head *h, float *m);
+    /* Advances the state @m of sixteen channels, [n_state][16]. */
+    void (*scan_advance)(const struct scan_channels *h, float *m);
     /* keep = e^(lower sigmoid(by (x + dt))), the decays of OP_KDA; @n: a multiple of 16; keep may
      * be x */
     void (*kda_keep)(const float *x, const float *dt, float by, float lower, float *keep,

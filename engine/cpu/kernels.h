@@ -47,7 +47,8 @@ extern const struct gemm_wide CPU_NAME(gemm_wide)[PANEL_FORMATS], gemm_wide_amx[
     X(delta_advance, delta_advance)                                                                \
     X(kda_advance, kda_advance)                                                                    \
     X(kda_keep, kda_keep)                                                                          \
-    X(mamba_advance, mamba_advance)
+    X(mamba_advance, mamba_advance)                                                                \
+    X(scan_advance, scan_advance)
 
 #define DECLARE_KERNEL(member, name)                                                               \
     extern __typeof__(*((struct cpu_kernels *)NULL)->member) CPU_NAME(name);

@@ -40,6 +40,8 @@ struct weights {
     float *sinks, *weigh, *pick_bias;
     /* recurrent ops; conv: [kernel][channels] */
     float *conv, *conv_bias, *dt, *decay, *skip;
+    /* SCAN: norms of t, B and C; its decays are [channels / 16][n_state][16] */
+    float *part_norm[3];
     /* EXPERTS: [n_expert] gate, up, down */
     struct mat (*expert)[3];
     /* MLA_KV, MLA_OUT: [n_head] */
@@ -246,6 +248,8 @@ void *recurrent_slot(struct be *b, uint32_t state);
 int recurrent_copy(struct be *b, uint32_t src, uint32_t dst);
 /* Loads the tensors of a recurrent op, except its norm. */
 int recurrent_load(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
+/* Loads the vectors of a SCAN. */
+int scan_load(struct be *b, struct weights *w, const struct op_recurrent *r);
 /* Loads the taps of an op, [@n channels][kernel] in the file, as [kernel][@n channels]. */
 int recurrent_load_taps(struct be *b, struct weights *w, const struct op_recurrent *r, uint32_t n);
 /* Returns the part of state @state after those of the layers, of state_shape.n_more floats. */

@@ -93,6 +93,7 @@ static void alloc_buffers(struct be *b, const struct be_opts *o) {
     b->row_width = MAX(MAX(widest, s->mla.n_nope), MAX(s->mla.q_rank, s->mla.rank));
     b->row_width = MAX(b->row_width, MAX((size_t)s->stream.n * s->n_embd, s->sparse.dim));
     b->row_width = MAX(b->row_width, MAX(s->stream.n_low, s->compressed.q_rank));
+    b->row_width = MAX(b->row_width, s->scan.n_rank);
     if (s->drafts) {
         b->row_width = MAX(b->row_width, MAX(2ul, s->n_taps) * s->n_embd);
         b->pair = floats(b, e->max_rows, 2ul * hidden_width(s));

@@ -1,6 +1,7 @@
 /*
  * cpu_rows - kernels of recurrent layers: the convolution of a row, and the update of a
- * head's state by a row. The formulas are those of OP_DELTA, OP_KDA and OP_MAMBA (op.h).
+ * head's state by a row. The formulas are those of OP_DELTA, OP_KDA, OP_MAMBA and OP_SCAN
+ * (op.h).
  *
  * A head's state is a matrix M[dim of keys][dim of values]. Its columns, one for each value, do not
  * depend on each other, so a lane owns a column: 16 columns of the state are [dim][16] floats, and
@@ -133,4 +134,29 @@ void CPU_NAME(mamba_advance)(const struct mamba_head *h, float *m) {
     for (uint32_t first = 0; first < h->dim; first += LANES)
         for (uint32_t row = 0; row < h->n_rows; row++)
             mamba16(h, row, first, m + (size_t)first * h->n_state);
+}
+
+/* Each channel has a decay for each value of its row, e^(step decay). */
+void CPU_NAME(scan_advance)(const struct scan_channels *h, float *m) {
+    vf skip = vf_load(h->skip);
+
+    for (uint32_t row = 0; row < h->n_rows; row++) {
+        const float *in = h->in + row * h->part_stride, *out = h->out + row * h->part_stride;
+        vf x = vf_load(h->x + row * h->stride), step = vf_load(h->step + row * h->step_stride);
+        vf add = vf_mul(step, x), sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+
+        for (uint32_t j = 0; j < h->n_state; j += 4) {
+            UNROLL
+            for (uint32_t i = 0; i < 4; i++) {
+                size_t at = (size_t)(j + i) * LANES;
+                vf keep = vf_exp(vf_mul(step, vf_load(h->decay + at)));
+                vf now = vf_fma(vf_set1(in[j + i]), add, vf_mul(keep, vf_load(m + at)));
+
+                vf_store(m + at, now);
+                sum[i] = vf_fma(vf_set1(out[j + i]), now, sum[i]);
+            }
+        }
+        vf y = vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3]));
+        vf_store(h->y + row * h->y_stride, vf_fma(skip, x, y));
+    }
 }
