@@ -37,6 +37,7 @@
 #include "engine/arch/gemma4.h"
 #include "engine/arch/granite.h"
 #include "engine/arch/hybrid.h"
+#include "engine/arch/jamba.h"
 #include "engine/arch/kimi.h"
 #include "engine/arch/laguna.h"
 #include "engine/arch/lfm2.h"
@@ -833,6 +834,15 @@ static const struct arch archs[] = {
         .experts = EXPERTS_MUST,
         .routing = {.unnormed = true},
         .bind = llama4_bind,
+    },
+    /* Jamba: Mini, Large, 3B Reasoning. */
+    {
+        .name = "jamba",
+        .experts = EXPERTS_MAY,
+        .by_layer = true,
+        .no_rope = true,
+        .routing = {.unnormed = true},
+        .bind = jamba_bind,
     },
     /* Olmo 2 and 3. Layers of Olmo 3 with a window have RoPE without scaling. */
     {

@@ -10,13 +10,13 @@ MODELS = ("granite", "phi3", "mistral3", "olmo2", "lfm2", "lfm2moe", "glm4moe-mt
           "ernie4-5-moe", "exaone", "exaone-moe", "exaone4", "exaone4-window", "gemma", "glm4", "granitehybrid",
           "granitehybrid-dense", "granitemoe", "internlm2", "olmoe", "qwen2moe", "seed-oss", "smollm3",
           "command-r", "cohere2", "cohere2moe", "hunyuan-dense", "hunyuan-moe", "nemotron", "stablelm", "starcoder2",
-          "apertus", "falcon-h1", "kimi-linear", "mistral4", "nanbeige", "olmo", "llama4", "gemma3n")
+          "apertus", "falcon-h1", "kimi-linear", "mistral4", "nanbeige", "olmo", "llama4", "gemma3n", "jamba")
 # Full attention, windows, convolutions, Mamba-2, latent attention, Kimi delta attention, compressed keys, branches beside
 # each other behind a layer norm, norms behind the rotation, attention beside Mamba-2, layers that run twice,
-# alternating updates of streams.
+# alternating updates of streams, Mamba-1.
 KINDS = every(MODELS, ("granite", "laguna", "lfm2moe", "nemotron-h-moe-mtp", "deepseek2-lite", "bailingmoe3",
                        "deepseek4", "granitehybrid", "afmoe", "cohere2moe", "hunyuan-dense", "falcon-h1", "kimi-linear",
-                       "nanbeige", "gemma3n"))
+                       "nanbeige", "gemma3n", "jamba"))
 REQUESTS = [r for r in golden_models.REQUESTS if "repetition_penalty" not in r]
 
 

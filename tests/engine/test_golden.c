@@ -266,7 +266,8 @@ static const char *const served_here[] = {"llama4",        "gemma3n",
                                           "stablelm",      "starcoder2",
                                           "apertus",       "falcon-h1",
                                           "kimi-linear",   "mistral4",
-                                          "nanbeige",      "olmo"};
+                                          "nanbeige",      "olmo",
+                                          "jamba"};
 /* Files that only the larger set has. */
 static const char *const served_larger[] = {
     "llama-q.iq2_xxs",

@@ -504,7 +504,8 @@ static const char *const others[] = {
     "granitemoe",     "granitehybrid",  "qwen2moe",    "deepseek2-v3",
     "cohere2moe",     "hunyuan-moe",    "command-r",   "stablelm",
     "apertus",        "falcon-h1",      "kimi-linear", "mistral4",
-    "nanbeige",       "olmo",           "llama4",      "gemma3n"};
+    "nanbeige",       "olmo",           "llama4",      "gemma3n",
+    "jamba"};
 
 Test(identity, cpu_architectures) {
     need("cpu");

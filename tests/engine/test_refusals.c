@@ -1,6 +1,6 @@
 /*
- * Tests refusals of the readers of qwen4exp, deepseek4, step35, bailingmoe3, Nemotron, llama4 and
- * gemma3n, each by one change in a file that is otherwise served: a number out of range, a
+ * Tests refusals of the readers of qwen4exp, deepseek4, step35, bailingmoe3, Nemotron, llama4,
+ * gemma3n and jamba, each by one change in a file that is otherwise served: a number out of range, a
  * contradiction between numbers, or a missing name. At the end come files with random damage.
  */
 
@@ -294,6 +294,21 @@ Test(refusals, numbers_of_llama4_and_gemma3n) {
 
     check("llama4", experts, ARRAY_SIZE(experts));
     check("gemma3n", streams, ARRAY_SIZE(streams));
+}
+
+Test(refusals, numbers_of_jamba) {
+    static const struct change changes[] = {
+        {"ssm.conv_kernel", 0, 9, "'jamba.ssm.conv_kernel'"},
+        {"ssm.inner_size", 0, 120, "120 channels of Mamba-1 with states of 8 are not supported"},
+        {"ssm.state_size", 0, 6, "128 channels of Mamba-1 with states of 6 are not supported"},
+        {"ssm.state_size", 0, 0, "'jamba.ssm.state_size'"},
+        {"ssm.time_step_rank", 0, 0, "'jamba.ssm.time_step_rank'"},
+        {"ssm.time_step_rank", 0, 17, "blk.0.ssm_x.weight"},
+        {"attention.head_count_kv", 2, 0, "blk.2.ssm_in.weight"},
+        {"attention.head_count_kv", 2, 3, "4 heads cannot share 3 key heads evenly"},
+    };
+
+    check("jamba", changes, ARRAY_SIZE(changes));
 }
 
 Test(refusals, numbers_of_nemotron) {
@@ -675,7 +690,7 @@ static bool serves(const struct copy *c, struct err *err) {
 Test(refusals, damaged_files_do_no_harm) {
     static const char *const names[] = {
         "bailingmoe3-mtp", "deepseek4-mtp", "step35-mtp", "nemotron-h-moe-mtp",
-        "qwen4exp",        "llama4",        "gemma3n"};
+        "qwen4exp",        "llama4",        "gemma3n",    "jamba"};
     uint32_t n_open = 0, n_refused = 0;
     uint64_t seed = 1;
 
