@@ -59,19 +59,19 @@
 /* largest exponent of MXFP4 that is kept: half of 2^(150 - 127) exceeds half precision */
 #define TILE_FP4_MAX 150u
 
-/* A row of TILE_EACH. */
+/* Sizes in a row of TILE_EACH. */
 struct tile_sizes {
     uint32_t columns, code_bytes, scale_bytes, n_halves;
-    int top;
+    int top, zero;
 };
 
 /* Returns the row of format @f. A constant format costs nothing in a kernel. */
 MX_FN struct tile_sizes tile_sizes(uint32_t f) {
-    struct tile_sizes none = {0, 0, 0, 0, 0};
+    struct tile_sizes none = {0, 0, 0, 0, 0, 0};
 
-#define TILE_CASE(f, columns, codes, scales, halves, top)                                          \
+#define TILE_CASE(f, columns, codes, scales, halves, top, kind, upper, zero, minima)               \
     case TILE_##f: {                                                                               \
-        struct tile_sizes row = {columns, codes, scales, halves, top};                             \
+        struct tile_sizes row = {columns, codes, scales, halves, top, zero};                       \
         return row;                                                                                \
     }
     switch (f) {
@@ -104,11 +104,20 @@ MX_FN uint32_t tile_n_halves(uint32_t f) {
     return tile_sizes(f).n_halves;
 }
 
+/* Sets of formats, a bit for each, from their rows. A constant format costs nothing in a kernel,
+ * another a shift. */
+#define TILE_IF(f, is) | (uint32_t)(is) << TILE_##f
+#define TILE_IF_BYTES(f, c, n, s, h, t, kind, ...)                                                 \
+    TILE_IF(f, CODES_##kind >= CODES_BYTE && CODES_##kind <= CODES_INDEX)
+#define TILE_IF_NIBBLE(f, c, n, s, h, t, kind, ...) TILE_IF(f, CODES_##kind == CODES_NIBBLE)
+#define TILE_IF_INDEX(f, c, n, s, h, t, kind, ...) TILE_IF(f, CODES_##kind == CODES_INDEX)
+#define TILE_IF_FP4(f, c, n, s, h, t, kind, ...) TILE_IF(f, CODES_##kind == CODES_FP4)
+#define TILE_IF_FIFTH(f, c, n, s, h, t, kind, upper, ...) TILE_IF(f, (upper) == 1)
+#define TILE_IF_MINIMA(f, c, n, s, h, t, kind, upper, zero, minima) TILE_IF(f, minima)
+#define TILE_IS(f, which) (((0u TILE_EACH(TILE_IF_##which)) & 1u << (f)) != 0)
+
 /* Formats whose codes some device families multiply as bytes (engine/cuda). */
-#define BYTES_FORMAT(f)                                                                            \
-    ((f) == TILE_Q8_0 || (f) == TILE_Q4_0 || (f) == TILE_Q4_1 || (f) == TILE_Q5_0 ||               \
-     (f) == TILE_Q5_1 || (f) == TILE_IQ4_NL || (f) == TILE_Q4_K || (f) == TILE_Q5_K ||             \
-     (f) == TILE_Q6_K || (f) == TILE_IQ4_XS)
+#define BYTES_FORMAT(f) TILE_IS(f, BYTES)
 
 /* Number of consecutive tiles of a row that are fetched together: about 2 to 3 KiB. */
 #define TILE_STAGE_TWO(f)                                                                          \
@@ -170,13 +179,9 @@ MX_FN uint32_t tile_code_at(uint32_t f, const struct tile_source *s, uint32_t r,
         return (uint32_t)blk_nibble(b + 1, i);
     case TILE_NVFP4:
         return (uint32_t)blk_nvfp4_code(b, i);
-    case TILE_Q4_1:
-        return (uint32_t)blk_nibble(b + 4, i);
-    case TILE_Q5_0:
-    case TILE_Q5_1:
-        return (uint32_t)blk_q5_code(b + (f == TILE_Q5_1 ? 4 : 2), i);
-    default: /* Q4_0, IQ4_NL */
-        return (uint32_t)blk_nibble(b + 2, i);
+    default: /* nibbles and perhaps fifth bits, after d and perhaps a minimum */
+        b += TILE_IS(f, MINIMA) ? 4 : 2;
+        return (uint32_t)(TILE_IS(f, FIFTH) ? blk_q5_code(b, i) : blk_nibble(b, i));
     }
 }
 
@@ -212,7 +217,7 @@ MX_FN uint32_t tile_code_word(uint32_t f, const struct tile_source *s, uint32_t 
 
     if (f >= TILE_LOW)
         return tile_low_word(f, s, k0, o / LOW_CODE_BYTES(f), o % LOW_CODE_BYTES(f));
-    bool fp4 = f == TILE_MXFP4 || f == TILE_NVFP4;
+    bool fp4 = TILE_IS(f, FP4), fifth = TILE_IS(f, FIFTH);
 
     if (f == TILE_F16)
         return tile_halves_at(s, g + (w & 1) * 8, k0 + v * 16 + 4 * t + w / 2);
@@ -222,8 +227,8 @@ MX_FN uint32_t tile_code_word(uint32_t f, const struct tile_source *s, uint32_t 
                    << (8 * e);
         return out;
     }
-    bool five = f == TILE_Q5_K && v == 4, six = f == TILE_Q6_K && v >= 4;
-    bool word = (f == TILE_Q5_0 || f == TILE_Q5_1) && v == 1; /* one word for each lane */
+    bool five = fifth && v == 4, six = f == TILE_Q6_K && v >= 4;
+    bool word = fifth && v == 1 && tile_k(f) == 64; /* one word for each lane */
     if (five || six || word) {
         uint32_t n = six ? 2 : 4, mask = six ? 3 : 1; /* blocks that a word covers */
         uint32_t block = 0;
@@ -314,7 +319,7 @@ MX_FN uint32_t tile_half_at(uint32_t f, uint32_t i) {
 
 /* Returns true if a tile has halves m beside each d. */
 MX_FN bool tile_has_minima(uint32_t f) {
-    return f == TILE_Q4_1 || f == TILE_Q5_1;
+    return TILE_IS(f, MINIMA) && tile_k(f) == 64;
 }
 
 /* Returns true if half @i is a minimum (m or dmin) and not a scale. */
@@ -347,10 +352,7 @@ MX_FN int tile_half_power(uint32_t f, uint32_t i) {
         return 0;
     if (tile_has_minima(f))
         return i >= TILE_ROWS ? 20 : 24;
-    bool nibbles =
-        f == TILE_Q4_0 || f == TILE_Q5_0 || f == TILE_Q4_K || f == TILE_Q5_K || f == TILE_Q6_K;
-
-    return tile_half_is_min(f, i) || (nibbles && i >= tile_n_halves(f) / 2) ? 20 : 24;
+    return tile_half_is_min(f, i) || (TILE_IS(f, NIBBLE) && i >= tile_n_halves(f) / 2) ? 20 : 24;
 }
 
 #define TILE_SCALES(f) ((f) == TILE_MXFP4 ? 2 * TILE_ROWS : tile_n_halves(f))
@@ -421,7 +423,7 @@ MX_FN int tile_read_code(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k
 
     if (f == TILE_Q8_0)
         return v[kb / 2 * 512 + kb % 2 * 8 + high * 4 + e];
-    if (f == TILE_MXFP4 || f == TILE_NVFP4) {
+    if (TILE_IS(f, FP4)) {
         uint32_t word = tile_word(v + kb * 4), code = 0;
 
         for (uint32_t bit = 0; bit < 4; bit++)
@@ -430,9 +432,9 @@ MX_FN int tile_read_code(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k
     }
     int q = (v[kb / 4 * 512 + kb % 4 * 4 + e] >> (4 * high)) & 15;
 
-    if (f == TILE_Q5_0 || f == TILE_Q5_1)
+    if (TILE_IS(f, FIFTH) && tile_k(f) == 64)
         q |= (int)(tile_word(tile + 512 + lane * 4) >> (slot + kb) & 1) << 4;
-    if (f == TILE_Q5_K)
+    else if (TILE_IS(f, FIFTH))
         q |= (int)(tile_word(v + 2048 + kb / 4 * 4) >> (slot + kb % 4) & 1) << 4;
     if (f == TILE_Q6_K)
         q |= (int)(tile_word(v + 2048 + kb / 8 * 512 + kb % 8 / 2 * 4) >> (slot + kb % 2 * 2) & 3)
@@ -456,19 +458,6 @@ MX_FN float tile_read(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k, f
     switch (f) {
     case TILE_F16:
         return blk_half(tile + k / 16 * 512 + lane * 16 + k % 2 * 8 + r / 8 * 4 + k % 4 / 2 * 2);
-    case TILE_Q8_0:
-        return tile_read_half(f, tile, r * 2 + k / 32, inverse) * (float)(q - 128);
-    case TILE_Q4_0:
-        return tile_read_half(f, tile, r * 2 + k / 32, inverse) * (float)(q - 8);
-    case TILE_Q5_0:
-        return tile_read_half(f, tile, r * 2 + k / 32, inverse) * (float)(q - 16);
-    case TILE_Q4_1:
-    case TILE_Q5_1: {
-        float d = tile_read_half(f, tile, r * 2 + k / 32, inverse);
-        float scaled = d * (float)q;
-
-        return scaled + tile_read_half(f, tile, 2 * TILE_ROWS + r * 2 + k / 32, inverse);
-    }
     case TILE_IQ4_NL:
         return tile_read_half(f, tile, r * 2 + k / 32, inverse) * (float)blk_iq4_value(q);
     case TILE_MXFP4:
@@ -482,12 +471,21 @@ MX_FN float tile_read(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k, f
     case TILE_Q6_K:
         scale = s[r * 16 + k / 16] - 128;
         return tile_read_half(f, tile, r, inverse) * (float)scale * (float)(q - 32);
-    default: {
+    case TILE_Q4_K:
+    case TILE_Q5_K: {
         float d = tile_read_half(f, tile, 2 * r, inverse);
         float dmin = tile_read_half(f, tile, 2 * r + 1, inverse);
         float scaled = d * (float)(s[r * 16 + k / 32] / 4) * (float)q;
 
         return scaled - dmin * (float)(s[r * 16 + 8 + k / 32] / 4);
+    }
+    default: {
+        float d = tile_read_half(f, tile, r * 2 + k / 32, inverse);
+        float scaled = d * (float)(q - tile_sizes(f).zero);
+
+        if (!TILE_IS(f, MINIMA))
+            return scaled;
+        return scaled + tile_read_half(f, tile, 2 * TILE_ROWS + r * 2 + k / 32, inverse);
     }
     }
 }

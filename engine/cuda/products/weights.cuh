@@ -93,61 +93,33 @@ DEVICE uint32_t signed_scales(uint32_t w, int i, uint32_t d) {
 
 /* Returns the bits of the words above the nibbles. */
 DEVICE constexpr uint32_t high_mask(int f) {
-    switch (f) {
-    case TILE_Q5_0:
-    case TILE_Q5_1:
-    case TILE_Q5_K:
+    if (TILE_IS(f, FIFTH))
         return 0x00100010u;
-    case TILE_Q6_K:
-        return 0x00300030u;
-    default:
-        return 0;
-    }
+    return f == TILE_Q6_K ? 0x00300030u : 0;
 }
 
 /* Returns true for formats whose groups have a minimum; the others have a code that means 0. */
 DEVICE constexpr bool has_mins(int f) {
-    return f == TILE_Q4_1 || f == TILE_Q5_1 || f == TILE_Q4_K || f == TILE_Q5_K;
+    return TILE_IS(f, MINIMA);
 }
 
 /* Returns true for codes that are bytes, or nibbles that stand for bytes. */
 DEVICE constexpr bool is_of_bytes(int f) {
-    return f == TILE_Q8_0 || f == TILE_IQ4_NL || f == TILE_IQ4_XS;
+    return f == TILE_Q8_0 || TILE_IS(f, INDEX);
 }
 
 /* Returns the code of a weight of 0. */
 DEVICE constexpr uint32_t zero_code(int f) {
-    if (is_of_bytes(f))
-        return 128;
+#define ZERO_CASE(format, c, n, s, h, t, kind, upper, zero, ...)                                   \
+    case TILE_##format:                                                                            \
+        return zero;
     switch (f) {
-    case TILE_Q4_0:
-        return 8;
-    case TILE_Q5_0:
-        return 16;
-    case TILE_Q6_K:
-        return 32;
+        TILE_EACH(ZERO_CASE)
     default:
         return 0;
     }
+#undef ZERO_CASE
 }
-
-/* Operands of a tile, or of a part of one. For most formats load() takes part @part of the tile at
- * @tile, half of 256 columns or all of 64; word() and upper() return the codes of block kb;
- * scales() and mins() return those of two groups, from which scales_of() selects the block's. */
-template <int F> struct Tile;
-
-template <> struct Tile<TILE_F16> {
-    struct vec4 v[4];
-
-    MEMBER void load(const uint8_t *tile, uint32_t lane, uint32_t, const void *) {
-        for (int i = 0; i < 4; i++)
-            v[i] = load16(tile + i * 512 + lane * 16);
-    }
-    MEMBER void weights(int kb, uint32_t a[4]) const {
-        for (int i = 0; i < 4; i++)
-            a[i] = word_of(v[kb], i);
-    }
-};
 
 /* Scales, or minima, of rows g and g + 8, both groups of 32 columns: [row][2] halves. */
 DEVICE void load_pairs(const uint8_t *pairs, uint32_t lane, uint32_t v[2]) {
@@ -155,22 +127,12 @@ DEVICE void load_pairs(const uint8_t *pairs, uint32_t lane, uint32_t v[2]) {
     v[1] = *(const uint32_t *)(pairs + lane / 4 * 4 + 32);
 }
 
-template <> struct Tile<TILE_Q8_0> {
-    struct vec4 v[2];
-    uint32_t d[2];
-
-    MEMBER void load(const uint8_t *tile, uint32_t lane, uint32_t, const void *) {
-        for (int i = 0; i < 2; i++)
-            v[i] = load16(tile + i * 512 + lane * 16);
-        load_pairs(tile + 1024, lane, d);
-    }
-    MEMBER uint32_t scales(int, int row) const {
-        return d[row];
-    }
-};
-
-/* Tiles of 64 columns: nibbles, fifth bits, scales, minima. */
-template <int F> struct NibbleTile {
+/* Operands of a tile, or of a part of one. For most formats load() takes part @part of the tile at
+ * @tile, half of 256 columns or all of 64; word() and upper() return the codes of block kb;
+ * scales() and mins() return those of two groups, from which scales_of() selects the block's.
+ * Formats without a specialisation have nibbles, fifth bits, scales and minima, of 64 columns. */
+template <int F> struct Tile {
+    static_assert(F < TILE_Q4_K, "the format has tiles of 256 columns");
     struct vec4 v;
     uint32_t high, d[2], m[2];
 
@@ -198,11 +160,32 @@ template <int F> struct NibbleTile {
     }
 };
 
-template <> struct Tile<TILE_Q4_0> : NibbleTile<TILE_Q4_0> {};
-template <> struct Tile<TILE_Q4_1> : NibbleTile<TILE_Q4_1> {};
-template <> struct Tile<TILE_Q5_0> : NibbleTile<TILE_Q5_0> {};
-template <> struct Tile<TILE_Q5_1> : NibbleTile<TILE_Q5_1> {};
-template <> struct Tile<TILE_IQ4_NL> : NibbleTile<TILE_IQ4_NL> {};
+template <> struct Tile<TILE_F16> {
+    struct vec4 v[4];
+
+    MEMBER void load(const uint8_t *tile, uint32_t lane, uint32_t, const void *) {
+        for (int i = 0; i < 4; i++)
+            v[i] = load16(tile + i * 512 + lane * 16);
+    }
+    MEMBER void weights(int kb, uint32_t a[4]) const {
+        for (int i = 0; i < 4; i++)
+            a[i] = word_of(v[kb], i);
+    }
+};
+
+template <> struct Tile<TILE_Q8_0> {
+    struct vec4 v[2];
+    uint32_t d[2];
+
+    MEMBER void load(const uint8_t *tile, uint32_t lane, uint32_t, const void *) {
+        for (int i = 0; i < 2; i++)
+            v[i] = load16(tile + i * 512 + lane * 16);
+        load_pairs(tile + 1024, lane, d);
+    }
+    MEMBER uint32_t scales(int, int row) const {
+        return d[row];
+    }
+};
 
 /* Scales of rows g and g + 8, both groups of 32 columns: [row][2] upper bytes of halves. */
 template <> struct Tile<TILE_MXFP4> {
