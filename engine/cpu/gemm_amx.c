@@ -220,7 +220,7 @@ INLINE void gemm_amx_run(int format, const struct mat *m, const uint8_t *panel,
     _tile_release();
 }
 
-#define DEFINE(name, format)                                                                       \
+#define DEFINE(name, format, ...)                                                                  \
     static void unpack_##name(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1, \
                               uint8_t *out) {                                                      \
         gemm_amx_unpack(format, m, panel, b0, b1, out);                                            \
@@ -231,8 +231,8 @@ INLINE void gemm_amx_run(int format, const struct mat *m, const uint8_t *panel,
         gemm_amx_run(format, m, panel, quants, acts, n_tiles, b0, b1, acc);                        \
     }
 
-EACH_K_FORMAT(DEFINE)
+PANELS_K(DEFINE)
 
-#define ROW(name, format) [format] = {unpack_##name, run_##name, PLANES(format), 2},
+#define ROW(name, format, ...) [format] = {unpack_##name, run_##name, PLANES(format), 2},
 
-const struct gemm_wide gemm_wide_amx[PANEL_FORMATS] = {EACH_K_FORMAT(ROW)};
+const struct gemm_wide gemm_wide_amx[PANEL_FORMATS] = {PANELS_K(ROW)};

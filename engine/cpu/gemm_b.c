@@ -27,11 +27,13 @@ static const uint8_t fp4_table[16] = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14
 
 /* Returns group @g (0 to 7) of a block of 32 values. */
 INLINE vb gemm_b_weights(int format, const uint8_t *q, int g, vb table) {
-    if (format == PANEL_Q8)
+    const enum panel_codes codes = panel_infos[format].codes;
+
+    if (codes == PANEL_BYTES)
         return vb_load(q + 64 * g);
     vb v = vb_load(q + 64 * (g / 2));
     v = vb_and(g % 2 ? vb_shr(v, 4) : v, vb_set1(15));
-    if (format == PANEL_Q5 || format == PANEL_Q5M) {
+    if (codes == PANEL_FIVES) {
         vb high = vb_load(q + 256);
 
         if (g < 4)
@@ -40,7 +42,7 @@ INLINE vb gemm_b_weights(int format, const uint8_t *q, int g, vb table) {
             high = vb_shr(high, (unsigned)(g - 4));
         return vb_or(v, vb_and(high, vb_set1(16)));
     }
-    return format == PANEL_Q4 || format == PANEL_Q4M ? v : vb_lookup(table, v);
+    return codes == PANEL_NIBBLES ? v : vb_lookup(table, v);
 }
 
 /* Adds 32 values of NVFP4 to acc[c]. @meta: scales of the first 16 values, then of the last 16. */
@@ -80,18 +82,17 @@ INLINE void add_nvfp4(const uint8_t *q, const uint8_t *meta, struct cols a, int 
 /* Adds one block of another format to acc[c]. */
 INLINE void gemm_b_add_block(int format, const uint8_t *q, const uint8_t *meta, struct cols a,
                              int n, vb table, vf *acc) {
-    const bool minimums = format == PANEL_Q4M || format == PANEL_Q5M;
-    const bool offset16 = format == PANEL_Q5 || format == PANEL_MXFP4;
-    const bool offset128 = format == PANEL_Q8 || format == PANEL_IQ4NL;
+    const bool minimums = panel_infos[format].minimums;
+    const uint32_t offset = panel_infos[format].offset;
     vi dot[TILE_MAX];
 
     UNROLL
     for (int c = 0; c < n; c++) {
-        if (offset128)
+        if (offset == 128)
             dot[c] = vi_dot8_init(cols_i(a.sums, a.row, c, AB_NEG128_SUM));
-        else if (format == PANEL_Q4)
+        else if (offset == 8)
             dot[c] = vi_set1(cols_i(a.sums, a.row, c, AB_NEG8_SUM));
-        else if (offset16)
+        else if (offset == 16)
             dot[c] = vi_set1(twice(cols_i(a.sums, a.row, c, AB_NEG8_SUM)));
         else
             dot[c] = vi_zero();
@@ -104,7 +105,7 @@ INLINE void gemm_b_add_block(int format, const uint8_t *q, const uint8_t *meta, 
         for (int c = 0; c < n; c++) {
             int32_t x = cols_i(a.q, a.row, c, g);
 
-            if (offset128)
+            if (offset == 128)
                 dot[c] = vi_dot8(dot[c], w, x);
             else
                 dot[c] = vi_dot6(dot[c], w, x);
@@ -131,7 +132,7 @@ INLINE void gemm_b_add_block(int format, const uint8_t *q, const uint8_t *meta, 
 INLINE void gemm_b_run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *acts,
                        int n, uint32_t b0, uint32_t b1, float *out) {
     const struct panel_info *info = &panel_infos[format];
-    const bool fp4 = format == PANEL_MXFP4 || format == PANEL_NVFP4;
+    const bool fp4 = info->codes == PANEL_FP4;
     const uint32_t parts = info->block / 32u, unit = info->unit * parts; /* parts of 32 values */
     const size_t quant_bytes = info->quant_bytes / parts, meta_bytes = info->meta_bytes / parts;
     const int units = info->acts == ACTS_B16 ? AB16_UNITS : AB_UNITS;
@@ -172,27 +173,17 @@ INLINE void gemm_b_run(int format, const struct mat *m, const uint8_t *panel, co
 #define CALL(n, col)                                                                               \
     gemm_b_run(FORMAT, m, panel, acts + acts_bytes(panel_infos[FORMAT].acts, m->n_in, col), n, b0, \
                b1, acc + LANES * (col))
-#define DEFINE(name, format)                                                                       \
+#define DEFINE(name, format, ...)                                                                  \
     static void gemm_##name(const struct mat *m, const uint8_t *panel, const uint8_t *acts,        \
                             uint32_t n, uint32_t b0, uint32_t b1, float *acc) {                    \
         enum { FORMAT = format };                                                                  \
         FOR_WIDTH(n, CALL);                                                                        \
     }
 
-#define EACH_B_FORMAT(X)                                                                           \
-    X(q8, PANEL_Q8)                                                                                \
-    X(q4, PANEL_Q4)                                                                                \
-    X(iq4nl, PANEL_IQ4NL)                                                                          \
-    X(q4m, PANEL_Q4M)                                                                              \
-    X(q5, PANEL_Q5)                                                                                \
-    X(q5m, PANEL_Q5M)                                                                              \
-    X(mxfp4, PANEL_MXFP4)                                                                          \
-    X(nvfp4, PANEL_NVFP4)
+PANELS_B(DEFINE)
 
-EACH_B_FORMAT(DEFINE)
-
-#define ROW(name, format) [format] = {gemm_##name},
+#define ROW(name, format, ...) [format] = {gemm_##name},
 
 /* Kernels of one tile only. Unpacking these formats takes so few operations that a separate pass,
  * gemm_wide, would gain nothing. */
-const struct gemm CPU_NAME(gemm_b)[PANEL_FORMATS] = {EACH_B_FORMAT(ROW)};
+const struct gemm CPU_NAME(gemm_b)[PANEL_FORMATS] = {PANELS_B(ROW)};

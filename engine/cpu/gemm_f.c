@@ -59,20 +59,18 @@ INLINE void gemm_f_run(int format, const struct mat *m, const uint8_t *panel, co
 
 #define CALL(n, col)                                                                               \
     gemm_f_run(FORMAT, m, panel, acts + acts_bytes(ACTS_F, m->n_in, col), n, acc + LANES * (col))
-#define DEFINE(name, format)                                                                       \
+#define DEFINE(name, format, ...)                                                                  \
     static void gemm_##name(const struct mat *m, const uint8_t *panel, const uint8_t *acts,        \
                             uint32_t n, uint32_t b0, uint32_t b1, float *acc) {                    \
         enum { FORMAT = format };                                                                  \
         FOR_WIDTH(n, CALL);                                                                        \
     }
 
-#define EACH_F_FORMAT(X) X(f32, PANEL_F32) X(f16, PANEL_F16) X(bf16, PANEL_BF16)
+PANELS_F(DEFINE)
 
-EACH_F_FORMAT(DEFINE)
+#define ROW(name, format, ...) [format] = {gemm_##name},
 
-#define ROW(name, format) [format] = {gemm_##name},
-
-const struct gemm CPU_NAME(gemm_f)[PANEL_FORMATS] = {EACH_F_FORMAT(ROW)};
+const struct gemm CPU_NAME(gemm_f)[PANEL_FORMATS] = {PANELS_F(ROW)};
 
 #if VEC_TILE == 2
 /* Multiplies @n_k values of 16 rows of weights, [n_k][16] at @w, by @n columns of activations at
@@ -124,7 +122,7 @@ static void many_tiles(const struct mat *m, const uint8_t *panel, const uint8_t 
 
 /* Defines gemm_wide.unpack: converts the weights of a panel to floats, and prefetches the next
  * panel into the second-level cache. */
-#define DEFINE_WIDEN(name, format)                                                                 \
+#define DEFINE_WIDEN(name, format, ...)                                                            \
     static void widen_##name(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,  \
                              uint8_t *out) {                                                       \
         const size_t step = panel_infos[format].unit_bytes;                                        \
@@ -135,11 +133,11 @@ static void many_tiles(const struct mat *m, const uint8_t *panel, const uint8_t 
         }                                                                                          \
     }
 
-EACH_F_FORMAT(DEFINE_WIDEN)
+PANELS_F(DEFINE_WIDEN)
 
-#define ROW_WIDE(name, format) [format] = {widen_##name, many_tiles, sizeof(float), 1},
+#define ROW_WIDE(name, format, ...) [format] = {widen_##name, many_tiles, sizeof(float), 1},
 
-const struct gemm_wide CPU_NAME(gemm_wide_f)[PANEL_FORMATS] = {EACH_F_FORMAT(ROW_WIDE)};
+const struct gemm_wide CPU_NAME(gemm_wide_f)[PANEL_FORMATS] = {PANELS_F(ROW_WIDE)};
 #else
 const struct gemm_wide CPU_NAME(gemm_wide_f)[PANEL_FORMATS] = {0};
 #endif

@@ -265,7 +265,7 @@ INLINE void gemm_k_unpack(int format, const struct mat *m, const uint8_t *panel,
 #define CALL_UNPACKED(n, col)                                                                      \
     gemm_k_run(FORMAT | UNPACKED, m, panel, quants, acts + acts_bytes(ACTS_K, m->n_in, col), n,    \
                b0, b1, acc + LANES * (col))
-#define DEFINE(name, format)                                                                       \
+#define DEFINE(name, format, ...)                                                                  \
     static void gemm_##name(const struct mat *m, const uint8_t *panel, const uint8_t *acts,        \
                             uint32_t n, uint32_t b0, uint32_t b1, float *acc) {                    \
         enum { FORMAT = format };                                                                  \
@@ -285,10 +285,10 @@ INLINE void gemm_k_unpack(int format, const struct mat *m, const uint8_t *panel,
         gemm_k_unpack(format, m, panel, b0, b1, out);                                              \
     }
 
-EACH_K_FORMAT(DEFINE)
+PANELS_K(DEFINE)
 
-#define ROW(name, format) [format] = {gemm_##name},
-#define ROW_WIDE(name, format) [format] = {unpack_##name, unpacked_##name, 1, 1},
+#define ROW(name, format, ...) [format] = {gemm_##name},
+#define ROW_WIDE(name, format, ...) [format] = {unpack_##name, unpacked_##name, 1, 1},
 
-const struct gemm CPU_NAME(gemm_k)[PANEL_FORMATS] = {EACH_K_FORMAT(ROW)};
-const struct gemm_wide CPU_NAME(gemm_wide)[PANEL_FORMATS] = {EACH_K_FORMAT(ROW_WIDE)};
+const struct gemm CPU_NAME(gemm_k)[PANEL_FORMATS] = {PANELS_K(ROW)};
+const struct gemm_wide CPU_NAME(gemm_wide)[PANEL_FORMATS] = {PANELS_K(ROW_WIDE)};

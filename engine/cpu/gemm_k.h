@@ -8,22 +8,6 @@
 
 #include "engine/cpu/kernels.h"
 
-/* Expands to X(name, format) for each of these formats. */
-#define EACH_K_FORMAT(X)                                                                           \
-    X(q4k, PANEL_Q4K)                                                                              \
-    X(q5k, PANEL_Q5K)                                                                              \
-    X(q6k, PANEL_Q6K)                                                                              \
-    X(q3k, PANEL_Q3K)                                                                              \
-    X(q2k, PANEL_Q2K)                                                                              \
-    X(iq4xs, PANEL_IQ4XS)                                                                          \
-    X(iq2xxs, PANEL_IQ2XXS)                                                                        \
-    X(iq1s, PANEL_IQ1S)                                                                            \
-    X(iq1m, PANEL_IQ1M)                                                                            \
-    X(iq2s, PANEL_IQ2S)                                                                            \
-    X(iq3xxs, PANEL_IQ3XXS)                                                                        \
-    X(iq3s, PANEL_IQ3S)                                                                            \
-    X(tq, PANEL_TQ)
-
 /* Flag combined with a format: the quants were unpacked to bytes. */
 enum { UNPACKED = 1 << 8 };
 

@@ -18,41 +18,46 @@ enum { LANES = 16 };
  *   ACTS_F    floats, without blocks */
 enum acts_kind { ACTS_K, ACTS_KT, ACTS_B, ACTS_B16, ACTS_F, ACTS_KINDS };
 
-/* Formats of panels; panel.c has the layouts. */
-enum panel_format {
-    PANEL_F32,
-    PANEL_F16,
-    PANEL_BF16,
-    PANEL_Q4K,
-    PANEL_Q5K,
-    PANEL_Q6K,
-    PANEL_Q3K,
-    PANEL_Q2K,
-    PANEL_IQ4XS,
-    PANEL_IQ2XXS,
-    PANEL_IQ1S,
-    PANEL_IQ1M,
-    /* and IQ2_XS */
-    PANEL_IQ2S,
-    PANEL_IQ3XXS,
-    PANEL_IQ3S,
-    /* TQ1_0, TQ2_0 */
-    PANEL_TQ,
-    /* Q8_0 */
-    PANEL_Q8,
-    /* Q5_0 */
-    PANEL_Q5,
-    /* Q4_0 */
-    PANEL_Q4,
-    PANEL_IQ4NL,
-    /* Q4_1, which has minimums */
-    PANEL_Q4M,
-    /* Q5_1 */
-    PANEL_Q5M,
-    PANEL_MXFP4,
-    PANEL_NVFP4,
-    PANEL_FORMATS
-};
+/* Integers of a block of 32 values: bytes; nibbles; nibbles and fifth bits; nibbles that are
+ * indices of the table of IQ4 or of FP4. */
+enum panel_codes { PANEL_BYTES, PANEL_NIBBLES, PANEL_FIVES, PANEL_IQ4, PANEL_FP4 };
+
+/* Rows of the formats of panels, whose layouts and tensor types panel.c has: name of functions,
+ * name, and the first members of struct panel_info. */
+#define PANELS_F(X)                                                                                \
+    X(f32, PANEL_F32, ACTS_F, 1, 64, 0, 1, 64)                                                     \
+    X(f16, PANEL_F16, ACTS_F, 1, 32, 0, 1, 32)                                                     \
+    X(bf16, PANEL_BF16, ACTS_F, 1, 32, 0, 1, 32)
+#define PANELS_K(X)                                                                                \
+    X(q4k, PANEL_Q4K, ACTS_K, 256, 2048, 320, 1, 2368)                                             \
+    X(q5k, PANEL_Q5K, ACTS_K, 256, 2560, 320, 1, 2880)                                             \
+    X(q6k, PANEL_Q6K, ACTS_K, 256, 3072, 288, 1, 3392)                                             \
+    X(q3k, PANEL_Q3K, ACTS_K, 256, 1536, 288, 1, 1856)                                             \
+    X(q2k, PANEL_Q2K, ACTS_K, 256, 1024, 576, 1, 1600)                                             \
+    X(iq4xs, PANEL_IQ4XS, ACTS_K, 256, 2048, 160, 1, 2240)                                         \
+    X(iq2xxs, PANEL_IQ2XXS, ACTS_KT, 256, 1024, 160, 1, 1216)                                      \
+    X(iq1s, PANEL_IQ1S, ACTS_K, 256, 1024, 288, 1, 1344)                                           \
+    X(iq1m, PANEL_IQ1M, ACTS_K, 256, 1536, 288, 1, 1856)                                           \
+    X(iq2s, PANEL_IQ2S, ACTS_K, 256, 1536, 288, 1, 1856)                                           \
+    X(iq3xxs, PANEL_IQ3XXS, ACTS_K, 256, 2048, 160, 1, 2240)                                       \
+    X(iq3s, PANEL_IQ3S, ACTS_K, 256, 2048, 160, 1, 2240)                                           \
+    X(tq, PANEL_TQ, ACTS_K, 256, 1024, 32, 1, 1088)
+/* After these: codes, their offset, and 1 if blocks have minimums. */
+#define PANELS_B(X)                                                                                \
+    X(q8, PANEL_Q8, ACTS_B, 32, 512, 32, 2, 1088, PANEL_BYTES, 128, 0)                             \
+    X(q5, PANEL_Q5, ACTS_B, 32, 320, 32, 2, 704, PANEL_FIVES, 16, 0)                               \
+    X(q4, PANEL_Q4, ACTS_B, 32, 256, 32, 2, 576, PANEL_NIBBLES, 8, 0)                              \
+    X(iq4nl, PANEL_IQ4NL, ACTS_B, 32, 256, 32, 2, 576, PANEL_IQ4, 128, 0)                          \
+    X(q4m, PANEL_Q4M, ACTS_B, 32, 256, 64, 2, 640, PANEL_NIBBLES, 0, 1)                            \
+    X(q5m, PANEL_Q5M, ACTS_B, 32, 320, 64, 2, 768, PANEL_FIVES, 0, 1)                              \
+    X(mxfp4, PANEL_MXFP4, ACTS_B, 32, 256, 16, 4, 1088, PANEL_FP4, 16, 0)                          \
+    X(nvfp4, PANEL_NVFP4, ACTS_B16, 64, 512, 64, 1, 576, PANEL_FP4, 16, 0)
+#define PANELS(X) PANELS_F(X) PANELS_K(X) PANELS_B(X)
+
+/* Formats of panels, in the order of their rows. */
+#define PANEL_NAME(function, name, ...) name,
+enum panel_format { PANELS(PANEL_NAME) PANEL_FORMATS };
+#undef PANEL_NAME
 
 /* Properties that all panels of a format share. */
 struct panel_info {
@@ -64,35 +69,17 @@ struct panel_info {
     /* number of blocks that are stored together, first their quants, then their scales; and the
      * bytes of them all */
     uint16_t unit, unit_bytes;
+    /* of blocks of 32 values (PANELS_B); offset: added to the weights when they are stored, or in
+     * the table of their indices */
+    enum panel_codes codes;
+    uint16_t offset;
+    bool minimums;
 };
 
 /* Defined in the header so that strides are constants in the kernels. panel.c has the layouts. */
-static const struct panel_info panel_infos[PANEL_FORMATS] = {
-    [PANEL_F32] = {ACTS_F, 1, 64, 0, 1, 64},
-    [PANEL_F16] = {ACTS_F, 1, 32, 0, 1, 32},
-    [PANEL_BF16] = {ACTS_F, 1, 32, 0, 1, 32},
-    [PANEL_Q4K] = {ACTS_K, 256, 2048, 320, 1, 2368},
-    [PANEL_Q5K] = {ACTS_K, 256, 2560, 320, 1, 2880},
-    [PANEL_Q6K] = {ACTS_K, 256, 3072, 288, 1, 3392},
-    [PANEL_Q3K] = {ACTS_K, 256, 1536, 288, 1, 1856},
-    [PANEL_Q2K] = {ACTS_K, 256, 1024, 576, 1, 1600},
-    [PANEL_IQ4XS] = {ACTS_K, 256, 2048, 160, 1, 2240},
-    [PANEL_IQ2XXS] = {ACTS_KT, 256, 1024, 160, 1, 1216},
-    [PANEL_IQ1S] = {ACTS_K, 256, 1024, 288, 1, 1344},
-    [PANEL_IQ1M] = {ACTS_K, 256, 1536, 288, 1, 1856},
-    [PANEL_IQ2S] = {ACTS_K, 256, 1536, 288, 1, 1856},
-    [PANEL_IQ3XXS] = {ACTS_K, 256, 2048, 160, 1, 2240},
-    [PANEL_IQ3S] = {ACTS_K, 256, 2048, 160, 1, 2240},
-    [PANEL_TQ] = {ACTS_K, 256, 1024, 32, 1, 1088},
-    [PANEL_Q8] = {ACTS_B, 32, 512, 32, 2, 1088},
-    [PANEL_Q4] = {ACTS_B, 32, 256, 32, 2, 576},
-    [PANEL_IQ4NL] = {ACTS_B, 32, 256, 32, 2, 576},
-    [PANEL_Q4M] = {ACTS_B, 32, 256, 64, 2, 640},
-    [PANEL_Q5] = {ACTS_B, 32, 320, 32, 2, 704},
-    [PANEL_Q5M] = {ACTS_B, 32, 320, 64, 2, 768},
-    [PANEL_MXFP4] = {ACTS_B, 32, 256, 16, 4, 1088},
-    [PANEL_NVFP4] = {ACTS_B16, 64, 512, 64, 1, 576},
-};
+#define PANEL_INFO(function, name, ...) [name] = {__VA_ARGS__},
+static const struct panel_info panel_infos[PANEL_FORMATS] = {PANELS(PANEL_INFO)};
+#undef PANEL_INFO
 
 /* A weight matrix, [n_out][n_in], as panels of 16 rows; the last panel is filled up with rows of
  * zeros. A kernel reads a panel once, from front to back. */
