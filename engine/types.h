@@ -14,8 +14,20 @@
 enum { KV_GLOBAL, KV_WINDOW, KV_CLASSES };
 enum engine_copy_dir { COPY_D2D, COPY_D2H, COPY_H2D, COPY_STATE_SAVE, COPY_STATE_LOAD };
 enum engine_what { WANT_SAMPLE, WANT_PROMPT_LP, WANT_HIDDEN /* the final norm's output */ };
-/* Formats of keys and values in pages. A block of a quantized format holds values of one head. */
-enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_Q4_0, ENGINE_KV_F32 };
+
+/* Rows of the formats of keys and values in pages: the end of its constant, then the members of
+ * struct kv_type. A block of a coded (quantized) format holds values of one head. */
+#define KV_CODED(X)                                                                                \
+    X(Q8_0, "q8_0", TENSOR_Q8_0, 32, 34, 8, false)                                                 \
+    X(Q4_0, "q4_0", TENSOR_Q4_0, 32, 18, 4, false)
+#define KV_FORMATS(X)                                                                              \
+    X(F16, "f16", TENSOR_F16, 1, 2, 16, false)                                                     \
+    KV_CODED(X)                                                                                    \
+    X(F32, "f32", TENSOR_F32, 1, 4, 32, true)
+
+#define KV_CONSTANT(constant, ...) ENGINE_KV_##constant,
+enum engine_kv_type { KV_FORMATS(KV_CONSTANT) };
+#undef KV_CONSTANT
 
 /* The formats of an engine's keys and of its values. */
 struct kv_formats {
@@ -34,15 +46,13 @@ struct kv_type {
 };
 
 /* Indexed by enum engine_kv_type. A constant index costs nothing in a kernel. */
-static const struct kv_type kv_types[] = {
-    {"f16", TENSOR_F16, 1, 2, 16, false},
-    {"q8_0", TENSOR_Q8_0, 32, 34, 8, false},
-    {"q4_0", TENSOR_Q4_0, 32, 18, 4, false},
-    {"f32", TENSOR_F32, 1, 4, 32, true},
-};
+#define KV_ROW(constant, ...) {__VA_ARGS__},
+static const struct kv_type kv_types[] = {KV_FORMATS(KV_ROW)};
+#undef KV_ROW
 
 /* Names of the formats that options take: those of kv_types that are no judges, in their order. */
-#define KV_TYPE_NAMES "f16|q8_0|q4_0"
+#define KV_OR_NAME(constant, name, ...) "|" name
+#define KV_TYPE_NAMES "f16" KV_CODED(KV_OR_NAME)
 
 /* Returns @type for both keys and values. */
 static inline struct kv_formats kv_both(enum engine_kv_type type) {

@@ -30,25 +30,11 @@
  * holds there, and their values are not read.
  */
 
-#include "engine/cpu/kernels.h"
+#include <assert.h>
+
+#include "engine/ops/attention/cpu_formats.h"
 
 #define MAX_QUERIES 4
-
-/* Loads dimensions @d (even) and @d + 1 of 16 keys. In q4_0 the two are the halves of a byte. */
-INLINE void load_k(enum engine_kv_type type, const uint8_t *group, uint32_t d, vf out[2]) {
-    if (type == ENGINE_KV_F16) {
-        out[0] = vf_load_half(group + (size_t)d * LANES * 2);
-        out[1] = vf_load_half(group + (size_t)(d + 1) * LANES * 2);
-    } else if (type == ENGINE_KV_Q8_0) {
-        out[0] = vf_of_i(vi_load_i8(group + (size_t)d * LANES));
-        out[1] = vf_of_i(vi_load_i8(group + (size_t)(d + 1) * LANES));
-    } else {
-        vi both = vi_load_i8(group + (size_t)(d / 2) * LANES);
-
-        out[0] = vf_of_i(vi_low4(both));
-        out[1] = vf_of_i(vi_high4(both));
-    }
-}
 
 /* Computes the dot products of @n queries and 32 keys over dimensions [d0, d1); s[c][g] has those
  * of query c with group g of 16 keys. */
@@ -158,22 +144,6 @@ INLINE float cpu_attention_weigh(vf s0, vf s1, const struct attn_tile *t, int c,
     return before;
 }
 
-/* Loads dimensions @d to @d + 15 of the value of key @j. In q4_0 they are half a block: @second if
- * @d is not a multiple of 32. */
-INLINE vf load_v(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
-                 uint32_t j, uint32_t d, bool second) {
-    const uint8_t *row = t->v[j / LANES] + kv_codes(type, (size_t)(j % LANES) * v->head_dim);
-
-    if (type == ENGINE_KV_F16)
-        return vf_load_half(row + 2 * (size_t)d);
-    if (type == ENGINE_KV_Q8_0)
-        return vf_of_i(vi_load_i8(row + d));
-    vi both = vi_load_i8(row + d / 32 * LANES);
-    if (second)
-        return vf_of_i(vi_high4(both));
-    return vf_of_i(vi_low4(both));
-}
-
 /* Adds the values of a tile for @n queries, key by key: o = o * before, then o += p v, for @n_vec
  * vectors of dimensions from @d on. */
 INLINE void cpu_attention_add_values(const struct kv_view *v, enum engine_kv_type type,
@@ -270,24 +240,40 @@ INLINE void values_n(const struct kv_view *v, enum engine_kv_type type, const st
         add_tail(v, t, n, d, p, before, st);
 }
 
+void CPU_NAME(kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_head, uint32_t slot,
+                        const float *k, const float *val) {
+    write_key[v->type.k](v, k_head + slot / LANES * v->k_group, slot % LANES, k);
+    write_value[v->type.v](v, v_head, slot, val);
+}
+
 void CPU_NAME(attend)(const struct kv_view *v, const struct attn_tile *t, const float *q,
                       uint32_t stride, uint32_t n, struct attn_state *const *state) {
     struct weights_of_tile w;
 
+#define KEYS(name, ...)                                                                            \
+    case ENGINE_KV_##name:                                                                         \
+        keys_n(v, ENGINE_KV_##name, t, q, stride, n_now, state, &w);                               \
+        break;
+#define VALUES(name, ...)                                                                          \
+    case ENGINE_KV_##name:                                                                         \
+        values_n(v, ENGINE_KV_##name, t, n_now, state, &w);                                        \
+        break;
 #define CASE(n_queries)                                                                            \
     do {                                                                                           \
-        if (v->type.k == ENGINE_KV_F16)                                                            \
-            keys_n(v, ENGINE_KV_F16, t, q, stride, n_queries, state, &w);                          \
-        else if (v->type.k == ENGINE_KV_Q8_0)                                                      \
-            keys_n(v, ENGINE_KV_Q8_0, t, q, stride, n_queries, state, &w);                         \
-        else                                                                                       \
-            keys_n(v, ENGINE_KV_Q4_0, t, q, stride, n_queries, state, &w);                         \
-        if (v->type.v == ENGINE_KV_F16)                                                            \
-            values_n(v, ENGINE_KV_F16, t, n_queries, state, &w);                                   \
-        else if (v->type.v == ENGINE_KV_Q8_0)                                                      \
-            values_n(v, ENGINE_KV_Q8_0, t, n_queries, state, &w);                                  \
-        else                                                                                       \
-            values_n(v, ENGINE_KV_Q4_0, t, n_queries, state, &w);                                  \
+        const int n_now = n_queries;                                                               \
+                                                                                                   \
+        switch (v->type.k) {                                                                       \
+            KEYS(F16)                                                                              \
+            KV_CODED(KEYS)                                                                         \
+        default: /* F32 has no pages here */                                                       \
+            assert(false);                                                                         \
+        }                                                                                          \
+        switch (v->type.v) {                                                                       \
+            VALUES(F16)                                                                            \
+            KV_CODED(VALUES)                                                                       \
+        default:                                                                                   \
+            assert(false);                                                                         \
+        }                                                                                          \
     } while (0)
 #ifdef VEC_PLAIN
     CASE((int)n);

@@ -64,7 +64,11 @@ static void store_f32(const float *x, size_t n, uint8_t *dst) {
 
 /* Functions by enum engine_kv_type. */
 static void (*const store_head[])(const float *x, size_t n, uint8_t *dst) = {
-    host_store_halves, store_q8, store_q4, store_f32};
+    [ENGINE_KV_F16] = host_store_halves,
+    [ENGINE_KV_Q8_0] = store_q8,
+    [ENGINE_KV_Q4_0] = store_q4,
+    [ENGINE_KV_F32] = store_f32,
+};
 
 /* Returns the address of the key (@which 0) or value (1) of a head at position @pos of row @row. */
 static uint8_t *ref_slot(struct step *s, const struct model_op *op, uint32_t row, uint32_t pos,
