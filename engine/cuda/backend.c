@@ -106,13 +106,17 @@ static int cuda_probe(const struct engine_opts *o, struct err *err) {
     return 0;
 }
 
+/* Formats of pages by enum engine_kv_type; F32 has none. */
+static const enum page_format page_formats[] = {
+    [ENGINE_KV_F16] = PAGE_F16, [ENGINE_KV_Q8_0] = PAGE_Q8_0, [ENGINE_KV_Q4_0] = PAGE_Q4_0};
+
 struct page_shape cuda_page_shape(const struct be *b, const struct heads *h) {
     return (struct page_shape){
         .n_head_kv = h->n_kv,
         .head_dim = h->dim,
         .page_tokens = b->opts->page_tokens,
-        .k_bits = kv_types[b->opts->kv_type.k].code_bits,
-        .v_bits = kv_types[b->opts->kv_type.v].code_bits,
+        .k = page_formats[b->opts->kv_type.k],
+        .v = page_formats[b->opts->kv_type.v],
         .latent = b->shape->mla.rank > 0,
     };
 }

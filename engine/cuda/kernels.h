@@ -871,6 +871,7 @@ enum launch_how { LAUNCH_EARLY = 1, LAUNCH_LATE = 2 };
 
 typedef const void *const kernel_address;
 
+#define PLAIN_OF_PAGES(NAME, K, V, X) X(NAME),
 /* X(NAME), .. of the kernels without dynamic shared memory. */
 #define PLAIN_KERNELS(X)                                                                           \
     X(repack), X(scale_tiles), X(embed), X(deep), X(layer_input), X(rope), X(pack), X(pack_gated), \
@@ -881,10 +882,9 @@ typedef const void *const kernel_address;
         X(conv_keep), X(hc_in), X(hc_out), X(turn_heads), X(mix_norm), X(mix_bend), X(mix_mean),   \
         X(ngram_ask), X(ngram_decode), X(ngram_weigh), X(ngram_add), X(ngram_keep), X(compress),   \
         X(keep_rows), X(score_blocks), X(choose_blocks), X(attend_compressed), X(mean_keys),       \
-        X(attend_sparse), X(attend_sparse_q8), X(attend_sparse_q4), X(attend_sparse_q8_q4),        \
-        X(merge_sparse), X(sample_scan), X(sample_weigh), X(sample_draw), X(glu), X(gather),       \
-        X(pack_shares), X(residual_shares), X(vis_row), X(vis_head), X(vis_attend_64),             \
-        X(vis_attend_80), X(vis_attend_128)
+        FOR_PAGES(PLAIN_OF_PAGES, attend_sparse, X) X(merge_sparse), X(sample_scan),               \
+        X(sample_weigh), X(sample_draw), X(glu), X(gather), X(pack_shares), X(residual_shares),    \
+        X(vis_row), X(vis_head), X(vis_attend_64), X(vis_attend_80), X(vis_attend_128)
 #define KERNEL_ADDRESS(NAME) kernel_##NAME
 extern kernel_address PLAIN_KERNELS(KERNEL_ADDRESS);
 extern kernel_address kernel_matvec, kernel_matvec_16; /* matvec_for() */

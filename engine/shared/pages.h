@@ -45,23 +45,38 @@
 /* Parts of a head's page. */
 enum page_part { PAGE_K, PAGE_V, PAGE_K_SCALES, PAGE_V_SCALES };
 
-/* Shape of the pages of a layer. Bits of a key and of a value: 16 for halves, 8 or 4 for codes of
- * Q8_0 or Q4_0. @latent: values are the first elements of the keys and are not stored
- * separately. */
+/* Formats of keys and of values: the bits of one (PAGE_BITS), 16 for halves and fewer for codes
+ * that share scales, plus a multiple of 32 that tells formats with as many bits apart. */
+enum page_format { PAGE_F16 = 16, PAGE_Q8_0 = 8, PAGE_Q4_0 = 4 };
+#define PAGE_BITS(format) (31u & (format))
+
+/* Rows of the formats of pages that kernels are made for: KIND gets the kernel's name, the formats
+ * of keys and of values, and the remaining arguments. FOR_PAGES() has in addition keys of q8_0 with
+ * values of q4_0, since keys need more bits. */
+#define FOR_PAGES_ALIKE(KIND, NAME, ...)                                                           \
+    KIND(NAME, PAGE_F16, PAGE_F16, ##__VA_ARGS__)                                                  \
+    KIND(NAME##_q8, PAGE_Q8_0, PAGE_Q8_0, ##__VA_ARGS__)                                           \
+    KIND(NAME##_q4, PAGE_Q4_0, PAGE_Q4_0, ##__VA_ARGS__)
+#define FOR_PAGES(KIND, NAME, ...)                                                                 \
+    FOR_PAGES_ALIKE(KIND, NAME, ##__VA_ARGS__)                                                     \
+    KIND(NAME##_q8_q4, PAGE_Q8_0, PAGE_Q4_0, ##__VA_ARGS__)
+
+/* Shape of the pages of a layer. @k, @v: enum page_format. @latent: values are the first elements
+ * of the keys and are not stored separately. */
 struct page_shape {
     uint32_t n_head_kv, head_dim, page_tokens;
-    uint32_t k_bits, v_bits;
+    uint32_t k, v;
     bool latent;
 };
 
-/* Returns the bytes of a head's keys or values in a page at @bits each, without scales. */
-MX_FN size_t page_codes(const struct page_shape *s, uint32_t bits) {
-    return (size_t)s->page_tokens * s->head_dim / 8 * bits;
+/* Returns the bytes of a head's keys or values in a page, without scales. */
+MX_FN size_t page_codes(const struct page_shape *s, uint32_t format) {
+    return (size_t)s->page_tokens * s->head_dim / 8 * PAGE_BITS(format);
 }
 
 /* Returns the bytes of the scales of a head's keys or values in a page. */
-MX_FN size_t page_scales(const struct page_shape *s, uint32_t bits) {
-    return bits < 16 ? (size_t)s->page_tokens * s->head_dim / 32 * 2 : 0;
+MX_FN size_t page_scales(const struct page_shape *s, uint32_t format) {
+    return PAGE_BITS(format) < 16 ? (size_t)s->page_tokens * s->head_dim / 32 * 2 : 0;
 }
 
 /* Returns the byte that has value @d of a key of four bits: in its lower half if d % 8 < 4, else in
@@ -78,9 +93,9 @@ MX_FN uint32_t page_value_row(uint32_t d) {
 
 /* Returns the bytes of one head's keys and values, including scales, in a page of a layer. */
 MX_FN size_t page_head_bytes(const struct page_shape *s) {
-    size_t keys = page_codes(s, s->k_bits) + page_scales(s, s->k_bits);
+    size_t keys = page_codes(s, s->k) + page_scales(s, s->k);
 
-    return s->latent ? keys : keys + page_codes(s, s->v_bits) + page_scales(s, s->v_bits);
+    return s->latent ? keys : keys + page_codes(s, s->v) + page_scales(s, s->v);
 }
 
 /* Returns the bytes of a layer in a page. */
@@ -90,8 +105,8 @@ MX_FN size_t page_layer_bytes(const struct page_shape *s) {
 
 /* Returns the offset of a part of head @h in the page of a layer. */
 MX_FN size_t page_offset(const struct page_shape *s, uint32_t h, enum page_part part) {
-    size_t at = h * page_head_bytes(s), keys = page_codes(s, s->k_bits);
-    size_t scales = s->latent ? keys : keys + page_codes(s, s->v_bits);
+    size_t at = h * page_head_bytes(s), keys = page_codes(s, s->k);
+    size_t scales = s->latent ? keys : keys + page_codes(s, s->v);
 
     switch (part) {
     case PAGE_K:
@@ -101,7 +116,7 @@ MX_FN size_t page_offset(const struct page_shape *s, uint32_t h, enum page_part 
     case PAGE_K_SCALES:
         return at + scales;
     default:
-        return at + scales + page_scales(s, s->k_bits);
+        return at + scales + page_scales(s, s->k);
     }
 }
 

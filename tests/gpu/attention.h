@@ -71,12 +71,15 @@ static void store_keys(struct attention *t) {
 static const struct {
     uint32_t k, v;
     const char *name;
-} pages_of[] = {{16, 16, ""}, {8, 8, ", q8_0"}, {4, 4, ", q4_0"}, {8, 4, ", q8_0 and q4_0"}};
+} pages_of[] = {{PAGE_F16, PAGE_F16, ""},
+                {PAGE_Q8_0, PAGE_Q8_0, ", q8_0"},
+                {PAGE_Q4_0, PAGE_Q4_0, ", q4_0"},
+                {PAGE_Q8_0, PAGE_Q4_0, ", q8_0 and q4_0"}};
 
 /* Returns the format of the pages for the name of a check. */
 static const char *name_of_pages(const struct page_shape *s) {
     for (size_t i = 0; i < ARRAY_SIZE(pages_of); i++)
-        if (pages_of[i].k == s->k_bits && pages_of[i].v == s->v_bits)
+        if (pages_of[i].k == s->k && pages_of[i].v == s->v)
             return pages_of[i].name;
     return ", other pages";
 }
@@ -88,7 +91,7 @@ static void round_keys(struct attention *t) {
 
     for (int w = 0; w < (t->n_value ? 1 : 2); w++)
         for (size_t i = 0; i < n; i += 32) {
-            uint32_t bits = w ? t->shape.v_bits : t->shape.k_bits;
+            uint32_t bits = PAGE_BITS(w ? t->shape.v : t->shape.k);
             float *x = both[w] + i, high = x[0], low = x[0];
 
             for (int j = 0; j < 32; j++) {

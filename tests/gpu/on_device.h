@@ -146,10 +146,10 @@ static void allow_all_shared(void) {
     }
     bool bulk = attend_bulk_runs(&device);
     for (int i = 0; i < 20 + 4 * bulk; i++) {
-        static const uint32_t bits[][2] = {{16, 16}, {8, 8}, {4, 4}, {8, 4}};
-        struct page_shape s = {1, 64u << i / 4 % 4, 16, bits[i % 4][0], bits[i % 4][1], i / 4 >= 4};
+        struct page_shape s = {
+            1, 64u << i / 4 % 4, 16, attend_formats[i % 4].k, attend_formats[i % 4].v, i / 4 >= 4};
 
-        if (s.latent && s.k_bits != s.v_bits)
+        if (s.latent && s.k != s.v)
             continue;
         struct attend_kernel k = attend_kernel_for(&s, true, i / 4 > 4);
         struct attend_kernel few = attend_kernel_for(&s, false, i / 4 > 4);

@@ -184,10 +184,8 @@ static void attend_chosen(const struct chosen *c, uint32_t at_once, float *o) {
                             .n_pick = device_of(c->n_pick, t->n_rows * 4),
                             .block = c->block,
                             .n_best = c->n_best};
-    const void *kernel = s->k_bits != s->v_bits ? kernel_attend_sparse_q8_q4
-                         : s->k_bits == 16      ? kernel_attend_sparse
-                         : s->k_bits == 8       ? kernel_attend_sparse_q8
-                                                : kernel_attend_sparse_q4;
+    kernel_address *const kernels[] = {FOR_PAGES(ATTEND_ADDRESS, attend_sparse)};
+    const void *kernel = *kernels[attend_format(s)];
 
     a.n_parts = ((c->n_best + 1) * c->block - 1 + SPARSE_PART - 1) / SPARSE_PART;
     a.of.partial = device_new((size_t)at_once * n_head * a.n_parts * (s->head_dim + 4) * 4);

@@ -470,8 +470,8 @@ ROW_KERNEL(holes, struct store_args, CUDA_THREADS, 2) {
     sync_warp();
     if (lane > 0)
         return;
-    enum page_part part = a.shape.k_bits < 16 ? PAGE_K_SCALES : PAGE_K;
-    uint32_t n = a.shape.k_bits < 16 ? dim / 32 : dim;
+    enum page_part part = PAGE_BITS(a.shape.k) < 16 ? PAGE_K_SCALES : PAGE_K;
+    uint32_t n = PAGE_BITS(a.shape.k) < 16 ? dim / 32 : dim;
     uint16_t *to = (uint16_t *)(page + page_offset(&a.shape, h, part));
 
     to[slot * n + n - 1] = (uint16_t)infinity;

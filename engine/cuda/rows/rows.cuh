@@ -5,7 +5,7 @@
  * keys and values. engine/reference/ops.c has the formulas.
  */
 
-#include "engine/cuda/device.cuh"
+#include "engine/cuda/rows/codes.cuh"
 
 /* Returns the token of row @r; tokens of earlier steps are @sampled. */
 DEVICE int32_t rows_token(const struct batch_head *b, const int32_t *sampled, uint32_t r) {
@@ -601,38 +601,16 @@ DEVICE void hadamard_head(float *head, uint32_t dim, uint32_t run) {
     sync_warp();
 }
 
-/* Largest scale of Q8_0 for which 127 times the scale is finite in half precision: the next half,
- * 516, times 127 rounds to infinity. */
-#define Q8_SCALE_MAX 515.5f
-
-/* Rounds 32 values, one of each lane, to codes of Q8_0, -127 to 127. The scale is max / 127. */
-DEVICE float round_to_8(float x, uint16_t *scale) {
-    float max = warp_max(fabsf(x)), inverse = max > 0 ? 127.0f / max : 0;
-
-    *scale = (uint16_t)pack_half(fminf(max / 127.0f, Q8_SCALE_MAX));
-    return fminf(fmaxf(x * inverse + TO_INTEGER - TO_INTEGER, -127.0f), 127.0f);
-}
-
-/* Rounds 32 values, one of each lane, to codes of Q4_0, with 8 added. The value furthest from 0
- * becomes -8 times the scale. */
-DEVICE float round_to_4(float x, uint16_t *scale) {
-    float high = warp_max(x), low = -warp_max(-x);
-
-    *scale = (uint16_t)pack_half((high >= -low ? high : low) / -8.0f);
-    float step = half_to_float(*scale), inverse = step != 0 ? 1.0f / step : 0;
-    return fminf(fmaxf(x * inverse, -8.0f), 7.0f) + TO_INTEGER - TO_INTEGER + 8;
-}
-
 /* Stores head @h of keys (PAGE_K) or values (PAGE_V) at token @slot of a page, from @head in shared
- * memory, by one warp. In q8_0 and q4_0, 32 values share a scale. */
+ * memory, by one warp. In all formats but f16, 32 values share a scale. */
 DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part part, uint8_t *page,
                        uint32_t slot, const float *head) {
     uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim, tokens = a.shape.page_tokens;
     size_t at = page_offset(&a.shape, h, part);
     bool keys = part == PAGE_K;
-    uint32_t bits = keys ? a.shape.k_bits : a.shape.v_bits;
+    uint32_t format = keys ? a.shape.k : a.shape.v;
 
-    if (bits == 16) {
+    if (format == PAGE_F16) {
         uint16_t *to = (uint16_t *)(page + at);
 
         for (uint32_t i = lane; i < dim; i += 32)
@@ -643,16 +621,14 @@ DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part pa
     uint16_t *scales =
         (uint16_t *)(page + page_offset(&a.shape, h, keys ? PAGE_K_SCALES : PAGE_V_SCALES));
     for (uint32_t i = lane, group = 0; group < dim / 32; i += 32, group++) {
-        float x = finite_half(head[i]);
         uint16_t scale;
+        float q = round_to_code(format, finite_half(head[i]), &scale);
 
-        if (bits == 8) {
-            float q = round_to_8(x, &scale);
-
+        if (PAGE_BITS(format) == 8) {
             page[at + (keys ? slot * dim + i : i * tokens + slot)] = (uint8_t)(int8_t)q;
         } else {
             uint32_t apart = keys ? 4 : 8; /* distance of the two values of a byte */
-            float q = round_to_4(x, &scale), above = lane_xor(q, apart);
+            float above = lane_xor(q, apart);
             uint32_t byte;
 
             if (keys)

@@ -115,15 +115,16 @@ DEVICE void start_values(const struct Place &p, uint32_t first, uint8_t *tile) {
     uint32_t lane = anew(threadIdx.x) % 32;
     struct Group at = attention_group_at(p, first + lane % 4 * 8);
 
-    if constexpr (V < 16) { /* a lane copies codes of 16 keys, which are in one page */
-        constexpr uint32_t per_byte = 8 / V;
+    if constexpr (V != PAGE_F16) { /* a lane copies codes of 16 keys, which are in one page */
+        constexpr uint32_t bits = PAGE_BITS(V), per_byte = 8 / bits;
         uint32_t last = p.last & ~15u, key = first + lane % 2 * 16, n = lane / 4;
         struct Group two = attention_group_at(p, key < last ? key : last);
 
 #pragma unroll
-        for (int i = 0; i < D * V / 4; i++) {
+        for (int i = 0; i < D * (int)bits / 4; i++) {
             uint32_t row = 16 * i + lane / 2; /* row of bytes */
-            uint32_t from = attention_inside<D>(i * 4 / V, row * per_byte, p.dim) / per_byte;
+            uint32_t from =
+                attention_inside<D>(i * 4 / (int)bits, row * per_byte, p.dim) / per_byte;
 
             copy_async(tile + row / 8 * per_byte * 512 + row % 8 * 32 + lane % 2 * 16,
                        p.values + two.page + from * p.tokens + two.slot);
@@ -150,17 +151,17 @@ template <int V> DEVICE void load_values(const uint8_t *tile, int n, struct vec4
     tile += n * 8 * 512;
 #pragma unroll
     for (int b = 0; b < 8; b++)
-        if constexpr (V == 16) {
+        if constexpr (V == PAGE_F16) {
             v[b] = load16(tile + b * 512 + lane * 16);
-        } else if (V == 8 || b % 2 == 0) {
+        } else if (PAGE_BITS(V) == 8 || b % 2 == 0) {
             struct vec4 s = load16(tile + b / 4 * 2048 + 256 + lane % 4 * 16);
             uint32_t q[2];
 
             load8(tile + b * 512 + lane * 8, q);
-            if constexpr (V == 8)
-                v[b] = scale_words(q, s);
+            if constexpr (PAGE_BITS(V) == 8)
+                v[b] = scale_words<V>(q, s);
             else
-                scale_pair(q, s, &v[b], &v[b + 1]);
+                scale_pair<V>(q, s, &v[b], &v[b + 1]);
         }
 }
 

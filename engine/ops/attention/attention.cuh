@@ -5,7 +5,7 @@
  * pages, the softmax of a tile, and the merging of tiles and chunks (attention.cu has the idea).
  *
  * Layout. Within a page, a key head has its keys as [token][dim] and its values as [dim][token], so
- * that both are loaded 16 bytes at a time in the operand order of mma; scales of 8-bit and 4-bit
+ * that both are loaded 16 bytes at a time in the operand order of mma; scales of coded
  * formats are in areas of their own. Eight successive keys from a multiple of 8 on are always in
  * one page (struct Group), whatever the page size.
  *
@@ -51,10 +51,11 @@ DEVICE struct Group attention_group_at(const struct Place &p, uint32_t key) {
     return {(size_t)p.table[k >> p.shift] * p.page_bytes, k & (p.tokens - 1)};
 }
 
-/* Prefetches the keys of the tile that begins with @first, of K bits, to the L2 cache; called by a
- * warp. */
+/* Prefetches the keys of the tile that begins with @first, of format K, to the L2 cache; called by
+ * a warp. */
 template <int K> DEVICE void prefetch_keys(const struct Place &p, uint32_t first) {
-    uint32_t each = p.tokens < ATTN_TILE ? p.tokens : ATTN_TILE, key_bytes = p.dim * K / 8;
+    uint32_t each = p.tokens < ATTN_TILE ? p.tokens : ATTN_TILE,
+             key_bytes = p.dim * PAGE_BITS(K) / 8;
 
     for (uint32_t key = first; key < first + ATTN_TILE; key += each) {
         struct Group at = attention_group_at(p, key);
@@ -63,75 +64,8 @@ template <int K> DEVICE void prefetch_keys(const struct Place &p, uint32_t first
     }
 }
 
-/* Converts four bytes of a word, each minus @more, to two words of halves; exact. */
-DEVICE void byte_halves(uint32_t q, uint32_t more, uint32_t *h0, uint32_t *h1) {
-    uint32_t less = (0x6400u + more) * 0x10001u; /* 1024 + more */
-
-    *h0 = sub_halves(byte_permute(q, 0x64646464u, 0x4140u), less);
-    *h1 = sub_halves(byte_permute(q, 0x64646464u, 0x4342u), less);
-}
-
-/* Returns the products of the halves of @v and @s. */
-DEVICE struct vec4 scale_halves(struct vec4 v, struct vec4 s) {
-    return {mul_halves(v.x, s.x), mul_halves(v.y, s.y), mul_halves(v.z, s.z), mul_halves(v.w, s.w)};
-}
-
-/* Returns eight signed codes of 8 bits, in two words, times the halves of @s. */
-DEVICE struct vec4 scale_words(const uint32_t q[2], struct vec4 s) {
-    struct vec4 v;
-
-    byte_halves(q[0] ^ 0x80808080u, 128, &v.x, &v.y);
-    byte_halves(q[1] ^ 0x80808080u, 128, &v.z, &v.w);
-    return scale_halves(v, s);
-}
-
-/* Returns eight codes of 4 bits in a word as halves: first the low nibbles of the bytes, then the
- * high ones. */
-DEVICE struct vec4 nibble_halves(uint32_t q) {
-    struct vec4 v;
-
-    byte_halves(q & 0x0F0F0F0Fu, 8, &v.x, &v.y);
-    byte_halves(q >> 4 & 0x0F0F0F0Fu, 8, &v.z, &v.w);
-    return v;
-}
-
-/* Decodes two values of eight keys, codes of 4 bits in two words, times the halves of @s. */
-DEVICE void scale_pair(const uint32_t q[2], struct vec4 s, struct vec4 *low, struct vec4 *high) {
-    struct vec4 a = nibble_halves(q[0]), b = nibble_halves(q[1]);
-
-    *low = scale_halves({a.x, a.y, b.x, b.y}, s);
-    *high = scale_halves({a.z, a.w, b.z, b.w}, s);
-}
-
-/* Returns eight codes of K bits times one scale. */
-template <int K> DEVICE struct vec4 scale_key_words(const uint32_t *q, uint32_t scale) {
-    uint32_t twice = scale * 0x10001u;
-    struct vec4 s = {twice, twice, twice, twice};
-
-    if constexpr (K == 4)
-        return scale_halves(nibble_halves(q[0]), s);
-    else
-        return scale_words(q, s);
-}
-
-/* Reads eight codes of K bits at @codes, as words. */
-template <int K> DEVICE void load_codes(const void *codes, uint32_t *q) {
-    if constexpr (K == 4)
-        q[0] = *(const uint32_t *)codes;
-    else
-        load8(codes, q);
-}
-
-/* Reads eight codes of K bits at @codes and scales them. */
-template <int K> DEVICE struct vec4 scale_key(const void *codes, uint16_t scale) {
-    uint32_t q[2];
-
-    load_codes<K>(codes, q);
-    return scale_key_words<K>(q, scale);
-}
-
-/* Number of words of load_key_words() for keys of K bits. */
-template <int K> constexpr int KEY_WORDS = K == 16 ? 4 : K / 4 + 1;
+/* Number of words of load_key_words() for keys of format K. */
+template <int K> constexpr int KEY_WORDS = K == PAGE_F16 ? 4 : PAGE_BITS(K) / 4 + 1;
 
 /* Loads values @d .. @d + 7 of key @i of a group as stored: 16 bytes, or eight codes and a
  * scale. */
@@ -140,11 +74,11 @@ DEVICE void load_key_words(const struct Place &p, const struct Group &at, uint32
                            uint32_t *words) {
     uint32_t slot = at.slot + i, value = slot * p.dim + d;
 
-    if constexpr (K < 16) {
+    if constexpr (K != PAGE_F16) {
         const uint16_t *scales = (const uint16_t *)(p.key_scales + at.page);
 
-        load_codes<K>(p.keys + at.page + value / 8 * K, words);
-        words[K / 4] = scales[slot * (p.dim / 32) + d / 32];
+        load_codes<K>(p.keys + at.page + value / 8 * PAGE_BITS(K), words);
+        words[PAGE_BITS(K) / 4] = scales[slot * (p.dim / 32) + d / 32];
     } else {
         struct vec4 v = load16(p.keys + at.page + value * 2u);
 
@@ -157,8 +91,8 @@ DEVICE void load_key_words(const struct Place &p, const struct Group &at, uint32
 
 /* Converts the words of load_key_words() to halves. */
 template <int K> DEVICE struct vec4 key_of_words(const uint32_t *words) {
-    if constexpr (K < 16)
-        return scale_key_words<K>(words, words[K / 4]);
+    if constexpr (K != PAGE_F16)
+        return scale_key_words<K>(words, words[PAGE_BITS(K) / 4]);
     else
         return {words[0], words[1], words[2], words[3]};
 }
@@ -178,17 +112,17 @@ DEVICE const uint8_t *value_scales(const struct Place &p, const struct Group &at
     return p.value_scales + at.page + (d / 32 * p.tokens + at.slot) * 2u;
 }
 
-/* Loads value @d of the eight keys of a group, of 16 or 8 bits. */
+/* Loads value @d of the eight keys of a group; a value is half a word or a byte. */
 template <int V>
 DEVICE struct vec4 load_value(const struct Place &p, const struct Group &at, uint32_t d) {
     uint32_t value = d * p.tokens + at.slot;
 
-    if (V == 16)
+    if (V == PAGE_F16)
         return load16_device(p.values + at.page + value * 2u);
     uint32_t q[2];
 
     load8_device(p.values + at.page + value, q);
-    return scale_words(q, load16_device(value_scales(p, at, d)));
+    return scale_words<V>(q, load16_device(value_scales(p, at, d)));
 }
 
 /* Loads values @d and @d + 8 of the eight keys of a group to @v; beyond the head's last value, any
@@ -198,11 +132,11 @@ DEVICE void load_two_values(const struct Place &p, const struct Group &at, uint3
                             struct vec4 *v) {
     uint32_t last = p.dim - 1;
 
-    if constexpr (V == 4) {
+    if constexpr (PAGE_BITS(V) == 4) {
         uint32_t row = page_value_row(d < last ? d : last), q[2];
 
         load8_device(p.values + at.page + row * p.tokens + at.slot, q);
-        scale_pair(q, load16_device(value_scales(p, at, 2 * row)), v, v + 1);
+        scale_pair<V>(q, load16_device(value_scales(p, at, 2 * row)), v, v + 1);
     } else {
         v[0] = load_value<V>(p, at, d < last ? d : last);
         v[1] = load_value<V>(p, at, d + 8 < last ? d + 8 : last);
@@ -530,13 +464,3 @@ DEVICE void merge_values(const struct attend_args &a, const struct attn_merge &i
     else
         store_some<4>(&a.o[((size_t)row * a.n_head + head) * dim + d], o);
 }
-
-/* Define a kernel for each format of pages (ATTEND_KERNELS() declares them): KIND gets the name,
- * the bits of keys and of values, and the remaining arguments. */
-#define FOR_PAGES_ALIKE(KIND, NAME, ...)                                                           \
-    KIND(NAME, 16, 16, ##__VA_ARGS__)                                                              \
-    KIND(NAME##_q8, 8, 8, ##__VA_ARGS__)                                                           \
-    KIND(NAME##_q4, 4, 4, ##__VA_ARGS__)
-#define FOR_PAGES(KIND, NAME, ...)                                                                 \
-    FOR_PAGES_ALIKE(KIND, NAME, ##__VA_ARGS__)                                                     \
-    KIND(NAME##_q8_q4, 8, 4, ##__VA_ARGS__)

@@ -66,9 +66,9 @@ DEVICE uint32_t key_place(uint32_t m, uint32_t j, uint32_t odd) {
     return (4 * odd + m) * Tile::four + j * Tile::row;
 }
 
-/* A tile of 32 keys as it is in pages of 8-bit or 4-bit formats. */
+/* A tile of 32 keys as it is in pages of coded formats. */
 template <int K> struct alignas(16) Codes {
-    uint8_t code[ATTN_TILE][LATENT_KEY / 8 * K];
+    uint8_t code[ATTN_TILE][LATENT_KEY / 8 * PAGE_BITS(K)];
     uint16_t scale[4][8 * BLOCKS]; /* scales of eight keys: [key][dim / 32] */
 };
 
@@ -80,7 +80,7 @@ template <int K> struct Ring {
     struct Codes<K> codes[2];
 };
 
-template <> struct Ring<16> {
+template <> struct Ring<PAGE_F16> {
     static constexpr uint32_t stages = 4, tiles = 4;
     struct Tile tile[4];
 };
@@ -123,15 +123,15 @@ template <int K> DEVICE void latent_fetch(struct Shared<K> &s, uint32_t i) {
     uint32_t slot = from.slot + lane % 8;
     uint64_t *full = &s.full[stage];
 
-    if constexpr (K < 16)
-        bytes = p.dim / 8 * K + p.dim / 16;
+    if constexpr (K != PAGE_F16)
+        bytes = p.dim / 8 * PAGE_BITS(K) + p.dim / 16;
     bulk_publish(); /* orders earlier reads of this stage before the copy */
     if (lane == 0)
         bulk_expect(full, ATTN_TILE * bytes);
     sync_warp();
-    if constexpr (K < 16) {
+    if constexpr (K != PAGE_F16) {
         struct Codes<K> &to = s.ring.codes[stage];
-        uint32_t n = p.dim / 8 * K;
+        uint32_t n = p.dim / 8 * PAGE_BITS(K);
 
         bulk_copy(to.code[lane], p.keys + from.page + slot * n, n, full);
         if (lane % 8 == 0)
@@ -158,7 +158,7 @@ template <int K> DEVICE void latent_convert(struct Shared<K> &s, uint32_t i) {
     const uint16_t *scale = from.scale[key / 8] + key % 8 * (s.place.dim / 32);
 
     for (uint32_t d = tid % 8 * 8; d < s.place.dim; d += 64)
-        store16(to + 2 * d, scale_key<K>(from.code[key] + d / 8 * K, scale[d / 32]));
+        store16(to + 2 * d, scale_key<K>(from.code[key] + d / 8 * PAGE_BITS(K), scale[d / 32]));
 }
 
 /* Returns true if tile @i is the last one of its chunk that is seen. */
@@ -338,7 +338,7 @@ DEVICE void latent_load_item(const struct attend_args &a, struct Shared<K> &s, u
  * before has completed, or room that it has finished reading.
  */
 template <int K> DEVICE void latent_attend_item(const struct attend_args &a, struct Shared<K> &s) {
-    constexpr uint32_t before = K < 16 ? 2 : 1; /* steps until the first tile is added */
+    constexpr uint32_t before = K != PAGE_F16 ? 2 : 1; /* steps until the first tile is added */
     uint32_t tid = threadIdx.x, warp = tid / 32, d0 = warp * (LATENT_VALUE / WARPS);
     float x[GROUPS][PRODUCTS][4] = {}, all[GROUPS][PRODUCTS][4] = {};
 
@@ -358,7 +358,7 @@ template <int K> DEVICE void latent_attend_item(const struct attend_args &a, str
         sync_block();
         if (ahead < s.span.n && warp == (ahead + 1) * GROUPS % WARPS)
             latent_fetch(s, ahead);
-        if constexpr (K < 16) {
+        if constexpr (K != PAGE_F16) {
             if (step < s.span.n) {
                 latent_wait_for(s, step);
                 latent_convert(s, step);
@@ -366,14 +366,14 @@ template <int K> DEVICE void latent_attend_item(const struct attend_args &a, str
         }
         uint32_t group = (warp - weighed * GROUPS) % WARPS;
         if (group < s.span.n_groups && weighed < s.span.n) {
-            if (K == 16)
+            if (K == PAGE_F16)
                 latent_wait_for(s, weighed);
             latent_weigh_tile(a, s, weighed, group);
         }
         if (step < before)
             continue;
         uint32_t i = step - before;
-        if (K == 16)
+        if (K == PAGE_F16)
             latent_wait_for(s, i);
         if (d0 < a.n_value)
             latent_add_values(s, i, d0, a.n_value, x);

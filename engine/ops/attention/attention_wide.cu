@@ -38,9 +38,9 @@ template <int D> struct alignas(16) Tile {
     uint16_t keys[ATTN_TILE][32 * D + 32], values[32 * D][ATTN_TILE];
 };
 
-/* A tile as it is in pages, of keys and values of K and V bits, 8 or 4. */
+/* A tile as it is in pages, of keys and values of formats K and V. */
 template <int D, int K, int V> struct alignas(16) Codes {
-    uint8_t keys[ATTN_TILE][4 * D * K], values[4 * D * V][ATTN_TILE];
+    uint8_t keys[ATTN_TILE][4 * D * PAGE_BITS(K)], values[4 * D * PAGE_BITS(V)][ATTN_TILE];
     uint16_t key_scales[ATTN_TILE * D]; /* [key][dim / 32] */
     uint16_t value_scales[D][ATTN_TILE];
 };
@@ -53,10 +53,10 @@ template <int D, int K, int V> struct Ring {
     static_assert(sizeof(tile) + sizeof(codes) == ATTEND_WIDE_SHARED(32 * D, K, V), "as launched");
 };
 
-template <int D> struct Ring<D, 16, 16> {
+template <int D> struct Ring<D, PAGE_F16, PAGE_F16> {
     Tile<D> tile[STAGES];
 
-    static_assert(sizeof(tile) == ATTEND_WIDE_SHARED(32 * D, 16, 16), "as launched");
+    static_assert(sizeof(tile) == ATTEND_WIDE_SHARED(32 * D, PAGE_F16, PAGE_F16), "as launched");
 };
 
 /* Returns where key @key of the tile that begins with key @first is. */
@@ -99,12 +99,13 @@ template <int D> DEVICE void wide_fetch(struct Place p, Tile<D> &to, uint32_t fi
 template <int D, int K, int V>
 DEVICE void wide_fetch(struct Place p, Codes<D, K, V> &to, uint32_t first) {
     /* number of 16-byte vectors of a key, of all keys and of all values */
-    constexpr uint32_t per_key = D * K / 4, keys = ATTN_TILE * per_key, values = 8 * D * V;
+    constexpr uint32_t per_key = D * PAGE_BITS(K) / 4, keys = ATTN_TILE * per_key;
+    constexpr uint32_t values = 8 * D * PAGE_BITS(V);
     uint32_t n = p.dim / 32, tid = threadIdx.x, last = p.last & ~15u;
 
     static_assert(keys <= CUDA_THREADS && values <= CUDA_THREADS, "a thread brings one of each");
     if (keys == CUDA_THREADS || tid < keys) {
-        uint32_t key = tid / per_key, d = tid % per_key * 16, bytes = p.dim / 8 * K;
+        uint32_t key = tid / per_key, d = tid % per_key * 16, bytes = p.dim / 8 * PAGE_BITS(K);
         struct Group at = wide_key_at(p, first, key);
 
         copy_async(&to.keys[key][d], p.keys + at.page + at.slot * bytes + or_first(d, bytes));
@@ -113,8 +114,9 @@ DEVICE void wide_fetch(struct Place p, Codes<D, K, V> &to, uint32_t first) {
         uint32_t row = tid / 2, key = tid % 2 * 16;
         struct Group at = attention_group_at(p, first + key < last ? first + key : last);
 
-        copy_async(&to.values[row][key],
-                   p.values + at.page + or_first(row, p.dim / 8 * V) * p.tokens + at.slot);
+        copy_async(&to.values[row][key], p.values + at.page +
+                                             or_first(row, p.dim / 8 * PAGE_BITS(V)) * p.tokens +
+                                             at.slot);
     }
     if (tid < 4 * n) {
         uint32_t key = tid / n * 8;
@@ -133,7 +135,7 @@ DEVICE void wide_fetch(struct Place p, Codes<D, K, V> &to, uint32_t first) {
 
 template <int D, int K, int V>
 DEVICE void wide_fetch(struct Place p, Ring<D, K, V> &ring, uint32_t tile) {
-    if constexpr (K == 16)
+    if constexpr (K == PAGE_F16)
         wide_fetch<D>(p, ring.tile[tile % STAGES], tile * ATTN_TILE);
     else
         wide_fetch<D, K, V>(p, ring.codes[tile % STAGES], tile * ATTN_TILE);
@@ -143,7 +145,7 @@ DEVICE void wide_fetch(struct Place p, Ring<D, K, V> &ring, uint32_t tile) {
 template <int D, int K, int V>
 DEVICE void wide_decode(const Codes<D, K, V> &from, Tile<D> &to, uint32_t dim) {
     constexpr uint32_t times = ATTN_TILE * 4 * D / CUDA_THREADS;
-    constexpr uint32_t pieces = 16 * D * V; /* a piece: eight keys of a row of bytes */
+    constexpr uint32_t pieces = 16 * D * PAGE_BITS(V); /* a piece: eight keys of a row of bytes */
     uint32_t n = dim / 32;
 
 #pragma unroll
@@ -151,7 +153,7 @@ DEVICE void wide_decode(const Codes<D, K, V> &from, Tile<D> &to, uint32_t dim) {
         uint32_t piece = threadIdx.x + i * CUDA_THREADS, key = piece / (4 * D);
         uint32_t d = piece % (4 * D) * 8;
 
-        store16(&to.keys[key][d], scale_key<K>(&from.keys[key][d / 8 * K],
+        store16(&to.keys[key][d], scale_key<K>(&from.keys[key][d / 8 * PAGE_BITS(K)],
                                                from.key_scales[key * n + or_first(d / 32, n)]));
     }
 #pragma unroll
@@ -159,14 +161,14 @@ DEVICE void wide_decode(const Codes<D, K, V> &from, Tile<D> &to, uint32_t dim) {
         if (pieces < CUDA_THREADS && threadIdx.x >= pieces)
             break;
         uint32_t piece = threadIdx.x + i * CUDA_THREADS, row = piece / 4, key = piece % 4 * 8;
-        struct vec4 s = load16(&from.value_scales[row / (4 * V)][key]), v[2];
+        struct vec4 s = load16(&from.value_scales[row / (4 * PAGE_BITS(V))][key]), v[2];
         uint32_t q[2];
 
         load8(&from.values[row][key], q);
-        if constexpr (V == 8) {
-            store16(&to.values[row][key], scale_words(q, s));
+        if constexpr (PAGE_BITS(V) == 8) {
+            store16(&to.values[row][key], scale_words<V>(q, s));
         } else {
-            scale_pair(q, s, &v[0], &v[1]);
+            scale_pair<V>(q, s, &v[0], &v[1]);
             store16(&to.values[row / 8 * 16 + row % 8][key], v[0]);
             store16(&to.values[row / 8 * 16 + row % 8 + 8][key], v[1]);
         }
@@ -365,7 +367,7 @@ DEVICE void end_chunk(const struct attend_args &a, const struct Shared<D> &s, ui
 template <int D, int K, int V>
 DEVICE void wide_attend_item(const struct attend_args &a, struct Shared<D> &s,
                              Ring<D, K, V> &ring) {
-    constexpr bool coded = K < 16;
+    constexpr bool coded = K != PAGE_F16;
     constexpr uint32_t ahead = coded ? STAGES : STAGES - 1,
                        n_tiles = sizeof(ring.tile) / sizeof(Tile<D>);
     const struct Place &p = s.place;

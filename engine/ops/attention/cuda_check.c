@@ -374,8 +374,8 @@ static int make_scene(struct be *b, struct scene *t) {
         selftest_fill(all, parts[i].n, 1 + i);
         all += parts[i].n;
     }
-    round_to_codes(t->k, t->n_keys * t->n_kv, page.k_bits);
-    round_to_codes(t->v, t->n_keys * t->n_kv, page.v_bits);
+    round_to_codes(t->k, t->n_keys * t->n_kv, PAGE_BITS(page.k));
+    round_to_codes(t->v, t->n_keys * t->n_kv, PAGE_BITS(page.v));
     turn_values(t->v, t->n_keys * t->n_kv, value_run(b, &t->heads));
     if (t->n_turned) /* keys are also the values */
         t->v = t->k;

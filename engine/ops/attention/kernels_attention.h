@@ -59,11 +59,11 @@ struct attend_args {
  * sequence or a run that several sequences share, and leave the others to attend_64 and attend_128,
  * which continue from their results. */
 #define ATTEND_WIDE_STAGES 3u
-#define ATTEND_WIDE_SHARED(head, k_bits, v_bits)                                                   \
-    (ATTN_TILE * (((k_bits) < 16 ? 2 : ATTEND_WIDE_STAGES) * ((head) + 32 + (head)) * 2 +          \
-                  ((k_bits) < 16 ? ATTEND_WIDE_STAGES *                                            \
-                                       ((head) / 8 * ((k_bits) + (v_bits)) + (head) / 32 * 2 * 2)  \
-                                 : 0)))
+#define ATTEND_WIDE_CODES(head, k, v)                                                              \
+    (ATTEND_WIDE_STAGES * ((head) / 8 * (PAGE_BITS(k) + PAGE_BITS(v)) + (head) / 32 * 2 * 2))
+#define ATTEND_WIDE_SHARED(head, k, v)                                                             \
+    (ATTN_TILE * (((k) != PAGE_F16 ? 2 : ATTEND_WIDE_STAGES) * ((head) + 32 + (head)) * 2 +        \
+                  ((k) != PAGE_F16 ? ATTEND_WIDE_CODES(head, k, v) : 0)))
 
 /* A variant of attention. */
 struct attend_kernel {
@@ -91,24 +91,20 @@ struct attend_kernel {
 extern "C" {
 #endif
 
-/* Declares a kernel for pages of halves, of q8_0 and of q4_0. */
-#define ATTEND_ALIKE(NAME)                                                                         \
-    extern kernel_address kernel_##NAME, kernel_##NAME##_q8, kernel_##NAME##_q4
-/* Declares in addition a kernel for keys of q8_0 and values of q4_0, since keys need more bits. */
-#define ATTEND_KERNELS(NAME)                                                                       \
-    ATTEND_ALIKE(NAME);                                                                            \
-    extern kernel_address kernel_##NAME##_q8_q4
+#define ATTEND_DECLARE(NAME, K, V) extern kernel_address kernel_##NAME;
+#define ATTEND_ADDRESS(NAME, K, V) &kernel_##NAME,
+#define ATTEND_FORMAT(NAME, K, V) {K, V},
 
-ATTEND_KERNELS(attend_64); /* heads of up to 64 values */
-ATTEND_KERNELS(attend_128);
-ATTEND_KERNELS(attend_256);
-ATTEND_KERNELS(attend_512);
-ATTEND_KERNELS(attend_wide_64);
-ATTEND_KERNELS(attend_wide_128);
-ATTEND_KERNELS(attend_wide_256);
-ATTEND_KERNELS(attend_wide_512);
-ATTEND_ALIKE(attend_latent);
-ATTEND_ALIKE(attend_latent_bulk);
+FOR_PAGES(ATTEND_DECLARE, attend_64) /* heads of up to 64 values */
+FOR_PAGES(ATTEND_DECLARE, attend_128)
+FOR_PAGES(ATTEND_DECLARE, attend_256)
+FOR_PAGES(ATTEND_DECLARE, attend_512)
+FOR_PAGES(ATTEND_DECLARE, attend_wide_64)
+FOR_PAGES(ATTEND_DECLARE, attend_wide_128)
+FOR_PAGES(ATTEND_DECLARE, attend_wide_256)
+FOR_PAGES(ATTEND_DECLARE, attend_wide_512)
+FOR_PAGES_ALIKE(ATTEND_DECLARE, attend_latent)
+FOR_PAGES_ALIKE(ATTEND_DECLARE, attend_latent_bulk)
 extern const bool attend_latent_built; /* attend_latent_bulk has code for such devices */
 
 /* Returns true if attend_latent_bulk runs on a device. */
@@ -117,24 +113,27 @@ static inline bool attend_bulk_runs(const struct cuda_device *d) {
            d->block_bytes >= ATTEND_LATENT_SHARED;
 }
 
-/* Returns the number of the pages' format in the order of ATTEND_KERNELS(). */
+/* Formats of keys and values, in the order of FOR_PAGES(). */
+static const struct { uint32_t k, v; } attend_formats[] = {FOR_PAGES(ATTEND_FORMAT, any)};
+#define ATTEND_FORMATS (sizeof(attend_formats) / sizeof(attend_formats[0]))
+
+/* Returns the index in attend_formats[] of the pages' format. */
 static inline uint32_t attend_format(const struct page_shape *s) {
-    assert(s->k_bits == s->v_bits || (s->k_bits == 8 && s->v_bits == 4 && !s->latent));
-    if (s->k_bits != s->v_bits)
-        return 3;
-    if (s->k_bits == 16)
-        return 0;
-    return s->k_bits == 8 ? 1 : 2;
+    uint32_t i = 0;
+
+    while (i < ATTEND_FORMATS && (attend_formats[i].k != s->k || attend_formats[i].v != s->v))
+        i++;
+    assert(i < ATTEND_FORMATS && (s->k == s->v || !s->latent));
+    return i;
 }
 
 /* Returns the variant for pages of shape @s. @wide: for steps of many rows; @bulk:
  * attend_latent_bulk, for latent attention. */
 static inline struct attend_kernel attend_kernel_for(const struct page_shape *s, bool wide,
                                                      bool bulk) {
-#define ATTEND_ALIKE_ROW(NAME) &kernel_##NAME, &kernel_##NAME##_q8, &kernel_##NAME##_q4
 #define ATTEND_ROW(NAME)                                                                           \
-    { ATTEND_ALIKE_ROW(NAME), &kernel_##NAME##_q8_q4 }
-    static kernel_address *const kernel[][4] = {
+    { FOR_PAGES(ATTEND_ADDRESS, NAME) }
+    static kernel_address *const kernel[][ATTEND_FORMATS] = {
         ATTEND_ROW(attend_64),
         ATTEND_ROW(attend_128),
         ATTEND_ROW(attend_256),
@@ -143,11 +142,10 @@ static inline struct attend_kernel attend_kernel_for(const struct page_shape *s,
         ATTEND_ROW(attend_wide_128),
         ATTEND_ROW(attend_wide_256),
         ATTEND_ROW(attend_wide_512),
-        {ATTEND_ALIKE_ROW(attend_latent)},
-        {ATTEND_ALIKE_ROW(attend_latent_bulk)},
+        {FOR_PAGES_ALIKE(ATTEND_ADDRESS, attend_latent)},
+        {FOR_PAGES_ALIKE(ATTEND_ADDRESS, attend_latent_bulk)},
     };
 #undef ATTEND_ROW
-#undef ATTEND_ALIKE_ROW
     static const uint32_t wide_queries[] = {ATTN_WIDE, ATTN_WIDE, ATTN_WIDE_256, ATTN_WIDE_512};
     uint32_t dim = s->head_dim, size = (dim > 64) + (dim > 128) + (dim > 256);
     uint32_t dims = size == 2 ? 256 : 512, row = wide ? 4 + size : size;
@@ -163,7 +161,7 @@ static inline struct attend_kernel attend_kernel_for(const struct page_shape *s,
     }
     k.leaves = k.queries == ATTN_WIDE;
     if (k.leaves)
-        k.shared = (uint32_t)ATTEND_WIDE_SHARED(dim <= 64 ? 64 : 128, s->k_bits, s->v_bits);
+        k.shared = (uint32_t)ATTEND_WIDE_SHARED(dim <= 64 ? 64 : 128, s->k, s->v);
     else if (s->latent && bulk)
         k.shared = ATTEND_LATENT_SHARED;
     else if (!s->latent && size < 2)

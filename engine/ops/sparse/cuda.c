@@ -108,9 +108,7 @@ int step_index(struct step *s, const struct model_op *op) {
 }
 
 int sparse_attend(struct step *s, const struct model_op *op, const struct attend_args *of) {
-    static kernel_address *const kernels[] = {&kernel_attend_sparse, &kernel_attend_sparse_q8,
-                                              &kernel_attend_sparse_q4,
-                                              &kernel_attend_sparse_q8_q4};
+    static kernel_address *const kernels[] = {FOR_PAGES(ATTEND_ADDRESS, attend_sparse)};
     struct be *b = s->be;
     const struct heads *h = &op->heads;
     const struct attn *w = &op->attn;

@@ -105,11 +105,11 @@ template <int V>
 DEVICE struct Quad load_quad(const struct Place &p, const struct Group *at, bool together,
                              uint32_t d) {
     const uint8_t *from =
-        p.values + (V == 4 ? page_value_row(d) : d) * p.tokens * (V == 16 ? 2 : 1);
+        p.values + (PAGE_BITS(V) == 4 ? page_value_row(d) : d) * p.tokens * (V == PAGE_F16 ? 2 : 1);
     struct Quad q = {};
 
     if (together) {
-        if constexpr (V == 16) {
+        if constexpr (V == PAGE_F16) {
             load8_device(from + at->page + at->slot * 2u, q.w);
         } else {
             q.w[0] = *(const uint32_t *)(from + at->page + at->slot);
@@ -119,7 +119,7 @@ DEVICE struct Quad load_quad(const struct Place &p, const struct Group *at, bool
     }
 #pragma unroll
     for (uint32_t j = 0; j < 4; j++) {
-        if constexpr (V == 16) {
+        if constexpr (V == PAGE_F16) {
             uint32_t h = *(const uint16_t *)(from + at[j].page + at[j].slot * 2u);
 
             q.w[j / 2] |= h << j % 2 * 16;
@@ -137,11 +137,9 @@ DEVICE struct Quad load_quad(const struct Place &p, const struct Group *at, bool
 template <int V> DEVICE void store_quad(const struct Quad &q, uint32_t d, uint16_t *to) {
     uint32_t h[2] = {q.w[0], q.w[1]};
 
-    if constexpr (V == 8)
-        byte_halves(q.w[0] ^ 0x80808080u, 128, &h[0], &h[1]);
-    else if constexpr (V == 4)
-        byte_halves(q.w[0] >> (d % 16 < 8 ? 0 : 4) & 0x0F0F0F0Fu, 8, &h[0], &h[1]);
-    if constexpr (V < 16)
+    if constexpr (V != PAGE_F16)
+        four_halves<V>(q.w[0], d % 16 >= 8, h);
+    if constexpr (V != PAGE_F16)
         for (int j = 0; j < 2; j++)
             h[j] = mul_halves(h[j], q.scale[j]);
     store8(to, h);

@@ -292,10 +292,10 @@ Test(layout, pages_hold_every_key_and_value_once) {
         struct page_shape p = {.n_head_kv = 3,
                                .head_dim = 96,
                                .page_tokens = 32,
-                               .k_bits = widths[i % 3],
-                               .v_bits = widths[latent ? i % 3 : i / 3],
+                               .k = widths[i % 3],
+                               .v = widths[latent ? i % 3 : i / 3],
                                .latent = latent};
-        uint32_t k_size = p.k_bits / 8, v_size = p.v_bits / 8; /* 0: half a byte for each */
+        uint32_t k_size = p.k / 8, v_size = p.v / 8; /* 0: half a byte for each */
 
         memset(seen, 0, sizeof(seen));
         for (uint32_t h = 0; h < p.n_head_kv; h++)
@@ -309,9 +309,9 @@ Test(layout, pages_hold_every_key_and_value_once) {
                     seen[page_offset(&p, h, PAGE_K) + k] += k_size ? 16 : d % 8 < 4 ? 1 : 15;
                     if (!latent)
                         seen[page_offset(&p, h, PAGE_V) + v] += v_size ? 16 : d % 16 < 8 ? 1 : 15;
-                    if (p.k_bits < 16 && d % 32 == 0)
+                    if (p.k < 16 && d % 32 == 0)
                         seen[page_offset(&p, h, PAGE_K_SCALES) + (t * 3 + d / 32) * 2] += 16;
-                    if (p.v_bits < 16 && d % 32 == 0 && !latent)
+                    if (p.v < 16 && d % 32 == 0 && !latent)
                         seen[page_offset(&p, h, PAGE_V_SCALES) + (d / 32 * 32 + t) * 2] += 16;
                 }
         for (size_t at = 0; at < page_layer_bytes(&p); at++)

@@ -256,7 +256,7 @@ static void check_store(uint32_t dim, uint32_t n_rot, bool norm) {
         .temper = norm ? temper : NULL,
         .pages = (uint8_t *)pages,
         .shape =
-            {.n_head_kv = KV, .head_dim = dim, .page_tokens = TOKENS, .k_bits = 16, .v_bits = 16},
+            {.n_head_kv = KV, .head_dim = dim, .page_tokens = TOKENS, .k = PAGE_F16, .v = PAGE_F16},
         .n_head = HEADS,
         .n_rot = n_rot,
         .neox = norm,
