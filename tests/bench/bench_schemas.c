@@ -1,11 +1,11 @@
 /*
- * bench_schemas VOCABULARY.gguf [any_order] [quick] [digest] [compile] < names: reads names of
- * files, one a line, each {"schema": ..., "tests": [{"valid": true, "data": ...}, ...]}. Compiles
- * each schema and reads its instances token by token under the masks, as a server would. Writes one
- * JSON object a line; maskbench.py adds them up. quick: what a step with other requests waits for;
- * masks that are late are counted, and made outside the time that is told, as a thread does.
- * digest: of all masks of a schema, to compare two builds. compile: no instances, only the first
- * mask.
+ * bench_schemas VOCABULARY.gguf [any_order] [quick] [digest] [compile] [check] < names: reads names
+ * of files, one a line, each {"schema": ..., "tests": [{"valid": true, "data": ...}, ...]}.
+ * Compiles each schema and reads its instances token by token under the masks, as a server would.
+ * Writes one JSON object a line; maskbench.py adds them up. quick: what a step with other requests
+ * waits for; masks that are late are counted, and made outside the time that is told, as a thread
+ * does. digest: of all masks of a schema, to compare two builds. compile: no instances, only the
+ * first mask. check: also the time in which the front checks the schema, without a vocabulary.
  *
  * Instances are written as Python's json.dumps(x, ensure_ascii=False) writes them: a blank after a
  * comma and a colon, numbers as in the file.
@@ -33,7 +33,7 @@ struct bench {
     /* masks and tokens that were -E2BIG */
     uint32_t n_too_ambiguous;
     uint32_t n_late;
-    bool quick, digests, compile_only;
+    bool quick, digests, compile_only, checks;
     uint64_t digest;
     /* of the first of each */
     struct buf detail;
@@ -188,6 +188,15 @@ static void read_tests(struct bench *b, const struct grammar *g, yyjson_val *tes
     }
 }
 
+/* Returns the time in which the front checks @src, in ns. */
+static int64_t time_check(const struct grammar_source *src) {
+    CLEANUP(grammar_freep) struct grammar *g = NULL;
+    int64_t t0 = now_ns();
+
+    (void)grammar_compile(&g, NULL, src, NULL, NULL);
+    return now_ns() - t0;
+}
+
 static void run_file(struct bench *b, const char *name) {
     yyjson_doc *doc = yyjson_read_file(name, YYJSON_READ_NUMBER_AS_RAW, NULL, NULL);
     yyjson_val *root = yyjson_doc_get_root(doc);
@@ -205,7 +214,7 @@ static void run_file(struct bench *b, const char *name) {
 
     struct grammar_source src = {
         .kind = GRAMMAR_JSON_SCHEMA, .text = schema.data, .len = schema.len, .flags = b->flags};
-    int64_t t0 = now_ns();
+    int64_t check = b->checks ? time_check(&src) : 0, t0 = now_ns();
     int r = grammar_compile(&g, b->vocab, &src, NULL, &err);
     CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
 
@@ -225,6 +234,7 @@ static void run_file(struct bench *b, const char *name) {
 
     yyjson_mut_doc_set_root(out, o);
     yyjson_mut_obj_add_str(out, o, "file", name);
+    yyjson_mut_obj_add_int(out, o, "check_ns", check);
     yyjson_mut_obj_add_int(out, o, "first_ns", first);
     yyjson_mut_obj_add_int(out, o, "prepare_ns", prepare);
     yyjson_mut_obj_add_str(out, o, "error", r < 0 ? err.message : "");
@@ -267,6 +277,7 @@ int main(int argc, char **argv) {
         b.flags |= strcmp(argv[i], "any_order") == 0 ? GRAMMAR_ANY_ORDER : 0;
         b.quick |= strcmp(argv[i], "quick") == 0;
         b.compile_only |= strcmp(argv[i], "compile") == 0;
+        b.checks |= strcmp(argv[i], "check") == 0;
         b.digests |= strcmp(argv[i], "digest") == 0;
     }
 
