@@ -661,16 +661,17 @@ template <int V> DEVICE float inverse_of(const struct store_args &a, const float
     return 1.0f / sqrtf(sum / (float)a.shape.head_dim + a.eps);
 }
 
-/* Stores head @h of row @r, by one warp: queries first, then keys with their values. A head has at
- * most 32 V values; head (shared): [HEAD_MAX] for this warp. Whatever the preceding product does
- * not write is loaded before it ends, to use the time of waiting. */
+/* Computes head @h of row @r, by one warp: queries first, then keys with their values. A query is
+ * left in @head without its temper factor, which is returned; a key and its value are stored in
+ * their page. A head has at most 32 V values; head (shared): as many for this warp. Whatever the
+ * preceding product does not write is loaded before it ends, to use the time of waiting. */
 template <int V>
-DEVICE void store_values(const struct store_args &a, uint32_t r, uint32_t h, float *head) {
+DEVICE float store_compute(const struct store_args &a, uint32_t r, uint32_t h, float *head) {
     uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim, n_kv = a.shape.n_head_kv;
     bool query = h < a.n_head;
     size_t at = query ? ((size_t)r * a.n_head + h) * dim : ((size_t)r * n_kv + h - a.n_head) * dim;
     const float *norm = query ? a.q_norm : a.k_norm, *rope = a.rope + (size_t)r * a.n_rot;
-    float x[V], v[V], w[V], turns[V / 2][2], factor = 1;
+    float x[V], v[V] = {}, w[V] = {}, turns[V / 2][2] = {}, factor = 1;
     uint32_t slot = 0;
     uint8_t *page = a.pages;
 
@@ -718,7 +719,7 @@ DEVICE void store_values(const struct store_args &a, uint32_t r, uint32_t h, flo
             break;
         store_head(a, h - a.n_head, keys ? PAGE_K : PAGE_V, page, slot, head);
         if (!keys)
-            return;
+            break;
         sync_warp();
         inverse = a.v_unit ? inverse_of<V>(a, v) : 1;
 #pragma unroll
@@ -727,8 +728,20 @@ DEVICE void store_values(const struct store_args &a, uint32_t r, uint32_t h, flo
                 head[lane + 32 * e] = v[e] * inverse;
         sync_warp();
     }
+    return factor;
+}
+
+/* Stores head @h of row @r as store_compute() computes it, queries in place; head (shared):
+ * [HEAD_MAX]. */
+template <int V>
+DEVICE void store_values(const struct store_args &a, uint32_t r, uint32_t h, float *head) {
+    float factor = store_compute<V>(a, r, h, head), *q;
+
+    if (h >= a.n_head)
+        return;
+    q = a.q + ((size_t)r * a.n_head + h) * a.shape.head_dim;
 #pragma unroll
-    for (uint32_t e = 0; e < V; e++)
-        if (lane + 32 * e < dim)
-            a.q[at + lane + 32 * e] = head[lane + 32 * e] * factor;
+    for (uint32_t i = threadIdx.x % 32; i < 32 * V; i += 32)
+        if (i < a.shape.head_dim)
+            q[i] = head[i] * factor;
 }
