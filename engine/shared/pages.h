@@ -166,8 +166,12 @@ struct attn_item {
     uint32_t partial;
     /* chunks of the item's longest query */
     uint32_t n_chunks;
-    /* for final results: the shared results to continue from; n_chunks 0: none */
+    /* for final results: the shared results to continue from; n_chunks 0: none. For others only
+     * place is set: of query q0 among those of the item's results. */
     struct attn_shared shared;
+    /* the merges that read the results of an item of one chunk, and no merge reads others: the
+     * first, and their number (attend_decode) */
+    uint32_t merge, n_merges;
 };
 
 /* Returns the first key that a query at @pos sees in a layer whose rows see the last @window

@@ -151,9 +151,20 @@ template <int D> DEVICE uint32_t attention_inside(int block, uint32_t d, uint32_
 
 #define LOG2_E 1.44269504088896341f
 
+/* Returns four values of a query, scaled, as halves in two words. */
+DEVICE void query_halves(const struct attend_args &a, float x[4], uint32_t words[2]) {
+    float factor = a.scale * LOG2_E; /* scores are exponents of two */
+
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        x[i] = finite_half(x[i] * factor);
+    words[0] = pack_halves(x[0], x[1]);
+    words[1] = pack_halves(x[2], x[3]);
+}
+
 /* Loads values @d .. @d + 3 of the query of row and head @at, scaled, as halves in two words. */
 DEVICE void query_values(const struct attend_args &a, size_t at, uint32_t d, uint32_t words[2]) {
-    float factor = a.scale * LOG2_E, x[4]; /* scores are exponents of two */
+    float x[4];
 
     if (!a.turned)
         load_four(a.q + at * a.shape.head_dim + d, x);
@@ -161,11 +172,7 @@ DEVICE void query_values(const struct attend_args &a, size_t at, uint32_t d, uin
         load_four(a.q + at * a.n_value + d, x);
     else
         load_four(a.turned + at * a.turned_stride + d - a.n_value, x);
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        x[i] = finite_half(x[i] * factor);
-    words[0] = pack_halves(x[0], x[1]);
-    words[1] = pack_halves(x[2], x[3]);
+    query_halves(a, x, words);
 }
 
 /* Returns row * n_head + head of query @query of an item. */
@@ -370,7 +377,7 @@ DEVICE size_t partial_at(const struct attend_args &a, uint32_t index, uint32_t p
 
 /* Returns the address of query @query in the item's first partial result. */
 DEVICE float *partial_of(const struct attend_args &a, const struct attn_item &it, uint32_t query) {
-    return a.partial + partial_at(a, it.partial, query);
+    return a.partial + partial_at(a, it.partial, it.shared.place + query);
 }
 
 /* Returns where the values of query @query's result go: to o, or to the partial result of the

@@ -43,8 +43,8 @@ struct Planned {
     /* the chunks that it shares with others */
     struct attn_shared shared;
     /* Set for the first sequence of a group of n sequences; n 0: no group begins here. The shared
-     * chunks are items of @run chunks each, from shared_item on. */
-    uint32_t n, run, shared_item;
+     * chunks are items of @run chunks each, from shared_item on; its first merge. */
+    uint32_t n, run, shared_item, merge;
 };
 
 struct Plan {
@@ -203,7 +203,7 @@ DEVICE void assign_seq(const struct plan_args &a, const struct plan_seq &s, uint
         uint32_t n = chunks_of(a, s, q0 + n_q - 1);
 
         if (n == 1 || n > a.max_partials - g.partials) {
-            a.item[g.items++] = {s.row0, s.pos0, q0, n_q, s.page0, -1, 0, 0, n, {}};
+            a.item[g.items++] = {s.row0, s.pos0, q0, n_q, s.page0, -1, 0, 0, n, {}, 0, 0};
             continue;
         }
         a.merge[g.merges++] = {s.row0, q0, n_q, g.partials, n, {}, g.items, seq};
@@ -252,14 +252,14 @@ DEVICE bool assign_group(const struct plan_args &a, struct Plan &p, uint32_t i, 
         return false;
     struct attn_shared shared = {n_shared, n_results, g.partials, step, 0};
     uint32_t n_items = ceil_div(n_shared, run);
-    uint32_t first_item = wide ? g.wide_items : g.items;
+    uint32_t first_item = wide ? g.wide_items : g.items, first_merge = g.merges;
     g.wide_items += wide ? n_items : 0;
     g.items += wide ? 0 : n_items;
     g.partials += n_results * step;
     for (uint32_t k = i; k < i + n; k++) {
         bool whole = plan_goes_on(p.known[k].s, n_shared, wide && many);
 
-        p.planned[k] = {whole ? g.items : NO_ITEM, 0, shared, 0, 0, 0};
+        p.planned[k] = {whole ? g.items : NO_ITEM, 0, shared, 0, 0, 0, 0};
         shared.place += a.group;
         if (whole)
             g.items += blocks;
@@ -269,6 +269,7 @@ DEVICE bool assign_group(const struct plan_args &a, struct Plan &p, uint32_t i, 
     p.planned[i].n = n;
     p.planned[i].run = run;
     p.planned[i].shared_item = first_item;
+    p.planned[i].merge = first_merge;
     return true;
 }
 
@@ -292,7 +293,7 @@ DEVICE void plan_assign(const struct plan_args &a, struct Plan &p, uint32_t firs
         }
         const struct plan_seq &s = p.known[i].s;
         bool whole = plan_is_whole(a, s, work);
-        p.planned[i] = {whole ? g.items : NO_ITEM, g.wide_items, {}, 0, 0, 0};
+        p.planned[i] = {whole ? g.items : NO_ITEM, g.wide_items, {}, 0, 0, 0, 0};
         if (whole) {
             uint32_t n_wide = wide_blocks_of(a, s.n_rows * a.group, a.wide);
 
@@ -334,7 +335,7 @@ DEVICE void write_seq(const struct plan_args &a, const struct Plan &p, uint32_t 
 
             shared.place = d.shared.place + q0;
             (k < n_wide ? a.wide_item[d.wide_item + k] : a.item[d.item + k - n_wide]) = {
-                s.row0, s.pos0, q0, n_q, s.page0, -1, 0, 0, n, shared};
+                s.row0, s.pos0, q0, n_q, s.page0, -1, 0, 0, n, shared, 0, 0};
         }
     for (uint32_t k = lane; d.n && k * d.run < shared.n_chunks; k += 32) {
         uint32_t c = k * d.run, left = shared.n_chunks - c, result = k == 0 ? 0 : c - d.run + 1;
@@ -349,7 +350,9 @@ DEVICE void write_seq(const struct plan_args &a, const struct Plan &p, uint32_t 
                                                             left < d.run ? left : d.run,
                                                             shared.partial + result * shared.step,
                                                             shared.n_chunks,
-                                                            {}};
+                                                            {},
+                                                            d.merge,
+                                                            d.n * ceil_div(a.group, a.few)};
     }
 }
 
@@ -359,8 +362,8 @@ DEVICE void write_merge(const struct plan_args &a, uint32_t i) {
     const struct plan_seq s = a.batch->seq[m.seq];
 
     for (uint32_t k = threadIdx.x % 32, c; (c = m.shared.n_chunks + k) < m.n_chunks; k += 32)
-        a.item[m.item + k] = {m.row0,     s.pos0, m.q0,          m.n_q,      s.page0,
-                              (int32_t)c, 1,      m.partial + k, m.n_chunks, {}};
+        a.item[m.item + k] = {m.row0, s.pos0,        m.q0,       m.n_q, s.page0, (int32_t)c,
+                              1,      m.partial + k, m.n_chunks, {},    i,       1};
 }
 
 KERNEL(plan, struct plan_args, CUDA_THREADS, 1) {
