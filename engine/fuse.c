@@ -17,8 +17,9 @@ struct fusing {
     struct model_op *begin, *last;
     /* of the layer */
     uint32_t device;
-    /* heads that attention's work list was made for; n 0: none */
+    /* heads that attention's work list was made for; n 0: none; for ops with op_links.from */
     struct heads listed;
+    bool listed_from;
     /* LIST_HEADS was made */
     bool heads_listed;
     /* DRAFT_IN, KEEP have come */
@@ -55,8 +56,8 @@ static enum act_role fuse_role(enum op_kind kind) {
 }
 
 /* Returns true if @op can take the result of @from before that is complete. Gates from a matrix of
- * their own are applied by GATE itself. Packed rows, and rows that attention leaves for a PROJ, are
- * those of the op right before. */
+ * their own are applied by GATE itself. Packed rows, rows that attention leaves for a PROJ, and keys
+ * that a QKV leaves for attention are those of the op right before. */
 static bool fuse_accepts(const struct fusing *f, const struct model_op *op,
                          const struct model_op *from) {
     enum act_role role = fuse_role(from->kind);
@@ -66,6 +67,8 @@ static bool fuse_accepts(const struct fusing *f, const struct model_op *op,
     if (from->kind == OP_GATE && from->w[0])
         return false;
     if ((role == ACT_D || from->kind == OP_ATTEND) && from != op - 1)
+        return false;
+    if (from->kind == OP_QKV && from != op - 1)
         return false;
     return op->kind != OP_PROJ || role == ACT_ROLES || role == op->in;
 }
@@ -108,8 +111,10 @@ static void fuse_lists(struct fusing *f, struct model_op *op) {
     if (list != LIST_KEYS || op->attn.sparse)
         return;
     bool other = memcmp(&f->listed, &op->heads, sizeof(op->heads)) != 0;
+    other |= f->listed_from != (op->links.from != NULL);
     op->links.first |= other << f->pass;
     f->listed = op->heads;
+    f->listed_from = op->links.from != NULL;
 }
 
 static void fuse_op(struct fusing *f, struct model_op *op) {

@@ -231,7 +231,8 @@ bool cuda_asks(const char *what) {
  * common pages. WEFT_CUDA_FUSE=0: be.ways.fuse is off. WEFT_CUDA_WIDE: value of
  * be.attention.wide_rows. WEFT_CUDA_TIMES=0: be.products.timed is off. WEFT_CUDA_PACE=0: the end of
  * a step is polled for all the time. WEFT_CUDA_STATIC=1: be.ways.fixed.
- * WEFT_CUDA_PROLOGUE=1: be.ways.prologue. WEFT_CUDA_WARM=0: be.ways.warms is off. */
+ * WEFT_CUDA_PROLOGUE=1: be.ways.prologue. WEFT_CUDA_ATTEND=1: be.attention.decode.
+ * WEFT_CUDA_WARM=0: be.ways.warms is off. */
 static void cuda_read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *wide = getenv("WEFT_CUDA_WIDE");
 
@@ -242,6 +243,7 @@ static void cuda_read_environment(struct be *b) {
     b->ways.fuse = b->ways.wants_fuse = cuda_wants("FUSE");
     b->ways.fixed = cuda_asks("STATIC");
     b->ways.prologue = cuda_asks("PROLOGUE") ? WAY_ON : WAY_OFF;
+    b->attention.decode = cuda_asks("ATTEND") ? WAY_ON : WAY_OFF;
     b->attention.shares = b->attention.many = cuda_wants("SHARE");
     b->products.matvec = b->products.split = WAY_ON;
     b->experts.vec = b->experts.wide = WAY_ON;

@@ -254,6 +254,10 @@ struct attention {
     bool planned;
     /* attend_latent_bulk passed the self-test */
     bool bulk;
+    /* with few rows, one kernel stores keys, computes attention and merges (attend_decode) */
+    enum way_state decode;
+    /* decode_args.arrived: [MATVEC_ROWS][widest.n_kv] */
+    uint32_t *arrived;
     /* sequences on the same pages share their items; many: by attend_wide, too */
     bool shares, many;
 };
@@ -714,8 +718,8 @@ int cuda_clear_arrived(struct be *b);
 /* Return the queries of an item of one chunk; the values of a head's result. */
 uint32_t cuda_few(const struct be *b);
 uint32_t cuda_head_values(const struct be *b, const struct heads *h);
-/* Returns the number of partial results that be.attention.partial has room for. */
-uint32_t cuda_partials(const struct be *b, const struct heads *h);
+/* Returns the number of partial results of @few queries that be.attention.partial has room for. */
+uint32_t cuda_partials(const struct be *b, const struct heads *h, uint32_t few);
 
 /* Enqueues a kernel with its argument, @args of @n bytes. While a graph is recorded the launch
  * is noted too; while one is replayed it is skipped. A grid of 0 launches nothing. Returns 0 or
@@ -912,6 +916,11 @@ int step_norm(struct step *s, const struct model_op *op);
 bool step_fuses(const struct step *s);
 /* Returns true if ATTEND @op packs its output for its PROJ by a static scale. */
 bool step_attend_packs(const struct step *s, const struct model_op *op);
+/* Computes ATTEND @op. @store: the argument of store() for the keys of the step, if attend_decode
+ * is to store them; else it is not used. Returns 0 or -EIO. */
+int attend_run(struct step *s, const struct model_op *op, const struct store_args *store);
+/* Returns true if the ATTEND that follows the QKV @op stores keys and values (attend_decode). */
+bool step_attend_stores(const struct step *s, const struct model_op *op);
 /* Completes x if another op has left that to @op. */
 int step_complete(struct step *s, const struct model_op *op);
 /* Adds the result of @op to x, unless another op does or its product has done so. */

@@ -92,8 +92,8 @@ uint32_t cuda_head_values(const struct be *b, const struct heads *h) {
     return b->shape->mla.rank ? b->shape->mla.rank : h->dim;
 }
 
-uint32_t cuda_partials(const struct be *b, const struct heads *h) {
-    size_t bytes = (size_t)h->n_kv * cuda_few(b) * (cuda_head_values(b, h) + 4) * sizeof(float);
+uint32_t cuda_partials(const struct be *b, const struct heads *h, uint32_t few) {
+    size_t bytes = (size_t)h->n_kv * few * (cuda_head_values(b, h) + 4) * sizeof(float);
 
     assert(bytes > 0 && b->attention.partial_bytes > 0);
     return (uint32_t)MIN(b->attention.partial_bytes / bytes, MAX_PARTIALS);
@@ -109,7 +109,8 @@ static void memory_add_attention(struct be *b) {
     b->attention.max_merges =
         (b->opts->max_rows * s->widest.group + ATTN_QUERIES - 1) / ATTN_QUERIES + b->opts->max_seqs;
     b->attention.max_items = b->attention.max_merges + MAX_PARTIALS;
-    assert(cuda_partials(b, &(struct heads){s->widest.n_kv, s->widest.n_kv, s->widest.head}) > 0);
+    const struct heads widest = {s->widest.n_kv, s->widest.n_kv, s->widest.head};
+    assert(cuda_partials(b, &widest, cuda_few(b)) > 0);
     memory_add(b, &b->attention.partial, b->attention.partial_bytes, 1, "attention", false);
     memory_add(b, &b->attention.item, b->attention.max_items, sizeof(struct attn_item), "attention",
                false);
@@ -117,6 +118,7 @@ static void memory_add_attention(struct be *b) {
                "attention", false);
     memory_add(b, &b->attention.merge, b->attention.max_merges, sizeof(struct attn_merge),
                "attention", false);
+    memory_add_words(b, &b->attention.arrived, (size_t)MATVEC_ROWS * s->widest.n_kv);
     memory_add(b, &b->products.arrived, (size_t)b->device.n_multiprocessors, sizeof(uint32_t),
                "products", false);
 }
@@ -359,7 +361,9 @@ static int alloc_steps(struct be *b) {
 
 int cuda_clear_arrived(struct be *b) {
     size_t bytes = (size_t)b->device.n_multiprocessors * sizeof(*b->products.arrived);
+    size_t merges = (size_t)MATVEC_ROWS * b->shape->widest.n_kv * sizeof(*b->attention.arrived);
 
+    TRY(cuda_fill(b, b->attention.arrived, 0, merges));
     return cuda_fill(b, b->products.arrived, 0, bytes);
 }
 

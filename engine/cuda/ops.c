@@ -356,6 +356,7 @@ const struct op_code cuda_code[OP_KINDS] = {
                 .division = {CUT_ROWS, .lacks = qkv_divided_lacks}},
     [OP_ATTEND] = {.run = step_attend,
                    .lacks = attend_lacks,
+                   .takes = OP_BIT(OP_QKV), /* step_attend_stores() */
                    .list = LIST_KEYS,
                    .family = &attention_family,
                    .division = {CUT_ROWS}},

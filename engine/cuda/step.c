@@ -377,7 +377,7 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
  *     pack, q k v, store, attend, merge, pack, output, pack, gate and up, pack, down
  *
  * With be.ways.prologue and one or two rows the products of q k v and of gate and up pack their
- * rows themselves.
+ * rows themselves; with be.attention.decode one kernel does the work of store, attend and merge.
  */
 bool step_fuses(const struct step *s) {
     const struct be *b = s->be;
@@ -542,6 +542,8 @@ int step_qkv(struct step *s, const struct model_op *op) {
     TRY(cuda_matmul(b, w, &x, false));
     if (op->qkv.norm_all)
         TRY(norm_all_heads(s, op, &store));
+    if (step_attend_stores(s, op))
+        return 0;
     return CUDA_LAUNCH(b, store, s->grid.rows, (store.n_head + store.n_kv + 7) / 8, CUDA_THREADS,
                        &store);
 }

@@ -27,6 +27,10 @@ static int load_attention(struct be *b) {
 
             TRY(cuda_check(b, b->api->allow_shared(k.kernel, k.shared), "cudaFuncSetAttribute"));
         }
+        if (i >= 4 || b->attention.decode != WAY_ON || b->shape->mla.rank)
+            continue;
+        struct attend_kernel k = attend_decode_for(&page);
+        TRY(cuda_check(b, b->api->allow_shared(k.kernel, k.shared), "cudaFuncSetAttribute"));
     }
     return 0;
 }

@@ -46,6 +46,13 @@
  * row of mma does not depend on the other rows. The kernel is bound by the bytes of keys and
  * values.
  *
+ * attend_decode_64 and attend_decode_128 also do the work of store() and merge() in steps of few
+ * rows. A chunk of a sequence is then one item with all of its queries (plan_args.few), which are
+ * computed 16 at a time, so that no other block of the launch reads or writes the tiles with the
+ * step's keys. The block computes these queries and keys from the products of q, k and v, and
+ * stores the keys in their page before it reads their tile. The block that is last to leave a
+ * result of a merge merges, in the same order.
+ *
  * Variants: attention_wide.cu for prompts, attention_large.cu for heads of more than 128 values,
  * attention_latent.cu for latent attention (MLA) on data-center devices.
  */
@@ -308,14 +315,30 @@ template <int D, int HALF> DEVICE void merge_half(const struct Shared<D> &s, str
         all = now;
 }
 
-/* Reads item @i, the addresses of its keys, and the reach of its queries. plan() must have
- * ended. */
-template <int D>
-DEVICE void attention_load_item(const struct attend_args &a, uint32_t i, struct Shared<D> &s) {
-    constexpr uint32_t words = sizeof(struct attn_item) / 4;
+/* Returns word @at of an item of which only the ATTN_QUERIES queries from @first on are computed;
+ * @word: of the whole item. */
+DEVICE uint32_t item_word(uint32_t at, uint32_t word, uint32_t first) {
+    if (at == offsetof(struct attn_item, n_q) / 4) {
+        uint32_t left = word - first;
 
-    if (threadIdx.x < words)
-        ((uint32_t *)&s.item)[threadIdx.x] = ((const uint32_t *)&a.batch->item[i])[threadIdx.x];
+        return left < ATTN_QUERIES ? left : ATTN_QUERIES;
+    }
+    bool begins = at == offsetof(struct attn_item, q0) / 4 ||
+                  at == offsetof(struct attn_item, shared.place) / 4;
+
+    return begins ? word + first : word;
+}
+
+/* Reads the part of item @i from query @first on, the addresses of its keys, and the reach of its
+ * queries. plan() must have ended. */
+template <int D>
+DEVICE void attention_load_item(const struct attend_args &a, uint32_t i, uint32_t first,
+                                struct Shared<D> &s) {
+    constexpr uint32_t words = sizeof(struct attn_item) / 4;
+    uint32_t at = threadIdx.x;
+
+    if (at < words)
+        ((uint32_t *)&s.item)[at] = item_word(at, ((const uint32_t *)&a.batch->item[i])[at], first);
     sync_block();
     if (threadIdx.x == 0)
         find_place(s.place, a, s.item, first_key_of(a, s.item));
@@ -323,9 +346,73 @@ DEVICE void attention_load_item(const struct attend_args &a, uint32_t i, struct 
     sync_block();
 }
 
+/* attend_64, attend_128: store() has stored queries and keys. */
+template <int D> struct Stored {
+    static constexpr bool fresh = false;
+
+    MEMBER void load(const struct attend_args &a, struct Shared<D> &s, uint32_t from,
+                     uint32_t to) const {
+        attention_load_queries<D>(a, s.item, s);
+    }
+};
+
+/* attend_decode_64, attend_decode_128: the block computes queries and keys for itself. */
+template <int D> struct Computed {
+    static constexpr bool fresh = true;
+    const struct store_args &store;
+    /* shared, of the block's warps */
+    float (*head)[32 * D];
+    /* rows whose keys this part of the item stores, from the item's first row on */
+    uint32_t n_rows;
+
+    /* Computes query @query of the item; a lane gets four of its values. */
+    MEMBER void compute_query(const struct attend_args &a, const struct attn_item &it,
+                              uint32_t query, uint32_t words[2]) const {
+        uint32_t n = it.q0 + query, d = threadIdx.x % 32 * 4;
+        float *of = head[threadIdx.x / 32], x[4];
+
+        if (query >= it.n_q)
+            return;
+        float factor =
+            store_compute<D>(store, it.row0 + n / a.group, blockIdx.y * a.group + n % a.group, of);
+        if (d < a.shape.head_dim) {
+            load_four(of + d, x);
+            for (int i = 0; i < 4; i++)
+                x[i] *= factor;
+            query_halves(a, x, words);
+        }
+        sync_warp(); /* @of is used again */
+    }
+
+    /* Stores the queries as attention_load_queries() does, and those keys of the rows in their
+     * pages whose positions are @from to @to - 1. */
+    MEMBER void load(const struct attend_args &a, struct Shared<D> &s, uint32_t from,
+                     uint32_t to) const {
+        const struct attn_item &it = s.item;
+        uint32_t warp = threadIdx.x / 32, d = threadIdx.x % 32 * 4;
+        uint32_t low[2] = {0, 0}, high[2] = {0, 0};
+
+        compute_query(a, it, warp, low);
+        compute_query(a, it, warp + 8, high);
+        if (d < 32 * D)
+            store16(s.q[d / 32][d / 4 % 2][0][warp * 4 + d % 32 / 8],
+                    {low[0], high[0], low[1], high[1]});
+        /* the last warps have the fewest queries */
+        for (uint32_t i = CUDA_THREADS / 32 - 1 - warp; i < n_rows; i += CUDA_THREADS / 32) {
+            uint32_t pos = a.batch->pos[it.row0 + i];
+
+            if (pos < from || pos >= to)
+                continue;
+            store_compute<D>(store, it.row0 + i, a.n_head + blockIdx.y, head[warp]);
+            sync_warp();
+        }
+    }
+};
+
 /* Computes the item that the block has taken. */
-template <int D, int K, int V>
-DEVICE void attention_attend_item(const struct attend_args &a, struct Shared<D> &s) {
+template <int D, int K, int V, class ROWS>
+DEVICE void attention_attend_item(const struct attend_args &a, const ROWS &rows,
+                                  struct Shared<D> &s) {
     const struct attn_item &it = s.item;
     uint32_t warp = threadIdx.x / 32, first = s.place.first / ATTN_CHUNK;
     uint32_t low = it.chunk < 0 ? it.shared.n_chunks : (uint32_t)it.chunk;
@@ -342,10 +429,12 @@ DEVICE void attention_attend_item(const struct attend_args &a, struct Shared<D> 
     for (bool begins = true;; begins = false) {
         uint32_t h[2][4] = {}, next = tile + ATTN_CHUNK;
         float c[4][4] = {};
+        /* this step writes keys of the tile */
+        bool written = begins && tile + ATTN_TILE > it.pos0;
 
-        if (begins && tile + ATTN_TILE > it.pos0) /* this step writes keys of the tile */
+        if (written && !ROWS::fresh)
             wait_for_previous();
-        if (seen)
+        if (seen && !(written && ROWS::fresh))
             start_values<D, V>(s.place, tile, room);
         if (begins) {
             if (seen)
@@ -353,14 +442,16 @@ DEVICE void attention_attend_item(const struct attend_args &a, struct Shared<D> 
             wait_for_previous();
             if (to <= s.place.first) /* no merge reads this chunk */
                 return;
+            rows.load(a, s, from * ATTN_CHUNK, to);
 #pragma unroll
             for (uint32_t k = 0; k < 2; k++) {
                 all[k].clear();
                 if (warp + 8 * k < it.n_q)
                     all[k].begin(a, it, first, warp + 8 * k);
             }
-            attention_load_queries<D>(a, it, s);
             sync_block();
+            if (seen && written && ROWS::fresh)
+                start_values<D, V>(s.place, tile, room);
         }
         if (seen) {
             struct Keys<D, K> keys;
@@ -390,8 +481,8 @@ DEVICE void attention_attend_item(const struct attend_args &a, struct Shared<D> 
 template <int D, int K, int V>
 DEVICE void attention_attend(const struct attend_args &a, struct Shared<D> &s) {
     for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
-        attention_load_item<D>(a, i, s);
-        attention_attend_item<D, K, V>(a, s);
+        attention_load_item<D>(a, i, 0, s);
+        attention_attend_item<D, K, V>(a, Stored<D>(), s);
         sync_block();
     }
 }
@@ -408,8 +499,61 @@ DEVICE void attention_attend(const struct attend_args &a, struct Shared<D> &s) {
 FOR_PAGES(ATTEND, attend_64, 2)
 FOR_PAGES(ATTEND, attend_128, 4)
 
+/* Computes the values of a merge. */
+DEVICE void merge_queries(const struct attend_args &a, const struct attn_merge &it) {
+    uint32_t quads = a.n_value / 4;
+
+    for (uint32_t k = threadIdx.x; k < it.n_q * quads; k += CUDA_THREADS)
+        merge_values(a, it, k / quads, k % quads * 4);
+}
+
+/* Computes each merge of an item's results for which no result is missing any more; @arrived: how
+ * many of each merge and key head are there. */
+DEVICE void merge_complete(const struct attend_args &a, const struct attn_item &it,
+                           uint32_t *arrived) {
+    for (uint32_t i = it.merge; it.chunk >= 0 && i < it.merge + it.n_merges; i++) {
+        struct attn_merge merge = a.batch->merge[i];
+        uint32_t n = merge.n_chunks - merge.shared.n_chunks + merge.shared.n_results;
+
+        if (last_of(&arrived[i * gridDim.y + blockIdx.y], n))
+            merge_queries(a, merge);
+    }
+}
+
+/* Computes the items of a step of few rows, from the products of q, k and v to the result. */
+template <int D, int K, int V>
+DEVICE void attention_decode(const struct decode_args &a, struct Shared<D> &s,
+                             float (*head)[32 * D]) {
+    const struct attend_args &at = a.attend;
+
+    for (uint32_t i = blockIdx.x; i < at.batch->n_items; i += gridDim.x) {
+        uint32_t n_q = at.batch->item[i].n_q, n_rows = a.store.n_kv ? (n_q - 1) / at.group + 1 : 0;
+
+        for (uint32_t first = 0; first < n_q; first += ATTN_QUERIES) {
+            attention_load_item<D>(at, i, first, s);
+            attention_attend_item<D, K, V>(at, Computed<D>{a.store, head, first ? 0 : n_rows}, s);
+            sync_block();
+        }
+        merge_complete(at, s.item, a.arrived);
+        sync_block();
+    }
+}
+
+#define ATTEND_DECODE(NAME, K, V, D)                                                               \
+    KERNEL(NAME, struct decode_args, CUDA_THREADS, 2) {                                            \
+        SHARED struct Shared<D> s;                                                                 \
+        SHARED struct alignas(16) { float of[CUDA_THREADS / 32][32 * D]; } head;                   \
+                                                                                                   \
+        attention_decode<D, K, V>(a, s, head.of);                                                  \
+        if (!may_exit())                                                                           \
+            wait_for_previous(); /* it may have no item */                                         \
+    }
+
+FOR_PAGES(ATTEND_DECODE, attend_decode_64, 2)
+FOR_PAGES(ATTEND_DECODE, attend_decode_128, 4)
+
 KERNEL(merge, struct attend_args, CUDA_THREADS, 4) {
-    uint32_t n = a.batch->n_merges, quads = a.n_value / 4, i = blockIdx.x;
+    uint32_t n = a.batch->n_merges, i = blockIdx.x;
     const struct attn_merge *merge = a.batch->merge; /* loaded together with n */
     struct attn_merge it = merge[i < n ? i : 0];
 
@@ -417,8 +561,7 @@ KERNEL(merge, struct attend_args, CUDA_THREADS, 4) {
         return;
     wait_for_previous();
     while (i < n) {
-        for (uint32_t k = threadIdx.x; k < it.n_q * quads; k += CUDA_THREADS)
-            merge_values(a, it, k / quads, k % quads * 4);
+        merge_queries(a, it);
         i += gridDim.x;
         it = merge[i < n ? i : 0];
     }

@@ -1,6 +1,7 @@
 /*
  * cuda - launches attention: the kernel that makes the work list (plan.cu), the kernels for few
- * and for many queries per block, and the merge of partial results.
+ * and for many queries per block, and the merge of partial results; or attend_decode, which does
+ * all this but the list, and the store before it.
  */
 
 #include "engine/cuda/cuda.h"
@@ -50,9 +51,35 @@ static struct attend_kernel sharing_kernel(const struct step *s, const struct he
     return k;
 }
 
+/* Returns true if attend_decode computes @op. This depends only on the step, the heads and whether
+ * the op before is a QKV: on what ops with the same work list have in common (fuse.c). */
+static bool attend_decodes(const struct step *s, const struct model_op *op) {
+    const struct be *b = s->be;
+    const struct heads *h = &op->heads;
+    bool alone = b->group.n == 1 && op->links.from && op->links.from->kind == OP_QKV;
+    bool plain = !b->shape->mla.rank && !b->shape->two_way && !op->attn.whole && !op->attn.sparse;
+
+    if (b->attention.decode != WAY_ON || !step_fuses(s) || !alone || !plain)
+        return false;
+    return h->dim <= 128 && s->grid.rows * (h->n / h->n_kv) <= DECODE_QUERIES;
+}
+
+bool step_attend_stores(const struct step *s, const struct model_op *op) {
+    const struct model_op *to = op->links.into;
+
+    return to && to->kind == OP_ATTEND && attend_decodes(s, to);
+}
+
+/* Returns plan_args.few for @op. */
+static uint32_t attend_few(const struct step *s, const struct model_op *op) {
+    uint32_t n = s->grid.rows * (op->heads.n / op->heads.n_kv);
+
+    return attend_decodes(s, op) ? (uint32_t)round_up(n, ATTN_QUERIES) : cuda_few(s->be);
+}
+
 /* Computes the work list of attention on the device, from the uploaded batch. Later layers with the
- * same heads use it, too. @two_way is equal for all layers of a pass. */
-static int attend_plan(struct step *s, const struct heads *h, bool two_way) {
+ * same heads use it, too. @two_way is equal for all layers of a pass; @few: attend_few(). */
+static int attend_plan(struct step *s, const struct heads *h, bool two_way, uint32_t few) {
     struct be *b = s->be;
     struct plan_args a = {
         .batch = b->head,
@@ -63,12 +90,12 @@ static int attend_plan(struct step *s, const struct heads *h, bool two_way) {
         .group = h->n / h->n_kv,
         .n_head_kv = h->n_kv,
         .n_multiprocessors = (uint32_t)b->device.n_multiprocessors,
-        .max_partials = cuda_partials(b, h),
+        .max_partials = cuda_partials(b, h, few),
         .page_tokens = b->attention.shares ? b->opts->page_tokens : 0,
-        .few = cuda_few(b),
-        .wide = kernel_for(s, h).queries,
+        .few = few,
+        .wide = MAX(kernel_for(s, h).queries, few),
         .two_way = two_way,
-        .shared = MAX(sharing_kernel(s, h).queries, cuda_few(b)),
+        .shared = MAX(sharing_kernel(s, h).queries, few),
     };
 
     assert(h->n_kv > 0 && h->n % h->n_kv == 0 && a.max_partials > 0);
@@ -81,7 +108,7 @@ static int attend_plan(struct step *s, const struct heads *h, bool two_way) {
 /* Returns a launch with enough blocks to fill the device, or one for each item if nothing is split.
  * With few rows there are at most as many blocks as run at the same time, since all must have
  * started before the next kernel, launched early, occupies multiprocessors to fetch weights. */
-static struct launch attend_launch(const struct step *s, const struct heads *h,
+static struct launch attend_launch(const struct step *s, const struct heads *h, uint32_t queries,
                                    const struct attend_kernel *k) {
     uint32_t multiprocessors = (uint32_t)s->be->device.n_multiprocessors;
     uint32_t fused = h->dim > 128 ? 1 : 2;
@@ -89,7 +116,7 @@ static struct launch attend_launch(const struct step *s, const struct heads *h,
     uint32_t busy = (each * multiprocessors + h->n_kv - 1) / h->n_kv;
 
     return (struct launch){.kernel = k->kernel,
-                           .grid_x = MAX(busy, graph_blocks(s, h->n / h->n_kv, cuda_few(s->be))),
+                           .grid_x = MAX(busy, graph_blocks(s, h->n / h->n_kv, queries)),
                            .grid_y = h->n_kv,
                            .n_threads = CUDA_THREADS,
                            .what = "attend",
@@ -107,7 +134,7 @@ static int attend_launch_kernel(const struct step *s, const struct heads *h,
     if (!all)
         wide = sharing_kernel(s, h);
     if (wide.kernel) {
-        struct launch l = attend_launch(s, h, &wide);
+        struct launch l = attend_launch(s, h, a->few, &wide);
 
         if (!all)
             l.grid_x = ((uint32_t)s->be->device.n_multiprocessors + h->n_kv - 1) / h->n_kv;
@@ -115,8 +142,20 @@ static int attend_launch_kernel(const struct step *s, const struct heads *h,
     }
     if (all && !wide.leaves)
         return 0;
-    const struct launch l = attend_launch(s, h, &few);
+    const struct launch l = attend_launch(s, h, a->few, &few);
     return cuda_launch(s->be, &l, a, sizeof(*a));
+}
+
+/* Launches attend_decode, which stores @store's keys. */
+static int attend_decode(struct step *s, const struct heads *h, const struct attend_args *a,
+                         const struct store_args *store) {
+    struct be *b = s->be;
+    const struct decode_args all = {*a, *store, b->attention.arrived};
+    struct attend_kernel k = attend_decode_for(&a->shape);
+    const struct launch l = attend_launch(s, h, a->few, &k);
+
+    assert(h->n_kv <= b->shape->widest.n_kv && s->grid.rows <= MATVEC_ROWS);
+    return cuda_launch(b, &l, &all, sizeof(all));
 }
 
 /* Multiplies the heads of the output by the Hadamard matrix, which undoes that of the values. The
@@ -134,6 +173,17 @@ bool step_attend_packs(const struct step *s, const struct model_op *op) {
 }
 
 int step_attend(struct step *s, const struct model_op *op) {
+    struct store_args store;
+
+    if (!attend_decodes(s, op))
+        return attend_run(s, op, NULL);
+    store = step_store_args(s->be, op->links.from);
+    if (op->links.from->qkv.norm_all) /* step_qkv() has normalised all heads together */
+        store.q_norm = store.k_norm = NULL;
+    return attend_run(s, op, &store);
+}
+
+int attend_run(struct step *s, const struct model_op *op, const struct store_args *store) {
     struct be *b = s->be;
     const struct heads *h = &op->heads;
     uint32_t n_value = cuda_head_values(b, h), group = h->n / h->n_kv;
@@ -149,7 +199,7 @@ int step_attend(struct step *s, const struct model_op *op) {
         .n_head = h->n,
         .group = group,
         .partial_stride = n_value + 4,
-        .few = cuda_few(b),
+        .few = attend_few(s, op),
         .n_value = n_value,
         .scale = op->attn.scale,
         .cap = op->attn.cap,
@@ -169,10 +219,15 @@ int step_attend(struct step *s, const struct model_op *op) {
         return run ? turn_back(s, h, run) : 0;
     }
     if (step_lists(s, op))
-        TRY(attend_plan(s, h, b->shape->two_way || op->attn.whole));
+        TRY(attend_plan(s, h, b->shape->two_way || op->attn.whole, a.few));
     if (b->shape->mla.rank)
         latent_attend(b, &a);
-    TRY(attend_launch_kernel(s, h, &a));
-    TRY(CUDA_LAUNCH(b, merge, graph_blocks(s, group, a.few), h->n_kv, CUDA_THREADS, &a));
+    if (attend_decodes(s, op)) {
+        assert(store);
+        TRY(attend_decode(s, h, &a, store));
+    } else {
+        TRY(attend_launch_kernel(s, h, &a));
+        TRY(CUDA_LAUNCH(b, merge, graph_blocks(s, group, a.few), h->n_kv, CUDA_THREADS, &a));
+    }
     return run ? turn_back(s, h, run) : 0;
 }

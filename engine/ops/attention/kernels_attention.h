@@ -52,7 +52,20 @@ struct attend_args {
     float fixed;
 };
 
-/* Shared memory of attend_64 and attend_128: values of eight tiles, which the results replace. */
+/* Argument of attend_decode_64 and attend_decode_128, which compute attention from the products of
+ * q, k and v, with the bits of store, attend_64 or attend_128, and merge. `few` is at least the
+ * number of queries of a sequence, and a multiple of ATTN_QUERIES; no item is in wide_item. Grid as
+ * of the others. store.q is not changed. */
+struct decode_args {
+    struct attend_args attend;
+    struct store_args store;
+    /* [merges][n_head_kv]: 0; results of a merge that are there */
+    uint32_t *arrived;
+};
+#define DECODE_QUERIES 128u /* most queries of a key head in a step of these kernels */
+
+/* Shared memory of these and of attend_64 and attend_128: values of eight tiles, which the results
+ * replace. */
 #define ATTEND_SHARED(head) (ATTN_TILES * ATTN_TILE * 2 * (head))
 
 /* Shared memory of attend_wide_64 and attend_wide_128. They process wide_item, all chunks of a
@@ -97,6 +110,8 @@ extern "C" {
 
 FOR_PAGES(ATTEND_DECLARE, attend_64) /* heads of up to 64 values */
 FOR_PAGES(ATTEND_DECLARE, attend_128)
+FOR_PAGES(ATTEND_DECLARE, attend_decode_64)
+FOR_PAGES(ATTEND_DECLARE, attend_decode_128)
 FOR_PAGES(ATTEND_DECLARE, attend_256)
 FOR_PAGES(ATTEND_DECLARE, attend_512)
 FOR_PAGES(ATTEND_DECLARE, attend_wide_64)
@@ -169,6 +184,19 @@ static inline struct attend_kernel attend_kernel_for(const struct page_shape *s,
     else if (k.queries > ATTN_QUERIES)
         k.shared = ATTEND_GROUPS_SHARED(dims, k.queries);
     k.kernel = *kernel[row][attend_format(s)];
+    return k;
+}
+
+/* Returns attend_decode for pages of shape @s, of heads of up to 128 values. */
+static inline struct attend_kernel attend_decode_for(const struct page_shape *s) {
+    static kernel_address *const kernel[][ATTEND_FORMATS] = {
+        {FOR_PAGES(ATTEND_ADDRESS, attend_decode_64)},
+        {FOR_PAGES(ATTEND_ADDRESS, attend_decode_128)},
+    };
+    struct attend_kernel k = attend_kernel_for(s, false, false);
+
+    assert(!s->latent && s->head_dim <= 128);
+    k.kernel = *kernel[s->head_dim > 64][attend_format(s)];
     return k;
 }
 

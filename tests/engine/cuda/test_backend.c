@@ -360,6 +360,8 @@ struct sharing {
     uint32_t n_multiprocessors;
     bool same_pages, share, graphs;
     uint64_t order;
+    /* attend_decode */
+    bool decode;
 };
 
 enum { MOST_COMMON = 540, MOST_SHARERS = 18 };
@@ -383,6 +385,7 @@ static void run_sharing(const char *path, const struct sharing *w, sharer_digest
     cr_assert(w->n <= MOST_SHARERS && w->common <= MOST_COMMON);
     setenv("WEFT_CUDA_SHARE", w->share ? "1" : "0", 1);
     setenv("WEFT_CUDA_GRAPHS", w->graphs ? "1" : "0", 1);
+    setenv("WEFT_CUDA_ATTEND", w->decode ? "1" : "0", 1);
     fake_find()->n_multiprocessors = w->n_multiprocessors;
     fake_find()->order = w->order;
     cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
@@ -407,6 +410,7 @@ static void run_sharing(const char *path, const struct sharing *w, sharer_digest
     }
     driver_close(&d);
     unsetenv("WEFT_CUDA_GRAPHS");
+    unsetenv("WEFT_CUDA_ATTEND");
     fake_find()->n_multiprocessors = 4;
     fake_find()->order = 0;
 }
@@ -428,10 +432,11 @@ static void count_shared(const char *kernel, uint64_t number, void *args) {
 }
 
 Test(cuda, sequences_on_the_same_pages_are_the_same_as_alone) {
-    static const struct sharing ways[] = {{3, 262, 140, false, true, true, 0},
-                                          {3, 262, 140, true, false, true, 0},
-                                          {3, 262, 140, true, true, true, 0}};
-    static sharer_digests digest[5];
+    static const struct sharing ways[] = {{3, 262, 140, false, true, true, 0, false},
+                                          {3, 262, 140, true, false, true, 0, false},
+                                          {3, 262, 140, true, true, true, 0, false},
+                                          {3, 262, 140, true, true, true, 0, true}};
+    static sharer_digests digest[7];
     char path[64];
 
     fake_small_model(path);
@@ -439,17 +444,21 @@ Test(cuda, sequences_on_the_same_pages_are_the_same_as_alone) {
     run_sharing(path, &ways[1], digest[1]);
     fake_find()->on_launch = count_shared;
     run_sharing(path, &ways[2], digest[2]);
+    run_sharing(path, &ways[3], digest[5]);
     fake_find()->on_launch = see_twelve;
     run_sharing(path, &ways[0], digest[3]);
     run_sharing(path, &ways[2], digest[4]);
+    run_sharing(path, &ways[3], digest[6]);
     fake_find()->on_launch = NULL;
-    cr_expect(n_shared_items == 4 * 3, "%llu", (unsigned long long)n_shared_items);
+    cr_expect(n_shared_items == 2 * 4 * 3, "%llu", (unsigned long long)n_shared_items);
     for (uint32_t i = 0; i < 3; i++)
         for (uint32_t k = 0; k < 5; k++) {
             cr_expect(digest[0][i][k] == digest[1][i][k] && digest[1][i][k] == digest[2][i][k],
                       "sequence %u, token %u", i, k);
             cr_expect(digest[3][i][k] != digest[0][i][k] && digest[3][i][k] == digest[4][i][k],
                       "sequence %u, token %u, window", i, k);
+            cr_expect(digest[5][i][k] == digest[0][i][k] && digest[6][i][k] == digest[3][i][k],
+                      "sequence %u, token %u, attend_decode", i, k);
         }
     unlink(path);
 }
@@ -468,9 +477,9 @@ static void count_wide(const char *kernel, uint64_t number, void *args) {
 
 /* 72 queries share two chunks, each of which is one item; or less than one chunk. */
 Test(cuda, many_sequences_on_the_same_pages_are_the_same_as_alone) {
-    static const struct sharing ways[] = {{18, 520, 2, true, false, false, 0},
-                                          {18, 520, 2, true, true, true, 77},
-                                          {18, 200, 2, true, true, true, 0}};
+    static const struct sharing ways[] = {{18, 520, 2, true, false, false, 0, false},
+                                          {18, 520, 2, true, true, true, 77, false},
+                                          {18, 200, 2, true, true, true, 0, false}};
     struct tiny_model m = {.type = TENSOR_Q8_0,
                            .n_layer = 1,
                            .n_embd = 64,

@@ -48,12 +48,12 @@ Test(fuse, norms_include_the_addition_before_them_and_work_lists_are_made_once) 
                 "pass 0\n"
                 "    0 embed 0\n"
                 "    1 qkv 0\n"
-                "    2 attend 0: lists\n"
+                "    2 attend 0: completes 1 qkv, lists\n"
                 "    3 proj 0: completes 2 attend\n"
                 "    4 gate_up 0: adds 3 proj\n"
                 "    5 proj 0: completes 4 gate_up\n"
                 "    6 qkv 1: adds 5 proj\n"
-                "    7 attend 1\n"
+                "    7 attend 1: completes 6 qkv\n"
                 "    8 proj 1: completes 7 attend\n"
                 "    9 gate_up 1: adds 8 proj\n"
                 "   10 proj 1: completes 9 gate_up\n"
@@ -88,7 +88,7 @@ Test(fuse, the_shared_expert_completes_the_sum_of_the_experts) {
                 "    5 experts 0: completes 4 route\n"
                 "    6 shared 0: completes 5 experts\n"
                 "    7 qkv 1: adds 6 shared\n"
-                "    8 attend 1: lists\n"
+                "    8 attend 1: completes 7 qkv, lists\n"
                 "    9 gate 1\n"
                 "   10 proj 1: completes 9 gate\n"
                 "   11 route 1: adds 10 proj\n"
@@ -225,6 +225,27 @@ Test(fuse, attention_packs_only_for_the_next_op) {
     op[1].kind = OP_ATTEND;
     link_ops(op, 3, packs);
     cr_expect(op[2].links.from == &op[1] && op[1].links.into == &op[2] && !op[0].links.into);
+}
+
+/* Work lists of attention that stores keys have larger items. */
+Test(fuse, attention_stores_keys_of_the_op_before_only) {
+    static const struct op_code stores[OP_KINDS] = {
+        [OP_ATTEND] = {.takes = OP_BIT(OP_QKV), .list = LIST_KEYS}};
+    struct model_op op[5] = {{.kind = OP_QKV},
+                             {.kind = OP_ATTEND},
+                             {.kind = OP_QKV},
+                             {.kind = OP_INDEX},
+                             {.kind = OP_ATTEND}};
+
+    for (uint32_t i = 0; i < 5; i++)
+        op[i].heads = (struct heads){4, 2, 16};
+    link_ops(op, 5, stores);
+    cr_expect(op[1].links.from == &op[0] && op[0].links.into == &op[1]);
+    cr_expect(!op[4].links.from && !op[2].links.into);
+    cr_expect(op[1].links.first == 1 && op[4].links.first == 1);
+    op[3] = op[2];
+    link_ops(op, 5, stores);
+    cr_expect(op[4].links.from == &op[3] && op[4].links.first == 0);
 }
 
 /* Rows that a recurrent layer has packed are lost when another op packs its own. */
