@@ -121,22 +121,28 @@ static uint32_t value_run(const struct be *b, const struct heads *h) {
     return hadamard_runs(b->shape, b->opts->kv_type, h->dim).v;
 }
 
-/* Stores keys and values in their pages, in as few steps as possible. Values are multiplied by the
- * Hadamard matrix, since attention multiplies its output by it; keys are not, as the queries are
- * not either. */
+/* Returns the argument of store(). Values are multiplied by the Hadamard matrix, since attention
+ * multiplies its output by it; keys are not, as the queries are not either. */
+static struct store_args selftest_store_args(const struct be *b, const struct scene *t) {
+    const struct heads *h = &t->heads;
+
+    return (struct store_args){.batch = b->head,
+                               .q = t->n_turned ? b->latent.q : b->act.q,
+                               .k = b->act.k,
+                               .v = b->act.v,
+                               .rope = b->act.rope[0],
+                               .pages = b->kv[KV_GLOBAL].pages,
+                               .shape = cuda_page_shape(b, h),
+                               .n_head = h->n,
+                               .n_kv = h->n_kv,
+                               .run_v = value_run(b, h),
+                               .width = latent_query_width(b->shape)};
+}
+
+/* Stores keys and values in their pages, in as few steps as possible. */
 static int selftest_store_keys(struct be *b, struct scene *t) {
     const struct heads *h = &t->heads;
-    struct store_args a = {.batch = b->head,
-                           .q = t->n_turned ? b->latent.q : b->act.q,
-                           .k = b->act.k,
-                           .v = b->act.v,
-                           .rope = b->act.rope[0],
-                           .pages = b->kv[KV_GLOBAL].pages,
-                           .shape = cuda_page_shape(b, h),
-                           .n_head = h->n,
-                           .n_kv = h->n_kv,
-                           .run_v = value_run(b, h),
-                           .width = latent_query_width(b->shape)};
+    struct store_args a = selftest_store_args(b, t);
 
     for (uint32_t at = 0, n, y = (h->n + h->n_kv + 7) / 8; at < t->n_keys; at += n) {
         struct step *s;
@@ -154,16 +160,31 @@ static int selftest_store_keys(struct be *b, struct scene *t) {
     return 0;
 }
 
+/* Replaces the keys and values of the step's @n rows in their pages by zeros, and sends those that
+ * attend_decode is to store. */
+static int selftest_replace_keys(struct be *b, struct scene *t, uint32_t n) {
+    const struct store_args a = selftest_store_args(b, t);
+    size_t values = n * t->n_kv, first = (t->n_keys - n) * t->n_kv;
+
+    TRY(cuda_fill(b, b->act.k, 0, values * sizeof(float)));
+    TRY(cuda_fill(b, b->act.v, 0, values * sizeof(float)));
+    TRY(CUDA_LAUNCH(b, store, n, (a.n_head + a.n_kv + 7) / 8, CUDA_THREADS, &a));
+    TRY(selftest_send(b, t->k + first, b->act.k, values));
+    return selftest_send(b, t->v + first, b->act.v, values);
+}
+
 /* Computes the rows of @p to @o. Output and partial results are filled with NaN first, so that
  * results of another kernel cannot pass. */
 static int selftest_attend(struct be *b, struct scene *t, const struct batch *p, float *o) {
     uint32_t first = t->n_rows - p->n, real = (uint32_t)b->device.n_multiprocessors;
     struct weights w = {.sinks = t->window ? t->sinks_on : NULL};
+    const struct store_args store = selftest_store_args(b, t);
+    struct model_op before = {.kind = OP_QKV}; /* sequences apart have each other's keys */
     const struct model_op op = {
         .kind = OP_ATTEND,
         .heads = t->heads,
         .attn = {.scale = (float)(1 / sqrt(t->heads.dim)), .window = t->window},
-        .links.first = 1,
+        .links = {.from = p->apart ? NULL : &before, .first = 1},
         .weights = &w};
     size_t n = p->n * t->n_q;
     struct step *s;
@@ -174,8 +195,11 @@ static int selftest_attend(struct be *b, struct scene *t, const struct batch *p,
     TRY(selftest_begin(b, &t->step, t->n_keys - p->n, p->n, p->apart, &s));
     TRY(selftest_send(b, t->q + first * t->n_q, b->act.q, n));
     TRY(selftest_send(b, t->turned + first * t->n_turned, b->latent.q, p->n * t->n_turned));
+    before.links.into = &op;
+    if (step_attend_stores(s, &before))
+        TRY(selftest_replace_keys(b, t, p->n));
     b->device.n_multiprocessors = (int)p->n_multiprocessors;
-    int r = step_attend(s, &op);
+    int r = attend_run(s, &op, &store);
     b->device.n_multiprocessors = (int)real;
     TRY(r);
     TRY(selftest_fetch(b, o, b->act.o, n * sizeof(*o)));
@@ -192,17 +216,18 @@ static int same_in(struct be *b, struct scene *t, const struct batch *p) {
 /* -- the ways ---------------------------------------------------------------------------------- */
 
 /* Ways; each is tested with all earlier ones turned on. */
-enum way { PLAIN, BULK, WIDE, SHARED, MANY, WAYS };
+enum way { PLAIN, BULK, WIDE, SHARED, MANY, DECODE, WAYS };
 
 static const char *const way_name[] = {[BULK] = "attend_latent_bulk",
                                        [WIDE] = "attend_wide",
                                        [SHARED] = "pages shared by few queries",
-                                       [MANY] = "pages shared by many queries"};
+                                       [MANY] = "pages shared by many queries",
+                                       [DECODE] = "attend_decode"};
 
 /* Settings outside of the self-test. */
 struct wanted {
     uint32_t wide_rows;
-    bool bulk, shares, many;
+    bool bulk, shares, many, decode;
 };
 
 /* Turns a way on or off. */
@@ -213,8 +238,10 @@ static void selftest_attention_use(struct be *b, const struct wanted *all, enum 
         b->attention.wide_rows = use ? all->wide_rows : UINT32_MAX;
     else if (way == SHARED)
         b->attention.shares = use && all->shares;
-    else
+    else if (way == MANY)
         b->attention.many = use && all->many;
+    else
+        b->attention.decode = use && all->decode ? WAY_ON : WAY_OFF;
 }
 
 #define CROWDED 1u /* number of multiprocessors that any batch fills */
@@ -253,6 +280,11 @@ static uint32_t batches_of(const struct be *b, const struct scene *t, enum way w
     case MANY:
         p[0] = (struct batch){many, many * group < 96 ? n_kv : 2 * n_kv, true};
         return many > MATVEC_ROWS;
+    case DECODE:
+        p[0] = (struct batch){1, real, false};
+        p[1] = (struct batch){MIN(5u, t->n_rows), empty, false};
+        p[2] = (struct batch){MIN(MATVEC_ROWS, t->n_rows), CROWDED, false};
+        return 3;
     default:
         assert(false);
         return 0;
@@ -281,13 +313,15 @@ static bool selftest_is_wanted(const struct be *b, const struct scene *t, const 
         return t->n_rows > all->wide_rows && (!t->n_turned || b->attention.bulk);
     if (way == SHARED)
         return all->shares;
+    if (way == DECODE)
+        return all->decode && !t->n_turned;
     return all->many && b->attention.shares && attend_kernel_for(&shape, true, false).leaves;
 }
 
 /* Tests the plainest way, which must be right, then turns on each other way that has its bits. */
 static int selftest_try_ways(struct be *b, struct scene *t, struct err *err) {
     const struct wanted all = {b->attention.wide_rows, b->attention.bulk, b->attention.shares,
-                               b->attention.many};
+                               b->attention.many, b->attention.decode == WAY_ON};
     const struct batch prompt = {t->n_rows, CROWDED, false};
     const char *what = t->window ? "attention with a window" : "attention";
     char why[80];
@@ -311,6 +345,8 @@ static int selftest_try_ways(struct be *b, struct scene *t, struct err *err) {
         selftest_attention_use(b, &all, way, false);
         snprintf(why, sizeof(why), "other bits in %s", what);
         r = selftest_disable(b, way_name[way], why);
+        if (r == 0 && way == DECODE) /* it may have stored other keys */
+            r = selftest_store_keys(b, t);
     }
     return MIN(r, 0);
 }

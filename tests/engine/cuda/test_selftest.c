@@ -136,6 +136,15 @@ static bool is_attend(const char *kernel, const void *args) {
     return strcmp(kernel, "attend_64") == 0;
 }
 
+static bool is_decode(const char *kernel, const void *args) {
+    return strcmp(kernel, "attend_decode_64") == 0;
+}
+
+/* The keys of the step are not stored. */
+static bool is_decode_store(const char *kernel, const void *args) {
+    return is_decode(kernel, args);
+}
+
 /* Blocks of many queries over a run of chunks, or over all. */
 static bool is_attend_wide(const char *kernel, const void *args, bool runs) {
     const struct attend_args *a = args;
@@ -193,7 +202,9 @@ static void spoil(const char *kernel, uint64_t number, void *args) {
         scene.n_taken[i] += scene.faults[i].wrong(kernel, args);
     if (!scene.present || !scene.present->wrong(kernel, args))
         return;
-    if (strncmp(kernel, "attend", 6) == 0)
+    if (scene.present->wrong == is_decode_store)
+        ((struct decode_args *)args)->store.n_kv = 0;
+    else if (strncmp(kernel, "attend", 6) == 0)
         a->scale *= 2;
     else if (strncmp(kernel, "expert", 6) == 0)
         e->m[0].inverse *= 2;
@@ -304,6 +315,17 @@ Test(cuda_selftest, attention_that_is_wrong_is_left_out) {
 
     fake_find()->n_multiprocessors = 1;
     try_faults(&one_key_head, run_shared, faults, ARRAY_SIZE(faults));
+}
+
+Test(cuda_selftest, attention_as_one_kernel_that_is_wrong_is_left_out) {
+    static const struct fault faults[] = {
+        {is_decode, "without attend_decode: other bits", false, true},
+        {is_decode_store, "without attend_decode: other bits", false, true},
+    };
+
+    setenv("WEFT_CUDA_ATTEND", "1", 1);
+    try_faults(&one_key_head, run_shared, faults, ARRAY_SIZE(faults));
+    unsetenv("WEFT_CUDA_ATTEND");
 }
 
 /* -- ops that choose or keep something --------------------------------------------------------- */
