@@ -20,6 +20,8 @@ struct attention {
     float *q_on, *turned_on, *sinks, *sinks_on;
     uint32_t *table, *table_on;
     uint8_t *pages;
+    /* of the last n_rows, not rounded; attend_decode stores them itself */
+    float *k_on, *v_on;
 };
 
 /* Allocates the pages, and writes all keys and values with kernel_store or kernel_store_latent,
@@ -108,8 +110,8 @@ static void round_keys(struct attention *t) {
 }
 
 /* Ways to compute attention: an item for each block of queries; an item for each chunk of keys;
- * blocks of many queries. */
-enum { AT_ONCE, SPLIT, MANY };
+ * blocks of many queries; an item for each chunk with all queries, which also stores keys. */
+enum { AT_ONCE, SPLIT, MANY, DECODE };
 
 /* Returns the number of chunks up to the last key that query @query sees. As in plan.cu, a block of
  * queries has no items after the last chunk that its last query sees; kernels may leave the results
@@ -118,22 +120,69 @@ static uint32_t chunks_seen(const struct attention *t, uint32_t query) {
     return (t->n_keys - t->n_rows + query / t->group) / ATTN_CHUNK + 1;
 }
 
+/* Returns true if attend_decode computes such attention. */
+static bool decode_handles(const struct attention *t) {
+    return !t->n_value && t->shape.head_dim <= 128 && t->n_rows <= MATVEC_ROWS &&
+           t->n_rows * t->group <= DECODE_QUERIES;
+}
+
+/* Launches attend_decode with attention's argument, in place of store, whose keys in the pages are
+ * first replaced by zeros. */
+static void run_decode(const struct attention *t, const struct attend_args *a, uint32_t n_blocks,
+                       uint32_t n_merges) {
+    uint32_t n_kv = t->shape.n_head_kv, y = (a->n_head + n_kv + 7) / 8;
+    size_t bytes = (size_t)t->n_rows * n_kv * t->shape.head_dim * sizeof(float);
+    size_t arrived = (size_t)n_merges * n_kv * sizeof(uint32_t);
+    float one[2] = {1, 0}, *zeros = device_new(bytes);
+    struct attend_kernel k = attend_decode_for(&t->shape);
+    struct decode_args all = {.attend = *a,
+                              .store = {.batch = a->batch,
+                                        .q = (float *)a->q,
+                                        .k = zeros,
+                                        .v = zeros,
+                                        .rope = device_of(one, 8),
+                                        .pages = t->pages,
+                                        .shape = t->shape,
+                                        .n_head = a->n_head,
+                                        .n_kv = n_kv},
+                              .arrived = device_new(arrived)};
+
+    must(api->fill(zeros, 0, bytes, stream), "fill");
+    must(api->fill(all.arrived, 0, arrived, stream), "fill");
+    launch(kernel_store, t->n_rows, y, CUDA_THREADS, &all.store, "store");
+    all.store.k = t->k_on;
+    all.store.v = t->v_on;
+    for (uint32_t i = 0; i < 2; i++) /* the second finds the counts as the first has left them */
+        must(api->launch(k.kernel, n_blocks, n_kv, CUDA_THREADS, k.shared, &all, false, stream),
+             "attend_decode");
+    must(api->stream_wait(stream), "attend_decode");
+    api->release(zeros);
+    api->release((void *)all.store.rope);
+    api->release(all.arrived);
+}
+
 /* Computes attention of all queries in way @how to @out, [n_rows][heads][dim or n_value]. */
 static void run_attention(struct attention *t, int how, float *out) {
-    bool split = how == SPLIT;
-    uint32_t few = t->n_value ? ATTN_LATENT : ATTN_QUERIES;
-    uint32_t at_once = attend_kernel_for(&t->shape, how == MANY, t->bulk).queries;
-    uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_queries = t->n_rows * t->group;
+    bool split = how == SPLIT || how == DECODE;
+    uint32_t n_queries = t->n_rows * t->group, all = (uint32_t)round_up(n_queries, ATTN_QUERIES);
+    uint32_t few = how == DECODE ? all : t->n_value ? ATTN_LATENT : ATTN_QUERIES;
+    uint32_t at_once =
+        how == DECODE ? few : attend_kernel_for(&t->shape, how == MANY, t->bulk).queries;
+    uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, tokens = t->shape.page_tokens;
     uint32_t n_items = 0, n_merges = 0, n_partials = 0, most = chunks_seen(t, n_queries - 1);
     uint32_t n_value = t->n_value ? t->n_value : dim, stride = n_value + 4;
     uint32_t n_blocks = (n_queries + ATTN_QUERIES - 1) / ATTN_QUERIES;
     struct attn_item *item = host_new(n_blocks * most * sizeof(*item));
     struct attn_merge *merge = host_new(n_blocks * sizeof(*merge));
-    uint32_t *pos = host_new(t->n_rows * sizeof(*pos));
+    uint32_t *pos = host_new(3 * t->n_rows * sizeof(*pos)), *page = pos + t->n_rows;
+    uint32_t *slot = page + t->n_rows;
     size_t bytes = (size_t)n_queries * n_kv * n_value * sizeof(float);
 
-    for (uint32_t r = 0; r < t->n_rows; r++)
+    for (uint32_t r = 0; r < t->n_rows; r++) {
         pos[r] = t->n_keys - t->n_rows + r;
+        page[r] = t->table[pos[r] / tokens];
+        slot[r] = pos[r] % tokens;
+    }
     for (uint32_t q0 = 0; q0 < n_queries; q0 += at_once) {
         uint32_t n_q = MIN(n_queries - q0, at_once), n_chunks = chunks_seen(t, q0 + n_q - 1);
 
@@ -146,7 +195,9 @@ static void run_attention(struct attention *t, int how, float *out) {
                                                  .chunk = split ? (int32_t)c : -1,
                                                  .n_run = split,
                                                  .partial = n_partials++,
-                                                 .n_chunks = n_chunks};
+                                                 .n_chunks = n_chunks,
+                                                 .merge = n_merges - 1,
+                                                 .n_merges = 1};
     }
     uint32_t n_wide =
         how == MANY && attend_kernel_for(&t->shape, true, t->bulk).leaves ? n_items : 0;
@@ -162,6 +213,8 @@ static void run_attention(struct attention *t, int how, float *out) {
         .merge = device_of(merge, n_merges * sizeof(*merge)),
         .page_table = {t->table_on},
         .pos = device_of(pos, t->n_rows * 4),
+        .row_page = {device_of(page, t->n_rows * 4)},
+        .row_slot = device_of(slot, t->n_rows * 4),
     };
     struct attend_args a = {
         .batch = device_of(&batch, sizeof(batch)),
@@ -182,7 +235,9 @@ static void run_attention(struct attention *t, int how, float *out) {
         .sinks = t->window ? t->sinks_on : NULL,
     };
 
-    for (int wide = how == MANY; wide >= 0; wide--) {
+    if (how == DECODE)
+        run_decode(t, &a, (n_items + 1) / 2, n_merges);
+    for (int wide = how == MANY; wide >= 0 && how != DECODE; wide--) {
         struct attend_kernel k = attend_kernel_for(&t->shape, wide, t->bulk);
 
         must(api->launch(k.kernel, split ? (n_items + 1) / 2 : n_items + 3, n_kv, CUDA_THREADS,
@@ -191,7 +246,7 @@ static void run_attention(struct attention *t, int how, float *out) {
         if (!k.leaves)
             break;
     }
-    if (split)
+    if (how == SPLIT)
         launch(kernel_merge, (n_merges + 1) / 2, n_kv, CUDA_THREADS, &a, "merge");
     fetch(out, a.o, bytes);
     api->release(a.o);
@@ -200,6 +255,8 @@ static void run_attention(struct attention *t, int how, float *out) {
     api->release((void *)batch.item);
     api->release((void *)batch.wide_item);
     api->release((void *)batch.pos);
+    api->release((void *)batch.row_page[0]);
+    api->release((void *)batch.row_slot);
     free(pos);
     api->release((void *)batch.merge);
     free(item);
@@ -283,6 +340,9 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     fill_floats(t.sinks, shape.n_head_kv * group);
     t.sinks_on = device_of(t.sinks, shape.n_head_kv * group * 4);
     store_keys(&t);
+    size_t own = (size_t)n_rows * shape.n_head_kv * shape.head_dim;
+    t.k_on = device_of(t.k + n_kv - own, own * 4);
+    t.v_on = device_of(t.v + n_kv - own, own * 4);
     round_keys(&t);
     t.q_on = device_of(t.q, n_q * 4);
     t.table_on = device_of(t.table, (n_keys + shape.page_tokens - 1) / shape.page_tokens * 4);
@@ -294,6 +354,12 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     report_check(name, attention_error(&t, direct, 1e-3), 1e-3);
     check_same_bits("attention split", &t, split, direct);
     check_same_bits("attention wide", &t, wide, direct);
+    if (decode_handles(&t)) {
+        run_attention(&t, DECODE, split);
+        check_same_bits("attend_decode", &t, split, direct);
+    }
+    api->release(t.k_on);
+    api->release(t.v_on);
     api->release(t.q_on);
     api->release(t.sinks_on);
     api->release(t.table_on);
@@ -368,6 +434,8 @@ static void check_attentions(bool tiny) {
         const struct attention_case cases[] = {
             {{2, 64, 16, k, v, false}, 2, 300, 3, 0},
             {{1, 128, 32, k, v, false}, 4, tiny ? 300 : 3000, tiny ? 21 : 5, 0},
+            /* attend_decode computes 45 queries in three turns and stores keys of two chunks */
+            {{2, 128, 32, k, v, false}, 5, 517, 9, 0},
             /* the window of some rows begins after the first chunk; all rows see some tiles */
             {{1, 64, 16, k, v, false}, 3, 300, 9, 39},
             {{1, 512, 16, k, v, false}, 2, tiny ? 280 : 1100, 3, 0},
@@ -381,7 +449,7 @@ static void check_attentions(bool tiny) {
             {{1, 256, 32, k, v, false}, 4, 800, 5, 100},
         };
 
-        for (size_t i = 0; i < (tiny ? 6 : ARRAY_SIZE(cases)); i++) {
+        for (size_t i = 0; i < (tiny ? 7 : ARRAY_SIZE(cases)); i++) {
             char name[60];
 
             snprintf(name, sizeof(name), "attention dim %u, group %u%s%s", cases[i].shape.head_dim,
