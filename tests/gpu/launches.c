@@ -5,11 +5,21 @@
 
 #include "base/util.h"
 #include "engine/cuda/kernels.h"
+#include "engine/cuda/products/kernels_norm.h"
 
 struct launches weft_launches;
 
 static bool launch_begins(const struct launch_record *r, const char *start) {
     return strncmp(r->name, start, strlen(start)) == 0;
+}
+
+/* Returns the bytes that the blocks of matvec_norm read beside the weights: each the rows of x and
+ * the weights of their norm. */
+static uint64_t launch_norm_bytes(const struct launch_record *r) {
+    struct matvec_norm_args a;
+
+    memcpy(&a, r->args, sizeof(a));
+    return (uint64_t)r->grid_x * (a.product.n_rows + 1) * a.norm.n * sizeof(float);
 }
 
 /* Computes what a product reads. Each block of matvec reads all activations for each of its row
@@ -29,6 +39,10 @@ static void launch_note_product(struct launch_record *r) {
     r->n_in = a.n_blocks * 16;
     r->n_splits = MAX(a.n_splits, 1u);
     row_bytes = (uint64_t)a.n_blocks * 16 * 2;
+    if (strcmp(r->name, "matvec_norm") == 0) {
+        r->read_bytes = r->weight_bytes + launch_norm_bytes(r);
+        return;
+    }
     if (launch_begins(r, "matvec")) {
         r->read_bytes = r->weight_bytes + tiles * a.n_rows * row_bytes;
         return;
