@@ -12,14 +12,16 @@
  */
 #define RUNNING_MIN 2
 #define RUNNING_MAX 5
-#define THREADS 16 /* jobs that may have begun: each may hold some 100 MB for a moment */
-#define NICE 5     /* that of a worker without a device */
+#define THREADS 16        /* jobs that may have begun: each may hold some 100 MB for a moment */
+#define NICE 5            /* that of a worker without a device */
+#define DELIVER_NS 500000 /* budget of the loop for jobs that have ended, in an iteration */
 
 static void job_pool_on_ended(uv_async_t *a) {
     struct job_pool *p = CONTAINER_OF(a, struct job_pool, ended);
 
     loop_lag_mark("jobs of the pool that have ended");
-    jobs_deliver(p->jobs);
+    if (jobs_deliver(p->jobs, DELIVER_NS))
+        uv_async_send(a);
     if (p->closing && jobs_n(p->jobs) == 0 && !uv_is_closing((uv_handle_t *)a))
         uv_close((uv_handle_t *)a, NULL);
 }

@@ -663,7 +663,7 @@ static void compiler_deliver_ready(struct compiler *c, compiler_ready_fn ready, 
     (void)r;
     c->ready = ready;
     c->ready_ctx = ctx;
-    jobs_deliver(c->jobs);
+    jobs_deliver(c->jobs, JOBS_WITHOUT_BUDGET);
     if (c->freed && ready)
         hand_out_held(c);
     c->ready = NULL;

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 
 /* A tenant. Tenants are ordered by virtual_ns, equal ones by their places in the list. Invariant:
  * n_running <= n_begun <= n_items. */
@@ -9,7 +10,7 @@ struct fairq_flow {
     /* fairq.flows */
     struct list link;
     /* fairq_item.link */
-    struct list waiting;
+    struct list waiting, ended;
     uint32_t tenant;
     uint32_t n_items, n_begun, n_running;
     double weight, virtual_ns;
@@ -30,23 +31,23 @@ void fairq_deinit(struct fairq *q) {
 
 static void fairq_check(const struct fairq *q, const struct fairq_flow *f) {
     assert(f->n_running <= f->n_begun && f->n_begun <= f->n_items);
-    assert(q->n_running <= q->n_begun && q->n_begun <= q->n_items);
+    assert(q->n_running <= q->n_begun && q->n_begun + q->n_ended <= q->n_items);
     assert(q->n_running <= q->n_places && q->n_begun <= q->n_slots);
 }
 
 /* Moves the common virtual time to the least virtual time of a flow with items, or, if no flow has
  * items, to the greatest of all flows. Forgets flows without items that it has passed. */
 static void fairq_advance(struct fairq *q) {
-    double least = -1, most = q->virtual_ns;
+    double least = INFINITY, most = q->virtual_ns;
 
     LIST_FOREACH(node, &q->flows) {
         struct fairq_flow *f = LIST_ENTRY(node, struct fairq_flow, link);
 
         most = MAX(most, f->virtual_ns);
-        if (f->n_items > 0 && (least < 0 || f->virtual_ns < least))
-            least = f->virtual_ns;
+        if (f->n_items > 0)
+            least = MIN(least, f->virtual_ns);
     }
-    q->virtual_ns = MAX(q->virtual_ns, least < 0 ? most : least);
+    q->virtual_ns = MAX(q->virtual_ns, isinf(least) ? most : least);
     LIST_FOREACH(node, &q->flows) {
         struct fairq_flow *f = LIST_ENTRY(node, struct fairq_flow, link);
 
@@ -71,6 +72,7 @@ static struct fairq_flow *fairq_find(struct fairq *q, uint32_t tenant) {
         return NULL;
     f->tenant = tenant;
     list_init(&f->waiting);
+    list_init(&f->ended);
     f->virtual_ns = q->virtual_ns - FAIRQ_CREDIT_NS;
     list_push_back(&q->flows, &f->link);
     return f;
@@ -88,7 +90,7 @@ int fairq_add(struct fairq *q, struct fairq_item *i, uint32_t tenant, double wei
         f->virtual_ns = MAX(f->virtual_ns, q->virtual_ns - FAIRQ_CREDIT_NS);
     i->flow = f;
     i->used_ns = 0;
-    i->begun = i->running = false;
+    i->begun = i->running = i->ended = false;
     list_push_back(&f->waiting, &i->link);
     q->n_items++;
     return 0;
@@ -154,7 +156,7 @@ struct fairq_item *fairq_next(struct fairq *q) {
 }
 
 void fairq_charge(struct fairq *q, struct fairq_item *i, int64_t ns) {
-    assert(ns >= 0 && i->begun);
+    assert(ns >= 0 && (i->begun || i->ended));
     i->used_ns += ns;
     i->flow->virtual_ns += (double)ns / i->flow->weight;
 }
@@ -174,21 +176,20 @@ void fairq_pause(struct fairq *q, struct fairq_item *i) {
     list_push_front(&i->flow->waiting, &i->link);
 }
 
-/* Removes @i, which holds neither slot nor place, from the queue. */
-static void fairq_remove(struct fairq *q, struct fairq_item *i) {
-    assert(i->flow->n_items > 0 && q->n_items > 0);
-    i->flow->n_items--;
-    q->n_items--;
+/* Lets @i, which holds neither slot nor place and is in no list, wait for its report. */
+static void fairq_wait_for_report(struct fairq *q, struct fairq_item *i) {
+    assert(!i->begun && !i->running && !i->ended);
+    i->ended = true;
+    list_push_back(&i->flow->ended, &i->link);
+    q->n_ended++;
     fairq_check(q, i->flow);
-    i->flow = NULL;
-    fairq_advance(q);
 }
 
 void fairq_withdraw(struct fairq *q, struct fairq_item *i) {
     assert(i->flow && !i->running);
     list_remove(&i->link);
     if (!i->begun)
-        fairq_remove(q, i);
+        fairq_wait_for_report(q, i);
 }
 
 void fairq_end(struct fairq *q, struct fairq_item *i) {
@@ -198,5 +199,29 @@ void fairq_end(struct fairq *q, struct fairq_item *i) {
     i->begun = false;
     i->flow->n_begun--;
     q->n_begun--;
-    fairq_remove(q, i);
+    fairq_wait_for_report(q, i);
+}
+
+struct fairq_item *fairq_next_ended(struct fairq *q) {
+    struct fairq_flow *best = NULL;
+
+    LIST_FOREACH_ENTRY(f, &q->flows, struct fairq_flow, link) {
+        if (list_empty(&f->ended))
+            continue;
+        if (!best || f->virtual_ns < best->virtual_ns)
+            best = f;
+    }
+    if (!best)
+        return NULL;
+    q->n_ended--;
+    return CONTAINER_OF(list_pop_front(&best->ended), struct fairq_item, link);
+}
+
+void fairq_remove(struct fairq *q, struct fairq_item *i) {
+    assert(i->ended && i->flow->n_items > 0 && q->n_items > 0);
+    i->flow->n_items--;
+    q->n_items--;
+    fairq_check(q, i->flow);
+    i->flow = NULL;
+    fairq_advance(q);
 }

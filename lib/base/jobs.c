@@ -29,9 +29,8 @@ struct thread {
 struct jobs {
     struct jobs_opts opts;
     pthread_mutex_t mutex;
+    /* also of jobs that are to be delivered */
     struct fairq queue;
-    /* job.ended: jobs to be delivered */
-    struct list ended;
     /* [n_threads] */
     struct thread *thread;
     uint32_t n_threads;
@@ -78,11 +77,11 @@ static void jobs_dispatch(struct jobs *p) {
     }
 }
 
-/* Moves @j, which has left the queue, to the jobs to be delivered. */
+/* Wakes the owner for @j, which the queue lists as ended. */
 static void jobs_end(struct jobs *p, struct job *j) {
     assert(j->state == JOB_WAITING || j->state == JOB_BEGUN);
+    assert(j->item.ended);
     j->state = JOB_ENDED;
-    list_push_back(&p->ended, &j->ended);
     p->opts.wake(p->opts.ctx);
 }
 
@@ -214,7 +213,6 @@ int jobs_new(struct jobs **out, const struct jobs_opts *opts) {
     list_init(&p->out);
     pthread_mutex_init(&p->mutex, NULL);
     fairq_init(&p->queue, opts->n_running, opts->n_threads);
-    list_init(&p->ended);
     p->thread = calloc(opts->n_threads, sizeof(*p->thread));
     int r = p->thread ? jobs_start(p) : -ENOMEM;
 
@@ -285,25 +283,45 @@ void jobs_abandon_all(struct jobs *p) {
     }
 }
 
-static struct list *pop_ended(struct jobs *p) {
+/* Returns the job to be delivered next; NULL: none has ended. */
+static struct job *jobs_next_ended(struct jobs *p) {
     pthread_mutex_lock(&p->mutex);
-    struct list *node = list_pop_front(&p->ended);
+    struct fairq_item *i = fairq_next_ended(&p->queue);
     pthread_mutex_unlock(&p->mutex);
-    return node;
+    return i ? job_of(i) : NULL;
 }
 
-void jobs_deliver(struct jobs *p) {
-    struct list *node;
+/* Delivers @j and charges its tenant, whose account @paid stands in for the job: done() may free
+ * it. */
+static void jobs_deliver_one(struct jobs *p, struct job *j) {
+    int64_t began = clock_now(p->opts.clock);
 
-    while ((node = pop_ended(p))) {
-        struct job *j = LIST_ENTRY(node, struct job, ended);
+    assert(p->n_out > 0 && j->state == JOB_ENDED);
+    struct fairq_item paid = j->item;
+    p->n_out--;
+    list_remove(&j->link);
+    j->item.flow = NULL;
+    j->state = JOB_DONE;
+    j->done(j);
+    pthread_mutex_lock(&p->mutex);
+    fairq_charge(&p->queue, &paid, MAX(clock_now(p->opts.clock) - began, 0));
+    fairq_remove(&p->queue, &paid);
+    pthread_mutex_unlock(&p->mutex);
+}
 
-        assert(p->n_out > 0 && j->state == JOB_ENDED && !j->item.flow);
-        p->n_out--;
-        list_remove(&j->link);
-        j->state = JOB_DONE;
-        j->done(j);
+bool jobs_deliver(struct jobs *p, int64_t budget_ns) {
+    int64_t began = clock_now(p->opts.clock);
+    struct job *j;
+
+    while ((j = jobs_next_ended(p))) {
+        jobs_deliver_one(p, j);
+        if (clock_now(p->opts.clock) - began >= budget_ns)
+            break;
     }
+    pthread_mutex_lock(&p->mutex);
+    bool more = p->queue.n_ended > 0;
+    pthread_mutex_unlock(&p->mutex);
+    return more;
 }
 
 uint32_t jobs_n(const struct jobs *p) {
@@ -312,7 +330,7 @@ uint32_t jobs_n(const struct jobs *p) {
 
 void jobs_stats(struct jobs *p, struct jobs_stats *out) {
     pthread_mutex_lock(&p->mutex);
-    *out = (struct jobs_stats){.n_waiting = p->queue.n_items - p->queue.n_begun,
+    *out = (struct jobs_stats){.n_waiting = p->queue.n_items - p->queue.n_begun - p->queue.n_ended,
                                .n_begun = p->queue.n_begun,
                                .n_done = p->n_done,
                                .busy_ns = p->busy_ns};

@@ -15,6 +15,10 @@
  * in their loops. A turn therefore lasts JOBS_SLICE_NS even if the job is large, and an abandoned
  * job ends at its next call.
  *
+ * What done() takes on the owner's thread is charged to the tenant, too, and the tenant with the
+ * least time is the next whose job is delivered. An owner with other work gives jobs_deliver() a
+ * budget.
+ *
  * jobs_submit(), jobs_abandon(), jobs_deliver() and jobs_free() are for one thread, the owner.
  */
 
@@ -24,6 +28,7 @@
 #include "base/fairq.h"
 
 #define JOBS_SLICE_NS 2000000
+#define JOBS_WITHOUT_BUDGET INT64_MAX /* jobs_deliver() delivers all that have ended */
 
 struct clock;
 struct jobs;
@@ -50,8 +55,6 @@ struct job {
     struct fairq_item item;
     /* jobs.out */
     struct list link;
-    /* jobs.ended */
-    struct list ended;
     struct jobs *jobs;
     /* condition that wakes its thread */
     pthread_cond_t *resumed;
@@ -100,8 +103,9 @@ int jobs_submit(struct jobs *p, struct job *j);
 /* Abandons @j, which was put: it ends soon, and done() is still called, later. */
 void jobs_abandon(struct jobs *p, struct job *j);
 void jobs_abandon_all(struct jobs *p); /* abandons all jobs that were put and not delivered */
-/* Calls done() of the jobs that have ended. */
-void jobs_deliver(struct jobs *p);
+/* Calls done() of jobs that have ended: of one, and of others until @budget_ns have passed. Returns
+ * true if further ones have ended. */
+bool jobs_deliver(struct jobs *p, int64_t budget_ns);
 /* Returns the number of jobs that were put and not delivered. */
 uint32_t jobs_n(const struct jobs *p);
 /* Fills @out with current gauges and counters since the start. */

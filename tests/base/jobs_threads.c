@@ -91,13 +91,13 @@ int main(void) {
             jobs_abandon(pool, &p->job);
         }
         if (rng_below(&rng, 4) == 0)
-            jobs_deliver(pool);
+            jobs_deliver(pool, rng_below(&rng, 2) ? 0 : JOBS_WITHOUT_BUDGET);
         if (rng_below(&rng, 64) == 0)
             usleep(200);
     }
     while (jobs_n(pool) > 0) {
         usleep(100);
-        jobs_deliver(pool);
+        jobs_deliver(pool, JOBS_WITHOUT_BUDGET);
     }
     jobs_free(pool);
     assert(n_done == n_put && n_ran > n_put / 16 && wakes > 0);

@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <math.h>
 
 #include "base/fairq.h"
 #include "base/rng.h"
@@ -7,13 +8,21 @@
 #define ITEMS 64
 #define MS 1000000
 
+/* Reports all that has ended. */
+static void remove_all(struct fairq *q) {
+    struct fairq_item *i;
+
+    while ((i = fairq_next_ended(q)))
+        fairq_remove(q, i);
+}
+
 /* ---- a naive model: everything is found by looking at all items ---- */
 
 struct unit {
     struct fairq_item item;
     uint32_t tenant;
-    bool in, paused;
-    /* among equals: as they came, and before them what paused last */
+    bool in, paused, ended;
+    /* among equals: as they came or ended, and before them what paused last */
     int64_t order;
 };
 
@@ -44,21 +53,21 @@ static bool is_active(const struct model *m, uint32_t tenant) {
 }
 
 static void advance(struct model *m) {
-    double least = -1, most = m->now;
+    double least = INFINITY, most = m->now;
 
     for (uint32_t t = 0; t < TENANTS; t++) {
         most = m->virtual_ns[t] > most ? m->virtual_ns[t] : most;
-        if (is_active(m, t) && (least < 0 || m->virtual_ns[t] < least))
+        if (is_active(m, t) && m->virtual_ns[t] < least)
             least = m->virtual_ns[t];
     }
-    least = least < 0 ? most : least;
+    least = isinf(least) ? most : least;
     m->now = least > m->now ? least : m->now;
 }
 
 static bool may_run(const struct model *m, const struct unit *u) {
     uint32_t n_free = m->q.n_slots - count(m, -1, false), places = m->q.n_places;
 
-    if (!u->in || u->item.running || (u->item.begun && !u->paused))
+    if (!u->in || u->ended || u->item.running || (u->item.begun && !u->paused))
         return false;
     if (count(m, -1, true) >= places ||
         count(m, (int)u->tenant, true) >= (places > 1 ? places - 1 : 1))
@@ -114,7 +123,7 @@ static void change(struct model *m, struct rng *rng) {
     struct unit *u = &m->unit[rng_below(rng, ITEMS)];
     uint64_t what = rng_below(rng, 4);
 
-    if (!u->in)
+    if (!u->in || u->ended)
         return;
     if (u->item.running) {
         int64_t ns = (int64_t)rng_below(rng, FAIRQ_QUANTUM_NS);
@@ -137,7 +146,36 @@ static void change(struct model *m, struct rng *rng) {
     } else {
         return;
     }
-    u->in = false;
+    u->ended = true;
+    u->order = ++m->order;
+}
+
+/* Reports one item that has ended; the report takes up to @most_ns. */
+static void report(struct model *m, struct rng *rng, uint64_t most_ns) {
+    bool any = false;
+
+    for (int k = 0; k < ITEMS; k++)
+        any |= m->unit[k].ended;
+    struct fairq_item *i = fairq_next_ended(&m->q);
+
+    cr_assert_eq(i != NULL, any);
+    if (!i)
+        return;
+    struct unit *u = CONTAINER_OF(i, struct unit, item);
+    int64_t ns = (int64_t)rng_below(rng, most_ns);
+    cr_assert(u->in && u->ended);
+    for (int k = 0; k < ITEMS; k++) {
+        const struct unit *o = &m->unit[k];
+
+        if (o->ended && o->tenant == u->tenant)
+            cr_assert_geq(o->order, u->order, "item %d has ended before", k);
+        else if (o->ended)
+            cr_assert_geq(m->virtual_ns[o->tenant], m->virtual_ns[u->tenant]);
+    }
+    fairq_charge(&m->q, i, ns);
+    fairq_remove(&m->q, i);
+    m->virtual_ns[u->tenant] += (double)ns / m->weight[u->tenant];
+    u->in = u->ended = false;
     advance(m);
 }
 
@@ -157,6 +195,8 @@ Test(fairq, chooses_as_a_naive_model_does) {
                 add(&m, &rng);
             else
                 change(&m, &rng);
+            if (rng_below(&rng, 3) == 0)
+                report(&m, &rng, FAIRQ_QUANTUM_NS);
             check_next(&m);
             cr_assert_eq(m.q.n_running, count(&m, -1, true));
             cr_assert_eq(m.q.n_begun, count(&m, -1, false));
@@ -164,11 +204,13 @@ Test(fairq, chooses_as_a_naive_model_does) {
         for (int k = 0; k < ITEMS; k++) {
             struct unit *u = &m.unit[k];
 
-            if (u->in && !u->item.running)
+            if (u->in && !u->ended && !u->item.running)
                 fairq_withdraw(&m.q, &u->item);
             if (u->in && u->item.begun)
                 fairq_end(&m.q, &u->item);
+            u->ended = false;
         }
+        remove_all(&m.q);
         fairq_deinit(&m.q);
     }
 }
@@ -195,6 +237,7 @@ static void end_all(struct fairq *q, struct fairq_item *const *item, uint32_t n)
         if (item[k]->begun)
             fairq_end(q, item[k]);
     }
+    remove_all(q);
     fairq_deinit(q);
 }
 
@@ -251,6 +294,7 @@ Test(fairq, absence_earns_little_and_excess_is_remembered) {
     struct fairq_item *first = fairq_next(&q), *second;
     fairq_charge(&q, first, 1000 * MS);
     fairq_end(&q, first);
+    remove_all(&q);
     second = fairq_next(&q);
     cr_expect_eq(second, first == &a ? &b : &a);
     fairq_charge(&q, second, 100 * MS);
@@ -292,9 +336,11 @@ Test(fairq, what_comes_now_and_then_runs_at_once) {
         }
         cr_assert_eq(fairq_next(&q), &small);
         fairq_end(&q, &small);
+        remove_all(&q);
     }
     fairq_withdraw(&q, &lasting);
     fairq_end(&q, &lasting);
+    remove_all(&q);
     fairq_deinit(&q);
 }
 

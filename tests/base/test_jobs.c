@@ -76,7 +76,7 @@ static void put(struct jobs *p, struct piece *e, uint32_t tenant, int64_t work_n
 static void settle(struct jobs *p) {
     for (int patience = 100000; jobs_n(p) > 0; patience--) {
         cr_assert(patience > 0, "%u jobs do not end", jobs_n(p));
-        jobs_deliver(p);
+        jobs_deliver(p, JOBS_WITHOUT_BUDGET);
         cr_assert(jobs_n(p) > 0 || atomic_load(&in_wake) == 0, "what is woken may be gone");
         usleep(20);
     }
@@ -119,7 +119,7 @@ Test(jobs, another_tenants_job_is_done_in_the_middle_of_a_long_one) {
     for (int patience = 100000; !small.done; patience--) {
         cr_assert(patience > 0, "it waits for the other tenant's job");
         usleep(100);
-        jobs_deliver(p);
+        jobs_deliver(p, JOBS_WITHOUT_BUDGET);
     }
     cr_expect(!lasting.done);
     atomic_store(&lasting.hold, false);
@@ -154,7 +154,7 @@ Test(jobs, an_abandoned_job_ends_wherever_it_is) {
         put(p, &waiting[k], 3, 0); /* no thread is left */
     for (int k = 0; k < 8; k++)
         jobs_abandon(p, &waiting[k].job);
-    jobs_deliver(p);
+    jobs_deliver(p, JOBS_WITHOUT_BUDGET);
     for (int k = 0; k < 8; k++)
         cr_expect(waiting[k].done && !waiting[k].ran);
     jobs_abandon(p, &paused.job);
@@ -179,6 +179,59 @@ Test(jobs, all_can_be_abandoned_together) {
     settle(p);
     for (int k = 0; k < 20; k++)
         cr_expect(e[k].done && (!e[k].ran || e[k].result == -ECANCELED));
+    jobs_free(p);
+}
+
+static atomic_llong delivering_ns;
+
+/* A clock on which only deliveries take time. */
+static int64_t read_deliveries(struct clock *c) {
+    return atomic_load(&delivering_ns);
+}
+
+static void done_slowly(struct job *j) {
+    atomic_fetch_add(&delivering_ns, 1000000);
+    done(j);
+}
+
+static void wait_until_ended(struct jobs *p) {
+    struct jobs_stats s;
+
+    for (int patience = 100000; patience > 0; patience--) {
+        jobs_stats(p, &s);
+        if (s.n_waiting + s.n_begun == 0)
+            return;
+        usleep(100);
+    }
+    cr_assert_fail("jobs do not end");
+}
+
+Test(jobs, deliveries_have_a_budget_and_are_charged) {
+    static struct clock clock = {read_deliveries};
+    struct jobs_opts o = {
+        .name = "test", .n_running = 2, .n_threads = 4, .clock = &clock, .wake = wake};
+    struct piece many[20] = {0}, one = {0};
+    struct jobs *p = NULL;
+    int n = 0;
+
+    cr_assert_eq(jobs_new(&p, &o), 0);
+    for (int k = 0; k < 20; k++) {
+        many[k].job = (struct job){.run = run, .done = done_slowly, .tenant = 1, .weight = 1};
+        cr_assert_eq(jobs_submit(p, &many[k].job), 0);
+    }
+    wait_until_ended(p);
+    one.job = (struct job){.run = run, .done = done_slowly, .tenant = 2, .weight = 1};
+    cr_assert_eq(jobs_submit(p, &one.job), 0);
+    wait_until_ended(p);
+    cr_expect(jobs_deliver(p, 3000000), "others are left");
+    for (int k = 0; k < 20; k++)
+        n += many[k].done;
+    cr_expect_eq(n + one.done, 3, "a millisecond each");
+    cr_expect(one.done, "the other tenant's job waits for one of them, not for all");
+    cr_expect(jobs_deliver(p, 0));
+    cr_expect_eq(jobs_n(p), 17u, "one without a budget");
+    cr_expect(!jobs_deliver(p, JOBS_WITHOUT_BUDGET));
+    cr_expect_eq(jobs_n(p), 0u);
     jobs_free(p);
 }
 

@@ -65,7 +65,7 @@ static void end(struct job *j) {
     struct jobs *p = j->jobs;
 
     j->state = JOB_ENDED;
-    list_push_back(&p->ended, &j->ended);
+    list_push_back(&p->ended, &j->item.link);
     p->opts.wake(p->opts.ctx);
 }
 
@@ -80,17 +80,22 @@ void jobs_abandon_all(struct jobs *p) {
     jobs_abandon(p, LIST_ENTRY(i, struct job, link));
 }
 
-void jobs_deliver(struct jobs *p) {
-    while (!list_empty(&p->ended)) {
-        struct job *j = LIST_ENTRY(p->ended.next, struct job, ended);
+bool jobs_deliver(struct jobs *p, int64_t budget_ns) {
+    int64_t began = sim.ns;
 
-        list_remove(&j->ended);
+    while (!list_empty(&p->ended)) {
+        struct job *j = LIST_ENTRY(p->ended.next, struct job, item.link);
+
+        list_remove(&j->item.link);
         list_remove(&j->link);
         p->n_out--;
         p->n_done++;
         j->state = JOB_DONE;
         j->done(j);
+        if (sim.ns - began >= budget_ns)
+            break;
     }
+    return !list_empty(&p->ended);
 }
 
 uint32_t jobs_n(const struct jobs *p) {
