@@ -2,6 +2,9 @@
  * The check callback runs once in an iteration, after the poll's callbacks. What has passed since
  * the last one, less what the loop slept in the poll (uv_metrics_idle_time), is what callbacks of
  * every kind took: timers, sockets, finished jobs of the pool, closed handles.
+ *
+ * Each of these phases begins with a mark: callbacks set their own (tests/lint/check_marks.py), the
+ * prepare callback that of the poll, and the check callback that of closed handles.
  */
 
 #include "api/http/loop_lag.h"
@@ -60,7 +63,7 @@ static void loop_lag_on_check(uv_check_t *c) {
     struct loop_lag *l = c->data;
     uint64_t now = uv_hrtime(), idle = uv_metrics_idle_time(c->loop);
 
-    loop_lag_mark("timers and closed handles"); /* the next phase of the iteration */
+    loop_lag_mark("closed handles"); /* the next phase of the iteration */
     uint64_t cpu = marks.since_ns;
     assert(l->open && now >= l->at_ns && cpu >= l->cpu_ns);
     if (!l->at_ns)
@@ -82,6 +85,11 @@ static void loop_lag_on_check(uv_check_t *c) {
     l->cpu_ns = cpu;
 }
 
+/* Runs after the timers and idle handles, whose callbacks have marks of their own. */
+static void loop_lag_on_prepare(uv_prepare_t *p) {
+    loop_lag_mark("the poll");
+}
+
 void loop_lag_init(struct loop_lag *l, uv_loop_t *loop,
                    void (*on_iteration)(void *ctx, uint64_t busy_ns, uint64_t cpu_ns),
                    void (*on_long)(void *ctx, const struct loop_lag_long *it), void *ctx) {
@@ -91,6 +99,9 @@ void loop_lag_init(struct loop_lag *l, uv_loop_t *loop,
     l->check.data = l;
     uv_check_start(&l->check, loop_lag_on_check);
     uv_unref((uv_handle_t *)&l->check);
+    uv_prepare_init(loop, &l->prepare);
+    uv_prepare_start(&l->prepare, loop_lag_on_prepare);
+    uv_unref((uv_handle_t *)&l->prepare);
     l->open = true;
 }
 
@@ -98,6 +109,7 @@ void loop_lag_close(struct loop_lag *l) {
     if (!l->open)
         return;
     uv_close((uv_handle_t *)&l->check, NULL);
+    uv_close((uv_handle_t *)&l->prepare, NULL);
     loop_watch_set(false);
     l->open = false;
 }

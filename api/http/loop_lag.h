@@ -23,8 +23,10 @@ struct loop_lag_long {
 };
 
 struct loop_lag {
-    /* runs after each iteration's callbacks; does not keep the loop alive */
+    /* runs after each iteration's callbacks; does not keep the loop alive, nor does @prepare */
     uv_check_t check;
+    /* runs before each poll */
+    uv_prepare_t prepare;
     /* end of the last iteration; 0: there was none */
     uint64_t at_ns, idle_ns, cpu_ns;
     /* start of the current half of the last minute */

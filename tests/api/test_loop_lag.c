@@ -132,6 +132,50 @@ Test(loop_lag, a_long_iteration_is_told_with_what_took_the_longest) {
     cr_expect_eq(uv_loop_close(&loop), 0);
 }
 
+static void use_cpu(int64_t ns) {
+    struct timespec t;
+    int64_t until = 0, now;
+
+    do {
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+        now = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+        until = until ? until : now + ns;
+    } while (now < until);
+}
+
+static void on_async(uv_async_t *a) {
+    use_cpu(BUSY_NS);
+}
+
+static void on_closed(uv_handle_t *h) {
+    use_cpu(BUSY_NS);
+}
+
+/* Callbacks without a mark count for their phase. */
+Test(loop_lag, the_phases_of_an_iteration_are_told_apart) {
+    struct loop_lag l;
+    uv_loop_t loop;
+    uv_async_t a;
+
+    uv_loop_init(&loop);
+    uv_loop_configure(&loop, UV_METRICS_IDLE_TIME);
+    loop_lag_init(&l, &loop, on_iteration, on_long, &seen);
+    uv_async_init(&loop, &a, on_async);
+    uv_run(&loop, UV_RUN_NOWAIT);
+    uv_async_send(&a);
+    uv_run(&loop, UV_RUN_NOWAIT);
+    cr_assert_eq(n_seen, 1);
+    cr_expect_str_eq(seen.in, "the poll");
+    uv_close((uv_handle_t *)&a, on_closed);
+    uv_run(&loop, UV_RUN_NOWAIT);
+    run_timer(&loop, do_nothing);
+    cr_assert_eq(n_seen, 2);
+    cr_expect_str_eq(seen.in, "closed handles");
+    loop_lag_close(&l);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    cr_expect_eq(uv_loop_close(&loop), 0);
+}
+
 static void end(uv_timer_t *t) {
     uv_close((uv_handle_t *)t, NULL);
 }

@@ -195,6 +195,32 @@ int uv_check_start(uv_check_t *h, uv_check_cb cb) {
     return 0;
 }
 
+int uv_prepare_init(uv_loop_t *loop, uv_prepare_t *h) {
+    handle_new(loop, h, UV_PREPARE);
+    return 0;
+}
+
+int uv_prepare_start(uv_prepare_t *h, uv_prepare_cb cb) {
+    struct sim_handle *s = handle_usable(h, "uv_prepare_start");
+
+    s->cb.prepare = cb;
+    s->active = true;
+    return 0;
+}
+
+static void run_one(struct sim_handle *s) {
+    switch (s->h->type) {
+    case UV_IDLE:
+        IN_FRONT(s->cb.idle((uv_idle_t *)s->h));
+        break;
+    case UV_PREPARE:
+        IN_FRONT(s->cb.prepare((uv_prepare_t *)s->h));
+        break;
+    default:
+        IN_FRONT(s->cb.check((uv_check_t *)s->h));
+    }
+}
+
 /* Runs each handle of @type that is active now once. */
 static void run_all(uv_handle_type type) {
     struct sim_handle *all[64];
@@ -206,14 +232,9 @@ static void run_all(uv_handle_type type) {
         if (s->h->type == type && s->active && n < ARRAY_SIZE(all))
             all[n++] = s;
     }
-    for (uint32_t i = 0; i < n; i++) { /* handles are freed only at the end of the iteration */
-        if (!all[i]->active)
-            continue;
-        if (type == UV_IDLE)
-            IN_FRONT(all[i]->cb.idle((uv_idle_t *)all[i]->h));
-        else
-            IN_FRONT(all[i]->cb.check((uv_check_t *)all[i]->h));
-    }
+    for (uint32_t i = 0; i < n; i++) /* handles are freed only at the end of the iteration */
+        if (all[i]->active)
+            run_one(all[i]);
 }
 
 static bool any_idle(void) {
@@ -518,6 +539,7 @@ int uv_run(uv_loop_t *loop, uv_run_mode mode) {
         update_time();
         run_timers();
         run_all(UV_IDLE);
+        run_all(UV_PREPARE);
         poll_all(!any_idle() && !closing);
         run_all(UV_CHECK);
         run_closing();

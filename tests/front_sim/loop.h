@@ -5,8 +5,8 @@
  *
  * A handle that is not closed has a struct sim_handle, found by handle->u.reserved[0]; flags are
  * those of uv_is_closing(). An iteration has the order of libuv: timers, pending callbacks, idle
- * handles, the poll, check handles, closed handles. In the poll the actors act, and a random part
- * of the ready handles is reported, in random order.
+ * handles, prepare handles, the poll, check handles, closed handles. In the poll the actors act,
+ * and a random part of the ready handles is reported, in random order.
  */
 
 #include <uv.h>
@@ -27,6 +27,7 @@ struct sim_handle {
         uv_timer_cb timer;
         uv_idle_cb idle;
         uv_check_cb check;
+        uv_prepare_cb prepare;
         uv_poll_cb poll;
         uv_async_cb async;
         uv_signal_cb signal;
