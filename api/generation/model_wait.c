@@ -12,6 +12,7 @@
 #include "api/generation/prompt.h"
 #include "api/generation/rescan.h"
 #include "api/http/json.h"
+#include "api/http/loop_lag.h"
 #include "base/json_value.h"
 
 #define TICK_MS 1000
@@ -238,6 +239,7 @@ static void model_wait_on_tick(uv_timer_t *t) {
     struct gen_env *env = t->data;
     int64_t limit_ns = (int64_t)env->opts.load_wait_ms * 1000000;
 
+    loop_lag_mark("requests that wait for a model");
     LIST_FOREACH_ENTRY(m, &env->models.list, struct model, link) {
         struct prompt_job *job;
 

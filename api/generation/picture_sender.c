@@ -6,6 +6,7 @@
 
 #include "api/generation/model.h"
 #include "api/generation/picture_table.h"
+#include "api/http/loop_lag.h"
 #include "api/http/respond.h"
 #include "base/text.h"
 
@@ -95,6 +96,7 @@ static void pump(struct picture_sender *s) {
 }
 
 static void sender_on_timer(uv_timer_t *t) {
+    loop_lag_mark("pictures to be sent");
     pump(CONTAINER_OF(t, struct picture_sender, timer));
 }
 

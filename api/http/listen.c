@@ -101,6 +101,7 @@ static void listen_log_failure(struct http_server *s, int status) {
 static void listen_on_rest(uv_idle_t *rest) {
     struct http_server *s = rest->data;
 
+    loop_lag_mark("listeners with more connections");
     LIST_FOREACH_ENTRY(l, &s->listeners, struct listener, link) {
         if (!l->waits || uv_is_closing(&l->h.handle))
             continue;
@@ -162,6 +163,7 @@ static void listen_on_check(uv_check_t *check) {
 static void listen_on_again(uv_timer_t *again) {
     struct http_server *s = again->data;
 
+    loop_lag_mark("listeners that had no memory");
     LIST_FOREACH_ENTRY(l, &s->listeners, struct listener, link) {
         if (!l->lacks || uv_is_closing(&l->h.handle))
             continue;

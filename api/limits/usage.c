@@ -104,6 +104,7 @@ void usage_start(struct usage *u) {
 static void usage_on_tick(uv_timer_t *t) {
     struct usage *u = t->data;
 
+    loop_lag_mark("usage to be written");
     assert(!u->is_writing && u->writing.n == 0 && u->opts.state);
     u->writing = u->unsaved;
     u->unsaved = (struct usage_table){0};

@@ -316,6 +316,7 @@ static void save_end_job(struct store *s, int r) {
 static void save_on_timer(uv_timer_t *t) {
     struct store *s = t->data;
 
+    loop_lag_mark("responses to be written");
     assert(!s->save.running);
     pthread_mutex_lock(&s->lock);
     store_save_batch_locked(s);
@@ -345,6 +346,7 @@ static void save_done(struct state_job *j, int r) {
 static void on_dirtied(uv_async_t *a) {
     struct store *s = a->data;
 
+    loop_lag_mark("responses that have changed");
     if (uv_timer_get_due_in(&s->save.timer) > SAVE_MS)
         start_timer(s, SAVE_MS);
 }

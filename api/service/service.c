@@ -7,6 +7,7 @@
 
 #include "api/generation/env.h"
 #include "api/generation/model.h"
+#include "api/http/loop_lag.h"
 #include "api/http/server.h"
 #include "api/service/otlp.h"
 #include "api/service/trace.h"
@@ -67,6 +68,7 @@ static bool log_left_out_lines(struct service *s, uint32_t most) {
 }
 
 static void on_log_tick(uv_timer_t *t) {
+    loop_lag_mark("counts of lines that were not logged");
     if (log_left_out_lines(t->data, LEFT_OUT_TURN))
         uv_timer_start(t, on_log_tick, 1, 0);
 }
@@ -74,6 +76,7 @@ static void on_log_tick(uv_timer_t *t) {
 static void on_history_tick(uv_timer_t *t) {
     struct service *s = t->data;
 
+    loop_lag_mark("the history of the page");
     history_note(&s->history, s->env, clock_now(s->env->clock));
 }
 

@@ -132,6 +132,7 @@ static void send_watched(struct exchange *x) {
 }
 
 static void admin_on_watch(uv_timer_t *t) {
+    api_mark_loop("an administrator who watches");
     send_watched(((struct watch *)t->data)->x);
 }
 

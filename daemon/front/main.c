@@ -89,6 +89,7 @@ static int front_fail(const struct err *err, int r) {
 static void front_on_late(uv_timer_t *t) {
     struct front *f = the_front((uv_handle_t *)t);
 
+    api_mark_loop("the end of the daemon");
     if (!api_can_save_state(f->api))
         return;
     f->gave_up = true;
@@ -134,6 +135,7 @@ static bool front_is_busy(struct front *f) {
 static void on_drain_tick(uv_timer_t *t) {
     struct front *f = the_front((uv_handle_t *)t);
 
+    api_mark_loop("the end of the daemon");
     if (f->handed_over)
         next_daemon_offer(f); /* offers the requests of models that had none before */
     if (is_leaving(f))

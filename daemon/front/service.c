@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <uv.h>
 
+#include "api/api.h"
 #include "base/clock.h"
 #include "base/try.h"
 #include "daemon/upgrade/takeover.h"
@@ -173,6 +174,7 @@ static bool watching;
 
 /* Pings the watchdog: the loop has completed an iteration. */
 static void ping(uv_timer_t *t) {
+    api_mark_loop("the service manager");
     service_notify("WATCHDOG=1");
 }
 

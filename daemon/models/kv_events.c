@@ -528,6 +528,7 @@ static void kv_events_on_turn(uv_timer_t *t) {
     bool active = false, waits = false;
     int n = 0;
 
+    api_mark_loop("KV events");
     for (uint32_t i = 0; i < REPLAYS_MAX && !active; i++) {
         r = &e->replay[(e->turn_of + i) % REPLAYS_MAX];
         active = r->n_peer > 0;
@@ -552,6 +553,7 @@ static void kv_events_on_turn(uv_timer_t *t) {
 static void on_router(uv_poll_t *poll, int status, int events) {
     struct kv_events *e = CONTAINER_OF(poll, struct kv_events, poll);
 
+    api_mark_loop("KV events");
     if (!uv_is_active((uv_handle_t *)&e->turn))
         kv_events_on_turn(&e->turn);
 }
@@ -570,6 +572,7 @@ static int kv_events_bind_all(struct kv_events *e) {
 static void on_retry(uv_timer_t *t) {
     struct kv_events *e = CONTAINER_OF(t, struct kv_events, retry);
 
+    api_mark_loop("KV events");
     if (kv_events_bind_all(e) == 0)
         return;
     if (e->zmq.error() != EADDRINUSE)

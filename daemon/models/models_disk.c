@@ -26,6 +26,7 @@ static int fd_of(const struct served *s) {
 }
 
 static void on_try(uv_timer_t *t) {
+    api_mark_loop("files of the disk tier");
     models_use_disk(t->data);
 }
 
@@ -99,6 +100,7 @@ void models_disk_left(void *served) {
 }
 
 static void on_release_limit(uv_timer_t *t) {
+    api_mark_loop("files of the disk tier");
     log_event(WLOG_WARN, "kv_disk", "what=\"a worker did not release its file in time\"");
     models_end_leaving(t->data);
 }

@@ -195,6 +195,7 @@ static void models_pull_on_closed(uv_handle_t *h) {
 static void models_pull_on_exit(uv_process_t *process, int64_t status, int sig) {
     struct pull *p = process->data;
 
+    api_mark_loop("the end of a download");
     p->status = sig ? 128 + sig : status;
     p->ended = true;
     uv_close((uv_handle_t *)process, models_pull_on_closed);
@@ -230,6 +231,7 @@ static void models_pull_on_alloc(uv_handle_t *h, size_t size, uv_buf_t *out) {
 static void models_pull_on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
     struct pull *p = s->data;
 
+    api_mark_loop("lines of a download");
     if (n < 0) {
         if (!uv_is_closing((uv_handle_t *)s))
             uv_close((uv_handle_t *)s, models_pull_on_closed);

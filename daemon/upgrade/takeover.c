@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "api/api.h"
 #include "base/log.h"
 #include "base/try.h"
 
@@ -112,6 +113,7 @@ static void takeover_on_readable(uv_poll_t *p, int status, int events) {
     int fd = -1;
     ssize_t n = status < 0 ? 0 : takeover_hear(text, sizeof(text), &fd);
 
+    api_mark_loop("an upgrade");
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (fd >= 0 && strncmp(text, UPGRADE_GUESTS, strlen(UPGRADE_GUESTS)) == 0) {

@@ -54,6 +54,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "api/api.h"
 #include "base/log.h"
 #include "base/text.h"
 
@@ -209,6 +210,7 @@ static const char *upgrade_late(const struct upgrade *u) {
 static void on_limit(uv_timer_t *t) {
     struct upgrade *u = t->data;
 
+    api_mark_loop("an upgrade");
     upgrade_check(u);
     upgrade_fail(u, upgrade_late(u));
 }
@@ -304,6 +306,7 @@ static void upgrade_on_readable(uv_poll_t *p, int status, int events) {
     char text[UPGRADE_MESSAGE_MAX + 1];
     int from = 0;
 
+    api_mark_loop("an upgrade");
     /* Reads until the pair is empty or closed. The other end is a weftd, which sends few messages,
      * so the loop has no other bound. */
     while (u->state != UPGRADE_TAKEN && !uv_is_closing((uv_handle_t *)p) &&
@@ -318,6 +321,7 @@ static void upgrade_on_process_closed(uv_handle_t *h) {
 /* Handles the exit of a weftd that detached from its parent: status 0, and the channel stays
  * open. */
 static void on_exit_status(uv_process_t *p, int64_t status, int signal) {
+    api_mark_loop("an upgrade");
     uv_close((uv_handle_t *)p, upgrade_on_process_closed);
     if (status || signal)
         log_event(WLOG_DEBUG, "upgrade_exit", "status=%lld signal=%d", (long long)status, signal);

@@ -77,7 +77,6 @@ static bool worker_chan_receive_turn(struct worker_chan *c) {
     bool over = false;
     int r = 0;
 
-    api_mark_loop("what a worker says");
     while (c->open && !over && (r = worker_chan_receive_one(c)) == 0)
         over = clock_now(c->opts.clock) >= end;
     if (!c->open)
@@ -90,8 +89,9 @@ static bool worker_chan_receive_turn(struct worker_chan *c) {
 
 static void worker_chan_on_rest(uv_idle_t *rest) {
     struct worker_chan *c = CONTAINER_OF(rest, struct worker_chan, rest);
-    bool more = worker_chan_receive_turn(c);
 
+    api_mark_loop("what a worker says");
+    bool more = worker_chan_receive_turn(c);
     if (!more)
         uv_idle_stop(rest);
     notify_room(c);
@@ -104,6 +104,7 @@ static void worker_chan_on_rest(uv_idle_t *rest) {
 static void on_poll(uv_poll_t *poll, int status, int events) {
     struct worker_chan *c = CONTAINER_OF(poll, struct worker_chan, poll);
 
+    api_mark_loop("what a worker says");
     if (status < 0) {
         uv_poll_stop(poll);
         c->waits_for = 0;

@@ -628,6 +628,7 @@ static void workers_on_watch(uv_timer_t *t) {
     const struct config *c = w->opts.config;
     int64_t now = clock_now(w->opts.clock);
 
+    api_mark_loop("a look at a worker");
     workers_check(w);
     note_change(w);
     if (!w->process_open || w->killed_for_hang)
@@ -708,6 +709,7 @@ void workers_attach(struct workers *w, struct model *model) {
 static void on_linger_end(uv_timer_t *t) {
     struct workers *w = CONTAINER_OF(t, struct workers, restart);
 
+    api_mark_loop("a look at a worker");
     if (w->process_open && uv_is_active((uv_handle_t *)&w->process))
         kill_worker(w, "it did not exit in time");
 }
