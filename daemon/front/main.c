@@ -528,7 +528,7 @@ static void free_front(struct front *f) {
 static int start_front(struct front *f, struct err *err) {
     TRY(uv_loop_init(&f->loop));
     f->loop.data = f;
-    TRY(process_make_ready(&f->loop));
+    TRY(process_make_ready());
     TRY(start_signal(f, &f->hup, on_hup, SIGHUP));
     TRY(start_signal(f, &f->usr2, on_usr2, SIGUSR2));
     return open_front(f, err);
@@ -554,7 +554,7 @@ static int front_serve(struct front *f) {
         r = EXIT_AGAIN;
     if (f->gave_up) {
         log_event(WLOG_WARN, "stopped", "at_limit=yes");
-        quick_exit(r); /* since exit() would wait for the threads */
+        quick_exit(r); /* as threads may use what exit() would free */
     }
     uv_close((uv_handle_t *)&f->late, NULL);
     uv_run(&f->loop, UV_RUN_DEFAULT);

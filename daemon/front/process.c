@@ -5,11 +5,9 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "base/thread.h"
 #include "base/util.h"
+#include "daemon/workers/file_work.h"
 
-#define POOL_THREADS "4" /* threads of libuv, which read folders and presets and do not compute */
-#define POOL_N 4
 #define STACK_BYTES ((size_t)256 << 10)
 
 bool process_consume_flag(int *argc, char **argv, const char *flag) {
@@ -34,45 +32,6 @@ void process_forbid_cores(void) {
     setrlimit(RLIMIT_CORE, &core);
 }
 
-/* A job for each thread of libuv's pool; no job ends before all have begun, so that each thread
- * gets one. */
-struct readying {
-    uv_work_t work;
-    uv_barrier_t *all;
-    int result;
-};
-
-static void make_arena(uv_work_t *work) {
-    struct readying *r = CONTAINER_OF(work, struct readying, work);
-
-    r->result = thread_make_arena();
-    uv_barrier_wait(r->all);
-}
-
-static void process_on_made(uv_work_t *work, int status) {}
-
-static void *process_pass(void *gate) {
-    pthread_mutex_lock(gate);
-    pthread_mutex_unlock(gate);
-    return NULL;
-}
-
-/* Starts as many threads as the pool has, and ends them: libuv aborts if it cannot start them.
- * Returns 0 or -errno. */
-static int try_threads(void) {
-    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-    pthread_t thread[POOL_N];
-    int n = 0, r = 0;
-
-    pthread_mutex_lock(&gate);
-    while (n < POOL_N && (r = thread_start(&thread[n], NULL, process_pass, &gate)) == 0)
-        n++;
-    pthread_mutex_unlock(&gate);
-    while (n-- > 0)
-        pthread_join(thread[n], NULL);
-    return r;
-}
-
 /* Touches the stack ahead of time: if the machine is out of memory later, the stack cannot grow and
  * a callback that needs more ends the process. */
 static void touch_stack(void) {
@@ -82,27 +41,9 @@ static void touch_stack(void) {
         stack[i] = 0;
 }
 
-int process_make_ready(uv_loop_t *loop) {
-    struct readying job[POOL_N] = {0};
-    uv_barrier_t all;
-    int r;
-
+int process_make_ready(void) {
     touch_stack();
-    if ((r = try_threads()) < 0)
-        return r;
-    if (setenv("UV_THREADPOOL_SIZE", POOL_THREADS, 1) < 0 || uv_barrier_init(&all, POOL_N) < 0)
-        return -ENOMEM;
-    for (int i = 0; i < POOL_N; i++) {
-        job[i].all = &all;
-        /* fails only if there is no function */
-        uv_queue_work(loop, &job[i].work, make_arena, process_on_made);
-    }
-    uv_run(loop, UV_RUN_DEFAULT);
-    uv_barrier_destroy(&all);
-    for (int i = 0; i < POOL_N; i++)
-        if ((r = job[i].result) != 0)
-            return r;
-    return 0;
+    return file_work_start();
 }
 
 int process_name_key(int r, const char *key, struct err *err) {

@@ -16,10 +16,11 @@
 #include "daemon/front/front.h"
 #include "daemon/front/process.h"
 #include "daemon/front/service.h"
+#include "daemon/workers/file_work.h"
 
 /* Everything that a reload reads; what reload_apply() has taken over is zero or NULL. */
 struct reload {
-    uv_work_t work;
+    struct file_work work;
     struct front *f;
     /* the admin socket waits for the result, and not the service manager */
     bool for_admin;
@@ -73,7 +74,7 @@ static int reload_read_files(struct reload *r) {
     return tls_config_init(&r->tls, c->tls_certificate, c->tls_key, &r->err);
 }
 
-static void reload_on_thread(uv_work_t *work) {
+static void reload_on_thread(struct file_work *work) {
     struct reload *r = CONTAINER_OF(work, struct reload, work);
 
     r->result = reload_read_options(r);
@@ -160,7 +161,7 @@ static void reload_end(struct reload *r) {
         admin_reload_over(r->f->admin, r->result < 0 ? NULL : later, n, &r->err);
 }
 
-static void reload_on_read(uv_work_t *work, int status) {
+static void reload_on_read(struct file_work *work) {
     CLEANUP(reload_freep) struct reload *r = CONTAINER_OF(work, struct reload, work);
     struct front *f = r->f;
 
@@ -185,8 +186,9 @@ static int reload_begin(struct front *f, bool for_admin) {
     r->f = f;
     r->for_admin = for_admin;
     f->reloading = true;
-    /* fails only if there is no function */
-    uv_queue_work(&f->loop, &r->work, reload_on_thread, reload_on_read);
+    r->work =
+        (struct file_work){.run = reload_on_thread, .done = reload_on_read, .kind = FILE_SETTINGS};
+    file_work_submit(&r->work, &f->loop);
     return 0;
 }
 

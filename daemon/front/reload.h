@@ -2,7 +2,7 @@
 
 /*
  * reload - reads the options and the files of keys, tenants and certificates again, on a thread of
- * uv_queue_work(), since a file may be on a disk or a mount that does not answer, and takes over
+ * file_work.h, since a file may be on a disk or a mount that does not answer, and takes over
  * what it has read on the loop. One reload reads at a time, so that files that never answer take
  * one thread.
  */

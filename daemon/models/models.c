@@ -1,10 +1,9 @@
 /*
- * The loop's thread runs all code except the reading of a file and the look at one, jobs of libuv's
- * pool that touch only the front_model that they make and what they have seen. decide() takes all
+ * The loop's thread runs all code except the reading of a file and the look at one, on threads of
+ * file_work.h that touch only the front_model that they make and what they have seen. decide() takes all
  * decisions: it looks at all models, and a timer runs it soon after each change that could matter,
  * and every TICK_MS for decisions that depend on time. So calls of the api decide nothing, and
- * api_worker_failed() is never called inside one. The pool has four threads: while four files do
- * not answer, no other model is opened.
+ * api_worker_failed() is never called inside one.
  *
  * A swap makes a second model under the name of the first (served.next and served.old), which
  * requests do not find until it is READY. Then it takes the place of the first, which is `retired`
@@ -306,7 +305,7 @@ static int models_read_files(struct served *s, struct err *err) {
     return 0;
 }
 
-static void models_on_thread(uv_work_t *w) {
+static void models_on_thread(struct file_work *w) {
     struct served *s = CONTAINER_OF(w, struct served, work);
 
     s->open_result = models_read_files(s, &s->open_err);
@@ -332,10 +331,11 @@ static void own_front(struct served *s) {
     describe_opened(s);
 }
 
-static void on_opened(uv_work_t *w, int status) {
+static void on_opened(struct file_work *w) {
     struct served *s = CONTAINER_OF(w, struct served, work);
 
-    if (s->of->stopping || status < 0 || s->open_result < 0) {
+    api_mark_loop("a model file that was opened");
+    if (s->of->stopping || s->open_result < 0) {
         front_free(s->opened);
         s->opened = NULL;
         if (s->of->stopping)
@@ -351,14 +351,24 @@ static void on_opened(uv_work_t *w, int status) {
     models_decide_soon(s->of);
 }
 
+/* Lets a thread run @run for the file of @s, then the loop @done. */
+static void models_work_on_file(struct served *s, void (*run)(struct file_work *w),
+                                void (*done)(struct file_work *w)) {
+    s->work = (struct file_work){
+        .run = run, .done = done, .kind = FILE_MODEL, .folder = file_work_folder(s->config.model)};
+    file_work_submit(&s->work, s->of->opts.loop);
+}
+
 static void models_open_file(struct served *s) {
     memset(&s->open_err, 0, sizeof(s->open_err));
     s->opened = calloc(1, sizeof(*s->opened));
     s->open_result = -ENOMEM;
     models_set_state(s, SERVED_OPENING);
     api_model_set(s->model, API_MODEL_LOADING, 0);
-    if (!s->opened || uv_queue_work(s->of->opts.loop, &s->work, models_on_thread, on_opened) < 0)
-        on_opened(&s->work, -ENOMEM);
+    if (s->opened)
+        models_work_on_file(s, models_on_thread, on_opened);
+    else
+        on_opened(&s->work);
 }
 
 /* Swaps @s, whose file a thread has looked at, for the file that is now at its path, and returns
@@ -377,15 +387,16 @@ static bool renew(struct served *s) {
     return true;
 }
 
-static void look_on_thread(uv_work_t *w) {
+static void look_on_thread(struct file_work *w) {
     struct served *s = CONTAINER_OF(w, struct served, work);
 
     s->seen = models_file_state(s->config.model);
 }
 
-static void on_looked(uv_work_t *w, int status) {
+static void on_looked(struct file_work *w) {
     struct served *s = CONTAINER_OF(w, struct served, work);
 
+    api_mark_loop("a model file that was looked at");
     if (s->of->stopping || (s->wanted && renew(s)))
         return;
     models_set_state(s, SERVED_QUEUED);
@@ -402,8 +413,7 @@ static void models_load_again(struct served *s) {
         return;
     }
     models_set_state(s, SERVED_OPENING);
-    /* fails only if there is no function */
-    uv_queue_work(s->of->opts.loop, &s->work, look_on_thread, on_looked);
+    models_work_on_file(s, look_on_thread, on_looked);
 }
 
 static struct served *served_free(struct served *s) {
@@ -564,6 +574,7 @@ static void decide(struct models *m) {
 static void models_on_timer(uv_timer_t *t) {
     struct models *m = t->data;
 
+    api_mark_loop("which models are loaded");
     decide(m);
     if (models_now_ns(m) - m->started_ns > KEPT_MS * INT64_C(1000000))
         kept_drop_unclaimed(m->opts.kept, NULL);

@@ -1,6 +1,6 @@
 /*
  * Presets that clients make and remove. Disks may be slow, and a template may be long. So files are
- * changed on a thread of libuv's pool, one change after the other: changes of one name cannot mix,
+ * changed on a thread of file_work.h, one change after the other: changes of one name cannot mix,
  * and no more than one thread waits for the disk. A change whose client leaves before it has begun
  * is left out; one that has begun is completed.
  */
@@ -28,7 +28,7 @@ struct change {
     struct models *of;
     /* NULL: cancelled */
     struct api_task *task;
-    uv_work_t work;
+    struct file_work work;
     struct preset_change preset;
     bool began;
     int result;
@@ -130,7 +130,7 @@ static void manage_end(struct change *c) {
 
 /* ---- begin of a change ---- */
 
-static void manage_on_thread(uv_work_t *w) {
+static void manage_on_thread(struct file_work *w) {
     struct change *c = CONTAINER_OF(w, struct change, work);
 
     if (c->preset.from)
@@ -141,13 +141,12 @@ static void manage_on_thread(uv_work_t *w) {
 
 static void begin_next(struct models *m);
 
-static void manage_on_changed(uv_work_t *w, int status) {
+static void manage_on_changed(struct file_work *w) {
     struct change *c = CONTAINER_OF(w, struct change, work);
     struct models *m = c->of;
 
+    api_mark_loop("a preset that was changed");
     assert(c->began && m->changes.next == &c->link);
-    if (status < 0)
-        c->result = -ECANCELED;
     if (!m->stopping)
         manage_end(c);
     manage_change_free(c);
@@ -164,8 +163,9 @@ static void begin_next(struct models *m) {
     struct change *c = LIST_ENTRY(m->changes.next, struct change, link);
     assert(!c->began);
     c->began = true;
-    uv_queue_work(m->opts.loop, &c->work, manage_on_thread,
-                  manage_on_changed); /* fails only if there is no callback */
+    c->work =
+        (struct file_work){.run = manage_on_thread, .done = manage_on_changed, .kind = FILE_PRESET};
+    file_work_submit(&c->work, m->opts.loop);
 }
 
 static struct change *change_new(struct models *m, const char *name) {

@@ -10,6 +10,7 @@
 #include "daemon/models/front_model.h"
 #include "daemon/models/model_share.h"
 #include "daemon/models/models.h"
+#include "daemon/workers/file_work.h"
 
 /* States of the diagram in models.h; models_set_state() has the table of legal transitions. */
 enum served_state {
@@ -36,7 +37,7 @@ struct models_doing {
 
 /* State of reading the folders again (models_rescan.c). */
 struct models_scan {
-    uv_work_t work;
+    struct file_work work;
     struct config config;
     struct found *found;
     size_t n;
@@ -126,7 +127,7 @@ struct served {
     struct msg_open room;
     float progress;
     /* Reading of the file on a thread, or a look at it. */
-    uv_work_t work;
+    struct file_work work;
     struct model_file seen;
     struct front_model *opened;
     int open_result;

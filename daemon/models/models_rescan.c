@@ -1,6 +1,6 @@
 /*
  * Files may be added and removed while the daemon runs. The folders are scanned when a client asks
- * for an unknown name or for the list. A thread of libuv's pool scans, since a folder may lie
+ * for an unknown name or for the list. A thread of file_work.h scans, since a folder may lie
  * behind a network; the request waits at most SCAN_LIMIT_MS. The scan has a copy of the options,
  * because a reload may change those of the daemon meanwhile.
  *
@@ -100,7 +100,7 @@ static int collect_bad(void *ctx, const char *name, const struct err *why) {
     return enomem_unless(b->name && b->why);
 }
 
-static void models_rescan_on_thread(uv_work_t *w) {
+static void models_rescan_on_thread(struct file_work *w) {
     struct models_scan *s = CONTAINER_OF(w, struct models_scan, work);
 
     s->result = models_find_all(&s->config, models_rescan_collect, collect_bad, s, &s->err);
@@ -320,7 +320,7 @@ static void models_rescan_release(struct models *m) {
     }
 }
 
-static void on_scanned(uv_work_t *w, int status);
+static void on_scanned(struct file_work *w);
 
 static bool start_scan(struct models *m) {
     struct models_scan *s = &m->scan;
@@ -328,21 +328,24 @@ static bool start_scan(struct models *m) {
     assert(!s->running);
     memset(&s->err, 0, sizeof(s->err));
     s->again = false;
-    if (config_clone(&s->config, m->opts.config) < 0 ||
-        uv_queue_work(m->opts.loop, &s->work, models_rescan_on_thread, on_scanned) < 0) {
+    if (config_clone(&s->config, m->opts.config) < 0) {
         config_deinit(&s->config);
         return false;
     }
+    s->work =
+        (struct file_work){.run = models_rescan_on_thread, .done = on_scanned, .kind = FILE_SCAN};
+    file_work_submit(&s->work, m->opts.loop);
     s->running = true;
     s->at_ns = models_now_ns(m);
     return true;
 }
 
-static void on_scanned(uv_work_t *w, int status) {
+static void on_scanned(struct file_work *w) {
     struct models *m = CONTAINER_OF(w, struct models, scan.work);
     struct models_scan *s = &m->scan;
 
-    if (status == 0 && !m->stopping)
+    api_mark_loop("a scan of the models");
+    if (!m->stopping)
         apply(m);
     for (size_t i = 0; i < s->n; i++) {
         config_deinit(&s->found[i].config);

@@ -9,12 +9,14 @@
 #include <sys/sendfile.h>
 #include <unistd.h>
 
+#include "api/api.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/result.h"
 #include "base/try.h"
 #include "base/util.h"
+#include "daemon/workers/file_work.h"
 
 /* largest size of the file; 512 layers of 1024 experts take half of it */
 #define SIZE_LIMIT (8 << 20)
@@ -72,7 +74,7 @@ void expert_file_set(struct expert_file *f, const uint8_t print[16], int fd) {
 
 /* A copy that a thread writes. It outlives its expert_file. */
 struct expert_save {
-    uv_work_t work;
+    struct file_work work;
     /* NULL: closed */
     struct expert_file *of;
     /* of the file in memory */
@@ -90,7 +92,7 @@ static int expert_file_replace(int to, int from, const char *next, const char *p
 
 /* Keeps the old file until the new one is complete. Several models may have one file, so the name
  * of the new one has the descriptor, which no other copy has meanwhile. */
-static void expert_file_on_thread(uv_work_t *work) {
+static void expert_file_on_thread(struct file_work *work) {
     struct expert_save *s = CONTAINER_OF(work, struct expert_save, work);
     char next[sizeof(s->path) + 20];
 
@@ -104,12 +106,11 @@ static void expert_file_on_thread(uv_work_t *work) {
         unlink(next);
 }
 
-static void expert_file_on_saved(uv_work_t *work, int status) {
+static void expert_file_on_saved(struct file_work *work) {
     struct expert_save *s = CONTAINER_OF(work, struct expert_save, work);
     struct expert_file *f = s->of;
 
-    if (status < 0) /* it was cancelled */
-        s->result = status;
+    api_mark_loop("choices of experts that were written");
     if (s->result < 0)
         log_event(WLOG_WARN, "experts_not_kept", "path=%s error=\"%s\"", quoted(s->path).s,
                   strerror(-s->result));
@@ -137,9 +138,9 @@ void expert_file_save(struct expert_file *f) {
     *s = (struct expert_save){.of = f, .fd = fd};
     memcpy(s->path, f->path, sizeof(s->path));
     f->saving = s;
-    int r = uv_queue_work(f->loop, &s->work, expert_file_on_thread, expert_file_on_saved);
-    if (r < 0)
-        expert_file_on_saved(&s->work, r);
+    s->work = (struct file_work){
+        .run = expert_file_on_thread, .done = expert_file_on_saved, .kind = FILE_EXPERTS};
+    file_work_submit(&s->work, f->loop);
 }
 
 void expert_file_save_due(struct expert_file *f, uint64_t n_picks, int64_t now_ns) {

@@ -16,7 +16,7 @@
 struct expert_save;
 
 struct expert_file {
-    /* threads of this loop write the copy, since a disk may be slow */
+    /* a thread writes the copy, since a disk may be slow; this loop is told of its end */
     uv_loop_t *loop;
     /* copy that is being written, or NULL; is_stale: another one is wanted after it */
     struct expert_save *saving;

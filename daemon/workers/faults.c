@@ -8,10 +8,12 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "api/api.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/util.h"
+#include "daemon/workers/file_work.h"
 
 #define FILES 8 /* most recordings that are kept */
 
@@ -61,7 +63,7 @@ uint32_t faults_of(const struct faults *f, uint64_t id) {
 
 /* A record that a thread writes. */
 struct fault_write {
-    uv_work_t work;
+    struct file_work work;
     struct buf record;
     /* 0 or a number of errno */
     int error;
@@ -89,19 +91,19 @@ static int faults_write_file(const char *path, const struct buf *record) {
     return error;
 }
 
-static void faults_on_thread(uv_work_t *work) {
+static void faults_on_thread(struct file_work *work) {
     struct fault_write *f = CONTAINER_OF(work, struct fault_write, work);
 
     f->error = faults_write_file(f->path, &f->record);
 }
 
-static void faults_on_written(uv_work_t *work, int status) {
+static void faults_on_written(struct file_work *work) {
     struct fault_write *f = CONTAINER_OF(work, struct fault_write, work);
-    int error = status < 0 ? -status : f->error;
 
-    if (error)
+    api_mark_loop("a recording that was written");
+    if (f->error)
         log_event(WLOG_WARN, "fault_not_written", "path=%s error=\"%s\"", quoted(f->path).s,
-                  strerror(error));
+                  strerror(f->error));
     buf_deinit(&f->record);
     free(f);
 }
@@ -120,7 +122,7 @@ void faults_write(uv_loop_t *loop, struct buf *record, const char *dir, uint32_t
     snprintf(path, size, "%s", f->path);
     f->record = *record;
     buf_init(record, 0);
-    int r = uv_queue_work(loop, &f->work, faults_on_thread, faults_on_written);
-    if (r < 0)
-        faults_on_written(&f->work, r);
+    f->work =
+        (struct file_work){.run = faults_on_thread, .done = faults_on_written, .kind = FILE_RECORD};
+    file_work_submit(&f->work, loop);
 }

@@ -12,7 +12,8 @@ struct beginning {
     sem_t ready;
 };
 
-int thread_make_arena(void) {
+/* Makes the arena of the calling thread. Returns 0 or -ENOMEM. */
+static int thread_make_arena(void) {
     void *volatile p = malloc(1); /* volatile: a compiler may leave out malloc() with free() */
     int r = p ? 0 : -ENOMEM;
 

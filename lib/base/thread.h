@@ -11,7 +11,3 @@
 /* Creates a thread as pthread_create() does, and waits until it can allocate. Returns 0 or
  * -errno. */
 int thread_start(pthread_t *out, const pthread_attr_t *attr, void *(*run)(void *), void *arg);
-
-/* Makes the arena of the calling thread, which another library has started. Returns 0 or
- * -ENOMEM. */
-int thread_make_arena(void);

@@ -310,6 +310,27 @@ def test_a_mount_that_does_not_answer_delays_only_its_model():
 
 
 @beside
+def test_many_files_that_do_not_answer_delay_no_other_load_and_no_reload():
+    dead, got = [f"a{i}" for i in range(6)], []
+    with folder_of([*dead, "b"]) as folder, Weftd("--models-dir", folder, *FLAGS, "--load-wait-ms", "600000", model="",
+                                                  env=dead_mount(f"{folder}/a")) as d:
+        away = pathlib.Path(folder, "a.away")
+        away.touch()
+        waiters = [threading.Thread(target=lambda m=m: got.append(ask(d, m))) for m in dead]
+        for w in waiters:
+            w.start()
+        for m in dead:
+            wait_state(d, m, "opening")
+        assert ask(d, "b") and not got
+        assert d.admin_request("POST", "/reload")[0] == 200
+        assert set(states(d)[m] for m in dead) == {"opening"} and not got
+        away.unlink()
+        for w in waiters:
+            w.join(LIMIT_S)
+        assert len(got) == len(dead), got
+
+
+@beside
 def test_weftctl_lists_loads_unloads_and_swaps():
     def ctl(d, *args):
         done = subprocess.run([program("weftctl"), "--socket", d.admin, *args], capture_output=True, text=True)

@@ -6,16 +6,11 @@
 #include <string.h>
 
 #include "base/loop_bytes.h"
+#include "daemon/workers/file_work.h"
 
-struct sim_work {
-    struct list link;
-    uv_work_t *req;
-    uv_work_cb work;
-    uv_after_work_cb after;
-    bool done;
-};
-
-static struct list handles = {&handles, &handles}, works = {&works, &works};
+static struct list handles = {&handles, &handles};
+/* file_work.link: work that has not run, and that has */
+static struct list works = {&works, &works}, works_done = {&works_done, &works_done};
 /* Handles that are being closed, the last one first, as in libuv. */
 static struct sim_handle *closing;
 static uint64_t now_ms, n_timers;
@@ -286,56 +281,47 @@ void sim_signal(int signum) {
     }
 }
 
-int uv_queue_work(uv_loop_t *loop, uv_work_t *req, uv_work_cb work, uv_after_work_cb after) {
-    bool was = sim_enter();
-    struct sim_work *w = calloc(1, sizeof(*w));
-
-    *w = (struct sim_work){.req = req, .work = work, .after = after};
-    req->loop = loop;
-    list_push_back(&works, &w->link);
-    sim_leave(was);
+int file_work_start(void) {
     return 0;
+}
+
+uint64_t file_work_folder(const char *path) {
+    return 0;
+}
+
+/* Replaces daemon/workers/file_work.c. */
+void file_work_submit(struct file_work *w, uv_loop_t *loop) {
+    list_push_back(&works, &w->link);
 }
 
 /* Runs one work request that has not run, as a whole. */
 static bool work_run_one(void) {
-    struct sim_work *chosen = NULL;
+    struct file_work *chosen = NULL;
     uint32_t n = 0;
 
     if (sim.files_hang)
         return false;
     LIST_FOREACH(i, &works) {
-        struct sim_work *w = LIST_ENTRY(i, struct sim_work, link);
-
-        if (!w->done && sim_below(++n) == 0)
-            chosen = w;
+        if (sim_below(++n) == 0)
+            chosen = LIST_ENTRY(i, struct file_work, link);
     }
     if (!chosen)
         return false;
     sim_event("work", 0, 0);
     loop_watch = NULL; /* a thread's time is not the loop's */
-    IN_FRONT(chosen->work(chosen->req));
+    IN_FRONT(chosen->run(chosen));
     loop_watch = sim_price;
-    chosen->done = true;
+    list_remove(&chosen->link);
+    list_push_back(&works_done, &chosen->link);
     return true;
 }
-
-int uv_barrier_init(uv_barrier_t *b, unsigned count) {
-    return 0;
-}
-
-int uv_barrier_wait(uv_barrier_t *b) {
-    return 0; /* there is one thread; the others are not made */
-}
-
-void uv_barrier_destroy(uv_barrier_t *b) {}
 
 /* ---- the poll ---- */
 
 struct ready {
     /* or: */
     struct sim_handle *handle;
-    struct sim_work *work;
+    struct file_work *work;
 };
 
 static bool is_ready(const struct sim_handle *s) {
@@ -363,24 +349,17 @@ static uint32_t collect(struct ready *out, uint32_t max) {
         if (n < max && !s->closing && is_ready(s))
             out[n++] = (struct ready){.handle = s};
     }
-    LIST_FOREACH(i, &works) {
-        struct sim_work *w = LIST_ENTRY(i, struct sim_work, link);
-
-        if (n < max && w->done)
-            out[n++] = (struct ready){.work = w};
+    LIST_FOREACH(i, &works_done) {
+        if (n < max)
+            out[n++] = (struct ready){.work = LIST_ENTRY(i, struct file_work, link)};
     }
     return n;
 }
 
-static void tell_work(struct sim_work *w) {
-    uv_after_work_cb after = w->after;
-    uv_work_t *req = w->req;
-
+static void tell_work(struct file_work *w) {
     list_remove(&w->link);
-    free(w);
     sim_event("work done", 0, 0);
-    if (after)
-        IN_FRONT(after(req, 0));
+    IN_FRONT(w->done(w));
 }
 
 static void tell(struct sim_handle *s) {
@@ -435,12 +414,7 @@ static void world_acts(void) {
 }
 
 static bool work_waits(void) {
-    if (sim.files_hang)
-        return false;
-    LIST_FOREACH(i, &works)
-    if (!LIST_ENTRY(i, struct sim_work, link)->done)
-        return true;
-    return false;
+    return !sim.files_hang && !list_empty(&works);
 }
 
 /* Advances time, when nothing is ready, until something may be. */
@@ -501,7 +475,7 @@ static void run_closing(void) {
 }
 
 static bool is_alive(void) {
-    if (!list_empty(&works))
+    if (!list_empty(&works) || !list_empty(&works_done))
         return true;
     LIST_FOREACH(i, &handles) {
         const struct sim_handle *s = LIST_ENTRY(i, struct sim_handle, link);

@@ -53,7 +53,7 @@ struct sim {
     int64_t front_ns;
     /* time set by setitimer(), at which the front's process ends; 0: none */
     int64_t deadline_ns;
-    /* no work of the loop's pool ends any more */
+    /* no work on files ends any more */
     bool files_hang;
 };
 
