@@ -49,7 +49,7 @@ static const char *parse_group(struct trace_group *g, char **rest) {
         {"turns", &g->turns},         {"system", &g->system},           {"first", &g->first},
         {"more", &g->more},           {"output", &g->output},           {"pause", &g->pause},
         {"think", &g->think},         {"think_every", &g->think_every}, {"subs", &g->subs},
-        {"sub_turns", &g->sub_turns}, {"subs_every", &g->subs_every},
+        {"sub_turns", &g->sub_turns}, {"subs_every", &g->subs_every},   {"leave", &g->leave},
     };
     const char *bad = parse_keys(rest, keys, ARRAY_SIZE(keys));
 

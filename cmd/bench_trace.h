@@ -38,6 +38,8 @@ struct trace_group {
     struct range pause;
     /* one pause in think_every takes the time of `think` instead; 0: none */
     struct range think_every, think;
+    /* time after which the client leaves, unless its turn has ended; 0: it stays */
+    struct range leave;
     struct range subs_every, subs,
         /* one turn in subs_every waits for this many sub-agents first */
         sub_turns;

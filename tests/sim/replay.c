@@ -48,8 +48,10 @@ struct agent {
     uint64_t session;
     /* n_subs: number of sub-agents for which it waits */
     uint32_t n_turns, turn, n_subs;
-    /* due_ns: time of its next turn; INT64_MAX: none is due */
-    int64_t begin_ns, due_ns;
+    /* due_ns: time of its next turn, leave_ns: time at which it leaves this turn; INT64_MAX: none */
+    int64_t begin_ns, due_ns, leave_ns;
+    /* time at which it sent this turn, before the step that was running then had ended */
+    int64_t asked_ns;
     /* client of its last turn */
     const struct sim_client *client;
     /* its own generator, so that all policies serve the same turns */
@@ -129,6 +131,7 @@ static struct agent *new_agent(struct replay *p, const struct trace_group *g, st
 
     *a = (struct agent){
         .g = g, .session = p->n_agents, .begin_ns = begin_ns, .due_ns = begin_ns, .rng = rng};
+    a->leave_ns = INT64_MAX;
     a->n_turns = draw(&a->rng, g->turns);
     return a;
 }
@@ -178,7 +181,10 @@ static void submit_turn(struct replay *p, struct agent *a) {
         c->m.class = (uint8_t)g->class.low;
         c->m.priority = (int16_t)g->priority.low;
     }
+    a->asked_ns = a->due_ns;
     a->due_ns = INT64_MAX;
+    if (g->leave.high > 0)
+        a->leave_ns = a->asked_ns + draw(&a->rng, g->leave) * INT64_C(1000000);
     a->client = c;
     a->turn++;
     p->of[c - p->sim.client] = a;
@@ -242,9 +248,10 @@ static void turn_ended(struct sim *s, struct sim_client *c) {
     t->n_out += c->n_got;
     if (c->finish != FINISH_LENGTH)
         return;
+    a->leave_ns = INT64_MAX;
     tell_end(s, c, a);
     p->n_needed += c->m.n_prompt - c->n_cached + c->n_got - 1;
-    sample(&t->ttft, (double)(c->first_ns - c->m.arrived_ns) / 1e6);
+    sample(&t->ttft, (double)(c->first_ns - a->asked_ns) / 1e6);
     if (c->worst_ns > 0)
         sample(&t->worst, (double)c->worst_ns / 1e6);
     if (a->turn == a->n_turns)
@@ -317,14 +324,30 @@ static void stepped(struct sim *s) {
 
 /* ---- the run ---- */
 
-/* Submits the turns that are due. Returns the time of the next one. */
+/* Cancels the turn of an agent that leaves. Its next turn is due after a pause and begins anew. */
+static void leave_turn(struct replay *p, struct agent *a) {
+    sim_cancel(&p->sim, &p->sim.client[a->client - p->sim.client]);
+    a->client = NULL;
+    a->leave_ns = INT64_MAX;
+    if (a->turn == a->n_turns)
+        end_agent(p, a);
+    else
+        plan_next(p, a);
+}
+
+/* Submits the turns that are due and cancels those whose client leaves. Returns the time of the
+ * next one. */
 static int64_t submit_due(struct replay *p) {
     int64_t next = INT64_MAX;
 
     for (uint32_t i = 0; i < p->n_agents; i++) {
-        if (p->agent[i].due_ns <= p->sim.clock.ns)
-            submit_turn(p, &p->agent[i]);
-        next = MIN(next, p->agent[i].due_ns);
+        struct agent *a = &p->agent[i];
+
+        if (a->leave_ns <= p->sim.clock.ns)
+            leave_turn(p, a);
+        if (a->due_ns <= p->sim.clock.ns)
+            submit_turn(p, a);
+        next = MIN(next, MIN(a->due_ns, a->leave_ns));
     }
     return next;
 }

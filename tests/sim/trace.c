@@ -16,7 +16,8 @@
  * Slow devices, whose decode alone misses the usual target. offload: a 70B model in 4 bits (40 GB,
  * 140 GFLOP a row, 328 KB a token) of which 16.8 GB come over PCIe in each step. desktop: the 8B
  * model on a processor with 60 GB/s and 2 TOP/s. busy: a 0.6B model on two cores with 16 busy loops
- * beside it, as a recording shows: most of a step is waits at barriers.
+ * beside it, as a recording shows: most of a step is waits at barriers. mini: a model of 26M
+ * parameters in 8 bits on two cores.
  */
 #define TOGETHER 4
 #define COPY_NS 2950     /* time of copying a token */
@@ -33,6 +34,7 @@ static const struct {
     {"offload", 250000, 336000000, 240000, 2000, 215, 18, false},
     {"desktop", 250000, 77800000, 7550000, 2000, 2450, 590, false},
     {"busy", 1000000000, 0, 62000000, 5000000, 5000, 500, false},
+    {"mini", 100000, 1500000, 150000, 20000, 150, 4, false},
     {"h200-27b", 250000, 4040000, 78000, 2000, 16, 0.57, true},
     {"rtx5090-27b", 250000, 10800000, 92000, 2000, 43, 2.7, true},
 };
