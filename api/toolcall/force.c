@@ -290,7 +290,9 @@ bool toolcall_start(const struct toolcall_format *f, const char *name, char *out
     int n = -1;
 
     *held = f->bare;
-    if (f->bare)
+    if (f->bare && f->shape.section_begin)
+        n = snprintf(out, size, "%s%s%s", f->shape.section_begin, name, f->shape.name_end);
+    else if (f->bare)
         n = snprintf(out, size, "%s%s%s", f->shape.call_begin, name, f->shape.name_end);
     else if (f->start_after)
         n = snprintf(out, size, "%s", f->start_after);

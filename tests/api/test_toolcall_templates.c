@@ -79,6 +79,7 @@ static const struct {
     {"meetkai-functionary-medium-v3.1", "functionary", NULL, CALLS},
     {"meta-llama-Llama-3.1-8B-Instruct", "llama3", NULL, CALLS | ONE},
     {"meta-llama-Llama-3.3-70B-Instruct", "llama3", NULL, CALLS | ONE},
+    {"meta-llama-Llama-4-Scout-17B-16E-Instruct", "llama4", NULL, CALLS},
     {"microsoft-Phi-3.5-mini-instruct", NULL, NULL, 0},
     {"mistralai-Mistral-Nemo-Instruct-2407", "mistral-json", NULL, CALLS},
     {"moonshotai-Kimi-K2", "kimi-k2", NULL, CALLS},
@@ -167,6 +168,12 @@ static const struct {
     {"{{ tools }}" TURNS "{% for m in messages if m.tool_calls %}<function_calls>\nf(a=1)\n"
      "</function_calls>{% endfor %}",
      NULL, "olmo3"},
+    /* Llama 4 with a template that asks for lists */
+    {"{{ tools }}{% for m in messages %}<|header_start|>{{ m.role }}<|header_end|>\n\n"
+     "{% if m.tool_calls %}[{% for c in m.tool_calls %}{{ c.function.name }}("
+     "{% for k in c.function.arguments %}{{ k }}='{{ c.function.arguments[k] }}'{% endfor %})"
+     "{% endfor %}]{% else %}{{ m.content }}{% endif %}<|eot|>{% endfor %}",
+     NULL, "llama4-python"},
     /* what is around the call: ERNIE 4.5 Thinking */
     {"<global_setting>\nthink_mode=True\n</global_setting>{{ tools }}" TURNS
      "{% for m in messages if m.tool_calls %}" HERMES "{% endfor %}<think>\n",

@@ -7,6 +7,8 @@
 
 #define PARIS "{\"city\": \"Paris\", \"unit\": \"celsius\"}"
 #define FIND "{\"pattern\": \"a|b\", \"paths\": [\"src/\", \"d e\"], \"max_results\": 5}"
+/* a call of Llama */
+#define LLAMA(name, args) "{\"name\": \"" name "\", \"parameters\": " args "}"
 #define TWO "get_weather" PARIS "; search_files" FIND ";"
 
 /* DeepSeek's markers. */
@@ -248,25 +250,40 @@ const struct toolcall_case toolcall_cases[] = {
         "R<hm> C<I look.> " TWO),
 
     /* llama3 */
-    CASE("llama3", NULL, "{\"name\": \"get_weather\", \"parameters\": " PARIS "}",
-         "get_weather" PARIS ";"),
+    CASE("llama3", NULL, LLAMA("get_weather", PARIS), "get_weather" PARIS ";"),
     CASE("llama3", NULL,
-         "<|python_tag|>{\"name\": \"get_weather\", \"parameters\": " PARIS
-         "}; {\"name\": \"search_files\", "
-         "\"parameters\": " FIND "}<|eom_id|>",
+         "<|python_tag|>" LLAMA("get_weather", PARIS) "; " LLAMA("search_files", FIND) "<|eom_id|>",
          TWO),
     CASE("llama3", NULL, "<|python_tag|>ping.call()", "ping{};"),
     CASE("llama3", NULL, "<|python_tag|>get_weather.call(city=\"Paris\", unit='celsius')",
          "get_weather" PARIS ";"),
     CASE("llama3", NULL, "<|python_tag|>print(1)", "C<<|python_tag|>print(1)>"),
-    CASE("llama3", NULL, "{\"name\": \"Bob\", \"parameters\": {}}",
-         "C<{\"name\": \"Bob\", \"parameters\": {}}>"),
+    CASE("llama3", NULL, LLAMA("Bob", "{}"), "C<" LLAMA("Bob", "{}") ">"),
     CASE("llama3", NULL, "{\"name\": \"ping\", \"age\": 3}", "C<{\"name\": \"ping\", \"age\": 3}>"),
     CASE("llama3", NULL, "{\"name\": \"ping\", \"age\": 3, \"parameters\": {}}",
          "C<{\"name\": \"ping\", \"age\": 3, \"parameters\": {}}>"),
     CASE("llama3", NULL, "{\"name\": \"ping\"}", "C<{\"name\": \"ping\"}>"),
-    CASE("llama3", NULL, "It is {\"name\": \"ping\", \"parameters\": {}}",
-         "C<It is {\"name\": \"ping\", \"parameters\": {}}>"),
+    CASE("llama3", NULL, "It is " LLAMA("ping", "{}"), "C<It is " LLAMA("ping", "{}") ">"),
+
+    /* llama4 */
+    CASE("llama4", NULL,
+         "<|python_start|>I look.<|python_end|>" LLAMA("get_weather", PARIS)
+             LLAMA("search_files", FIND) "<|eot|>",
+         "C<I look.> " TWO),
+    CASE("llama4", NULL, LLAMA("ping", "{}") "<|eom|>", "ping{};"),
+    CASE("llama4", NULL, "[ping()]", "ping{};"),
+    CASE("llama4", NULL, "<|python_start|>print(1)<|python_end|>", "C<print(1)<|python_end|>>"),
+    CASE("llama4", NULL, LLAMA("Bob", "{}"), "C<" LLAMA("Bob", "{}") ">"),
+    CASE("llama4-python", NULL,
+         "[get_weather(city='Paris', unit='celsius'), search_files(pattern='a|b', "
+         "paths=['src/', 'd e'], max_results=5)]<|eot|>",
+         TWO),
+    CASE("llama4-python", NULL, "<|python_start|>[ping(), ping()]<|python_end|>",
+         "ping{}; ping{};"),
+    CASE("llama4-python", NULL, "[1, 2, f(x)]", "C<[1, 2, f(x)]>"),
+    CASE("llama4-python", NULL, "[unknown(a=1)]", "C<[unknown(a=1)]>"),
+    CASE("llama4-python", NULL, "A list: [ping()]", "C<A list: [ping()]>"),
+    CASE("llama4-python", NULL, LLAMA("ping", "{}"), "ping{};"),
 
     /* mistral */
     CASE("mistral-json", "mistral",

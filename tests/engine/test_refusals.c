@@ -1,7 +1,7 @@
 /*
  * Tests refusals of the readers of qwen4exp, deepseek4, step35, bailingmoe3, Nemotron, llama4,
- * gemma3n and jamba, each by one change in a file that is otherwise served: a number out of range, a
- * contradiction between numbers, or a missing name. At the end come files with random damage.
+ * gemma3n and jamba, each by one change in a file that is otherwise served: a number out of range,
+ * a contradiction between numbers, or a missing name. At the end come files with random damage.
  */
 
 #include <criterion/criterion.h>
