@@ -120,8 +120,8 @@ static void socket_url(char out[static CTL_URL_MAX], unsigned port) {
     snprintf(out, CTL_URL_MAX, "http://127.0.0.1:%u", port);
 }
 
-/* Lists the daemons in @err, since the user must choose one @how: their sockets, or with @urls their
- * addresses where they are known. Returns an exit code. */
+/* Lists the daemons in @err, since the user must choose one by the options @how: their sockets, or
+ * with @urls their addresses where they are known. Returns an exit code. */
 static int found_list(const struct found *f, bool urls, const char *how, struct err *err) {
     char list[300] = "", url[CTL_URL_MAX];
     size_t n = 0;
