@@ -92,23 +92,27 @@ class Proxy:
     def connect(self):
         return self.context.wrap_socket(socket.create_connection(("127.0.0.1", self.port), LIMIT_S), server_hostname=HOST)
 
-    def begin(self, method, path, body=None):
-        """(connection, response), as soon as the head is there."""
+    def begin(self, method, path, body=None, **headers):
+        """(connection, response), as soon as the head is there. The page of this server asks."""
         connection = http.client.HTTPSConnection(HOST, context=self.context)
         connection.sock = self.connect()
-        connection.request(method, path, body, {"Content-Type": "application/json", "Accept": "text/html, */*"})
+        connection.request(method, path, body, {"Content-Type": "application/json", "Accept": "text/html, */*", "Origin": "https://" + HOST, **headers})
         return connection, connection.getresponse()
 
-    def ask(self, method, path, body=None):
+    def ask(self, method, path, body=None, **headers):
         """(status, text)"""
-        connection, response = self.begin(method, path, body)
+        connection, response = self.begin(method, path, body, **headers)
         with contextlib.closing(connection):
             return response.status, response.read().decode()
 
 
+def running(d):
+    return d.admin_request("GET", "/requests")[1]["requests"]
+
+
 def check(name):
     with Weftd("--allowed-hosts", HOST, "--keepalive-ms", "100") as d, Proxy(name, d.port) as proxy:
-        for one in (page_and_metrics, large_bodies, stream, websocket):
+        for one in (page_and_metrics, large_bodies, stream, lines, websocket):
             one(d, proxy)
 
 
@@ -117,7 +121,10 @@ def page_and_metrics(d, proxy):
     assert status == 200 and "<title>" in text, (status, text[:200])
     assert d.request("GET", "/metrics")[0] == 200
     assert proxy.ask("GET", "/metrics")[0] == 404, "the names of tenants are for no stranger"
-    assert proxy.ask("GET", "/v1/models")[0] == 200
+    status, models = proxy.ask("GET", "/v1/models")
+    assert status == 200 and models, status
+    status, text = proxy.ask("GET", "/v1/models", Host="other.example")
+    assert status == 421 or not text, "weftd or the proxy refuses other names, to which a stranger's page may belong"
 
 
 def large_bodies(d, proxy):
@@ -126,6 +133,17 @@ def large_bodies(d, proxy):
     assert status == 400 and json.loads(text)["error"]["code"] == "context_length_exceeded", (status, text[:300])
     with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLError):  # answered before all of it was read
         assert proxy.ask("POST", "/v1/completions", "x" * (33 << 20))[0] == 413
+
+
+def lines(d, proxy):
+    """The lines of Ollama's streams come one after the other, too."""
+    body = {"model": "x", "prompt": "weft", "raw": True, "options": {"num_predict": 60000}}
+    connection, response = proxy.begin("POST", "/api/generate", json.dumps(body))
+    assert not json.loads(response.readline())["done"]
+    assert len(running(d)) == 1, running(d)
+    response.close()
+    connection.close()
+    wait_until("the end of a request whose client left", lambda: not running(d))
 
 
 def stream(d, proxy):
@@ -145,7 +163,7 @@ def stream(d, proxy):
         os.kill(pid, signal.SIGCONT)
     response.close()
     connection.close()
-    wait_until("the end of a request whose client left", lambda: not d.admin_request("GET", "/requests")[1]["requests"])
+    wait_until("the end of a request whose client left", lambda: not running(d))
     wait_until("a line with 499", lambda: "status=499" in d.log)
 
 
