@@ -107,8 +107,8 @@ static int cuda_probe(const struct engine_opts *o, struct err *err) {
 }
 
 /* Formats of pages by enum engine_kv_type; F32 has none. */
-static const enum page_format page_formats[] = {
-    [ENGINE_KV_F16] = PAGE_F16, [ENGINE_KV_Q8_0] = PAGE_Q8_0, [ENGINE_KV_Q4_0] = PAGE_Q4_0};
+#define PAGE_FORMAT(constant, ...) [ENGINE_KV_##constant] = PAGE_##constant,
+static const enum page_format page_formats[] = {PAGE_FORMAT(F16) KV_CODED(PAGE_FORMAT)};
 
 struct page_shape cuda_page_shape(const struct be *b, const struct heads *h) {
     return (struct page_shape){
