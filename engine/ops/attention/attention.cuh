@@ -117,12 +117,14 @@ template <int V>
 DEVICE struct vec4 load_value(const struct Place &p, const struct Group &at, uint32_t d) {
     uint32_t value = d * p.tokens + at.slot;
 
-    if (V == PAGE_F16)
+    if constexpr (V == PAGE_F16) {
         return load16_device(p.values + at.page + value * 2u);
-    uint32_t q[2];
+    } else {
+        uint32_t q[2];
 
-    load8_device(p.values + at.page + value, q);
-    return scale_words<V>(q, load16_device(value_scales(p, at, d)));
+        load8_device(p.values + at.page + value, q);
+        return scale_words<V>(q, load16_device(value_scales(p, at, d)));
+    }
 }
 
 /* Loads values @d and @d + 8 of the eight keys of a group to @v; beyond the head's last value, any
