@@ -1,8 +1,10 @@
 """Without free memory every route answers, with 503 where it needs memory, and the daemon recovers."""
 import json
+import os
 import resource
+import subprocess
 
-from weftd import Weftd, main, synth
+from weftd import Skip, Weftd, main, program, synth, wait_until
 
 FREE = (0, 256 << 10, 1 << 20, 3 << 20)  # bytes of address space that the front may still allocate
 TEXT = "some text"
@@ -43,6 +45,26 @@ def ask_all(d, order):
             statuses.append(0)
         assert d.process.poll() is None, (path, d.process.returncode, d.log)
     return statuses
+
+
+def resident(pid):
+    with open(f"/proc/{pid}/status") as file:
+        return int(next(line for line in file if line.startswith("VmRSS")).split()[1]) << 10
+
+
+def test_the_loop_returns_no_memory_to_the_system_and_a_thread_does():
+    """By jemalloc's report of its options, and by what a daemon keeps of large bodies."""
+    report = subprocess.run([program("weftd"), "--version"], capture_output=True, text=True, env={**os.environ, "MALLOC_CONF": "stats_print:true"}).stderr
+    if "jemalloc statistics" not in report:
+        raise Skip("the program is not linked with jemalloc")
+    for option in ("oversize_threshold: 0", "background_thread: true", "dirty_decay_ms: 1000"):
+        assert f"opt.{option}\n" in report or f"opt.{option} " in report, report[:3000]
+    with Weftd(model=synth("memory-32k", "--shape", "tiny,context=32768", "--format", "Q8_0", "--seed", "3")) as d:
+        pid = d.process.pid
+        before = resident(pid)
+        body = json.dumps({"input": "a", "max_output_tokens": 1, "store": False, "tools": [{"type": "web_search_preview", "junk": "x" * (24 << 20)}]})
+        assert d.request("POST", "/v1/responses", body)[0] == 200
+        wait_until("the memory of a body", lambda: resident(pid) < before + (12 << 20))
 
 
 def test_without_memory_every_route_answers_and_the_daemon_recovers():
