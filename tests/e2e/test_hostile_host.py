@@ -225,6 +225,35 @@ def test_a_disk_that_is_full_fails_what_writes_and_nothing_else():
             assert ask(d, "new") and ask(d, "old") and ask(d, "a") == expected
 
 
+def test_a_start_on_a_full_disk_serves_or_says_why():
+    """A disk with room for 0 to 8 pages when the daemon makes its files: it serves without them, or names the file and asks to
+    be started again. With room, the next start serves, and nothing half made disturbs it."""
+    served = 0
+    with Disk(16 << 20) as disk, folder_of("a") as models:
+        files = {name: disk.path(name) for name in ("state", "kv", "faults", "presets")}
+        flags = ("--models-dir", models, "--models", files["presets"], "--state-file", f"{files['state']}/state.db", "--fault-dir", files["faults"],
+                 "--kv-disk", files["kv"], "--kv-disk-size", "8M", "--kv-memory", "16M", *FLAGS)
+        for n_pages in range(9):
+            disk.fill()
+            os.truncate(disk.filler, disk.filler.stat().st_size - n_pages * PAGE)
+            with Weftd(*flags, model="", wait=False) as d:
+                wait_until("a start or its end", lambda: "ready http" in d.log or d.process.poll() is not None)
+                if d.process.poll() is None:
+                    d.wait_ready()
+                    assert ask(d, "a") and d.health() == 200
+                    served += 1
+                else:
+                    assert d.process.returncode == 75 and "No space left" in d.log and disk.folder in d.log, (n_pages, d.process.returncode, d.log)
+            disk.free()
+            with Weftd(*flags, model="") as d:
+                assert ask(d, "a") and store(d, "after"), d.log
+            for name in ("state", "kv"):
+                shutil.rmtree(files[name])
+                os.mkdir(files[name])
+        print("# served without room for all:", served)
+        assert served
+
+
 PAGE = 4096
 
 
