@@ -15,8 +15,9 @@
  *  - Some of these steps are probes with few rows of prompts, or, where nothing decodes, with twice
  *    as many (plan_time_probe()).
  *
- * Where it can be kept, the first prompts behind steps that only decoded have half of the time: the
- * price of their rows may have changed since (cost_is_of_decode()).
+ * Where it can be kept, steps are cut for tenants that may arrive (plan_time_cut()), since an
+ * arrival waits for the end of the step. And the first prompts behind steps that only decoded have
+ * half of the time: the price of their rows may have changed since (cost_is_of_decode()).
  *
  * Tenants share the time by weight, the one furthest behind first, and the next tenant gets what
  * one leaves. Among the prompts of a tenant, the oldest has half of the time and what the others
@@ -295,7 +296,20 @@ static bool plan_time_is_held(const struct plan *p, uint16_t group) {
     return false;
 }
 
-/* Returns whether prefill of tenant @group should keep steps short for tenants that may arrive. */
+/* Returns whether no tenant but @group has anything to compute in this step. */
+static bool plan_time_is_lone(const struct plan *p, uint16_t group) {
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
+        const struct plan_req *r = &p->req[i];
+        bool here = i < p->n_running ? !r->last : r->admitted;
+
+        if (here && r->group != group)
+            return false;
+    }
+    return true;
+}
+
+/* Returns whether prefill of tenant @group beside decode should keep steps short for tenants that
+ * may arrive. */
 static bool is_ahead(const struct plan *p, uint16_t group) {
     return p->add_ns > 0 &&
            ((p->group_part && p->group_part[group] < 1) || (p->group_over && p->group_over[group]));
@@ -348,7 +362,7 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
                 part = (struct part){w->limit_ns, w->max_rows};
         }
         uint16_t group = p->req[list[k]].group;
-        if (is_ahead(p, group) && (w->decodes || w->limit_ns == w->target_ns))
+        if (is_ahead(p, group) && (w->decodes || !w->misses))
             part.limit_ns = MIN(part.limit_ns, begin + MAX(p->add_ns, begin / PLAN_ADD_PART));
         if (plan_time_is_held(p, group)) {
             double of = (double)p->group_part[group];
@@ -483,8 +497,27 @@ static void raise_limit(struct plan_work *w, const struct plan_req *r) {
     plan_time_probe(w, one_ns, MAX(most_ns, w->limit_ns));
 }
 
+/* Cuts the limit of a step for tenants that may arrive: where only one tenant of several lately has
+ * anything to compute, or nothing decodes, prompts need no more time than is efficient. @r has the
+ * first prompt. */
+static void plan_time_cut(struct plan_work *w, const struct plan_req *r) {
+    const struct plan *p = w->p;
+    int64_t begin_ns = cost_bound_ns(p->cost, &w->shape);
+    struct cost_shape chunk = {0};
+
+    if (p->add_ns == 0 || w->misses)
+        return;
+    if (w->decodes && plan_time_is_lone(p, r->group))
+        w->limit_ns = MIN(w->limit_ns, begin_ns + MAX(p->add_ns, begin_ns / PLAN_ADD_PART));
+    if (w->decodes)
+        return;
+    cost_add(&chunk, r->n_computed, cost_efficient_rows(p->cost, r->n_computed, p->max_rows));
+    w->limit_ns = MIN(w->limit_ns, begin_ns + cost_bound_ns(p->cost, &chunk));
+}
+
 void plan_set_prompt_limit(struct plan_work *w, const struct plan_req *r) {
     raise_limit(w, r);
+    plan_time_cut(w, r);
     if (w->decodes && !w->misses && cost_is_of_decode(w->p->cost)) {
         int64_t decode_ns = cost_bound_ns(w->p->cost, &w->shape);
 

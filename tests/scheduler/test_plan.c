@@ -215,6 +215,7 @@ static void mix_tenants(struct fixture *f, struct rng *r) {
         f->req[i].begun = rng_below(r, 2);
         f->req[i].leave_seqs = rng_below(r, 4);
     }
+    f->p.add_ns = rng_below(r, 2) ? f->p.itl_ns / PLAN_ADD_PART : 0;
 }
 
 static void randomize(struct fixture *f, struct rng *r) {
@@ -293,6 +294,34 @@ Test(plan, keeps_its_limits_and_always_moves) {
         if (!under_way && f.p.n_running + f.p.n_waiting > 0)
             cr_assert(f.p.n_rows + f.p.n_preempted + f.p.n_admitted > 0, "seed %lu: stuck", seed);
     }
+}
+
+/* Where other tenants may arrive, a tenant's prompts take no longer than is efficient, and beside its
+ * own decode they add a quarter of the target. */
+Test(plan, steps_are_short_for_tenants_that_may_arrive) {
+    for (int decodes = 0; decodes < 2; decodes++)
+        for (int shared = 0; shared < 2; shared++) {
+            static struct fixture f;
+            struct cost_shape chunk = {0};
+
+            setup(&f, 1, 0.1);
+            f.p.max_rows = 4096;
+            f.p.add_ns = shared ? f.p.itl_ns / PLAN_ADD_PART : 0;
+            if (decodes)
+                add_running(&f, 100, 99);
+            struct plan_req *r = add_running(&f, 4000, 0);
+            plan_step(&f.p);
+            int64_t ns = cost_bound_ns(f.p.cost, &f.p.shape);
+            cost_add(&chunk, 0, cost_efficient_rows(f.p.cost, 0, f.p.max_rows));
+            int64_t efficient_ns = cost_bound_ns(f.p.cost, &chunk);
+            cr_assert_gt(r->n_rows, 0);
+            if (shared && decodes)
+                cr_expect_leq(ns, f.p.itl_ns / 4 + 2000000);
+            else if (shared)
+                cr_expect_leq(ns, efficient_ns);
+            else
+                cr_expect_gt(ns, MAX(efficient_ns, f.p.itl_ns / 2));
+        }
 }
 
 Test(plan, is_a_pure_function) {
@@ -905,7 +934,8 @@ Test(plan, prompts_of_those_with_more_add_only_so_much_to_a_step) {
         f.p.group_over = over;
         f.group_weight[0] = f.group_weight[1] = f.group_weight[2] = 1;
         f.p.add_ns = 10000000;
-        add_running(&f, 101, 100)->group = group;
+        /* Beside its own decode alone, a tenant adds as little as one above its share. */
+        add_running(&f, 101, 100)->group = group == 0 ? 2 : group;
         add_running(&f, 4000, 0)->group = group;
         plan_step(&f.p);
         check_time(&f);

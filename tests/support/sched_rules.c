@@ -628,9 +628,24 @@ static struct limits behind_decode(const struct sim *s, struct cost_shape decode
     return l;
 }
 
+/* Returns true if no tenant but that of @q has anything to compute in plan @p, or nothing decodes. */
+static bool is_cut(const struct plan *p, const struct plan_req *q) {
+    bool lone = true, alone = true;
+
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
+        const struct plan_req *o = &p->req[i];
+
+        if (i < p->n_running ? !o->last : o->admitted)
+            lone &= o->group == q->group;
+        if (i < p->n_running && !o->waits && (o->last || o->n_tokens - o->n_computed == 1))
+            alone = false;
+    }
+    return lone || alone;
+}
+
 /* Returns true if plan @p may leave time to others that prompt @q could use. */
 static bool leaves_time(const struct plan *p, const struct plan_req *q) {
-    return p->add_ns > 0 && ((p->group_part && p->group_part[q->group] < 1) ||
+    return p->add_ns > 0 && (is_cut(p, q) || (p->group_part && p->group_part[q->group] < 1) ||
                              (p->group_over && p->group_over[q->group]));
 }
 
