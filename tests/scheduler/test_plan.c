@@ -296,8 +296,8 @@ Test(plan, keeps_its_limits_and_always_moves) {
     }
 }
 
-/* Where other tenants may arrive, a tenant's prompts take no longer than is efficient, and beside its
- * own decode they add a quarter of the target. */
+/* Where other tenants may arrive, a tenant's prompts take no longer than is efficient, and beside
+ * its own decode they add a quarter of the target. */
 Test(plan, steps_are_short_for_tenants_that_may_arrive) {
     for (int decodes = 0; decodes < 2; decodes++)
         for (int shared = 0; shared < 2; shared++) {

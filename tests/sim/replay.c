@@ -48,7 +48,7 @@ struct agent {
     uint64_t session;
     /* n_subs: number of sub-agents for which it waits */
     uint32_t n_turns, turn, n_subs;
-    /* due_ns: time of its next turn, leave_ns: time at which it leaves this turn; INT64_MAX: none */
+    /* time of its next turn, and that at which it leaves this turn; INT64_MAX: none */
     int64_t begin_ns, due_ns, leave_ns;
     /* time at which it sent this turn, before the step that was running then had ended */
     int64_t asked_ns;

@@ -628,7 +628,8 @@ static struct limits behind_decode(const struct sim *s, struct cost_shape decode
     return l;
 }
 
-/* Returns true if no tenant but that of @q has anything to compute in plan @p, or nothing decodes. */
+/* Returns true if no tenant but that of @q has anything to compute in plan @p, or nothing
+ * decodes. */
 static bool is_cut(const struct plan *p, const struct plan_req *q) {
     bool lone = true, alone = true;
 
