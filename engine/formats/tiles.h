@@ -181,7 +181,9 @@ MX_FN uint32_t tile_code_at(uint32_t f, const struct tile_source *s, uint32_t r,
         return (uint32_t)blk_nvfp4_code(b, i);
     default: /* nibbles and perhaps fifth bits, after d and perhaps a minimum */
         b += TILE_IS(f, MINIMA) ? 4 : 2;
-        return (uint32_t)(TILE_IS(f, FIFTH) ? blk_q5_code(b, i) : blk_nibble(b, i));
+        if (TILE_IS(f, FIFTH))
+            return (uint32_t)blk_q5_code(b, i);
+        return (uint32_t)blk_nibble(b, i);
     }
 }
 
