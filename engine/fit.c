@@ -5,8 +5,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "base/memory.h"
 #include "engine/kept.h"
 #include "engine/op_table.h"
 
@@ -257,15 +257,9 @@ uint64_t fit_kv_beside(const struct fit *f) {
     return kv_for(f, f->context ? f->context : MIN(f->model_context, FIT_CONTEXT));
 }
 
-uint64_t fit_machine(void) {
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-
-    return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
-}
-
 int fit_check(const struct model *m, const struct be_ops *ops, const struct fit_sizes *s,
               uint32_t n_pages, uint64_t kv, struct err *err) {
-    uint64_t weights = fit_weights(m, ops), have = fit_machine();
+    uint64_t weights = fit_weights(m, ops), have = memory_machine();
 
     if (weights + kv <= have)
         return 0;

@@ -80,8 +80,6 @@ int fit_kv(const struct fit *f, uint64_t *kv_bytes, struct err *err);
 /* Returns the KV memory for which experts may be moved to the host: the requested size, else room
  * for the requested context, or for FIT_CONTEXT tokens. */
 uint64_t fit_kv_beside(const struct fit *f);
-/* Returns the bytes of the memory of this machine. */
-uint64_t fit_machine(void);
 /* Bytes of a page of each class and of a sequence's state. */
 struct fit_sizes {
     uint64_t page, window_page, state;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/sha256.h"
 #include "base/try.h"
 
@@ -329,7 +330,7 @@ static int place_choose(struct choice *c, const uint32_t *before, struct err *er
 }
 
 static int check_host(struct model *m, const struct engine_opts *o, struct err *err) {
-    uint64_t have = o->memory ? o->memory : fit_machine();
+    uint64_t have = o->memory ? o->memory : memory_machine();
     struct placement p = place_measure(m);
 
     if (p.ffn_bytes > have)

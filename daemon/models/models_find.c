@@ -261,6 +261,13 @@ static int check_memory(const struct front_model *f, const struct config *c, str
         *err = f->fit_why;
         return -ENOMEM;
     }
+    if (e->weight_bytes + e->kv_bytes > memory_machine())
+        return err_set(err, 0, "kv-memory",
+                       "kv-memory: does not fit: weights %llu MiB + keys and values %llu MiB, this "
+                       "machine has %llu MiB",
+                       (unsigned long long)(e->weight_bytes >> 20),
+                       (unsigned long long)(e->kv_bytes >> 20),
+                       (unsigned long long)(memory_machine() >> 20));
     return buf_printf(out,
                       "memory: weights %llu MiB + buffers %llu MiB + keys and values %llu MiB, a "
                       "context of %u tokens\n",

@@ -80,6 +80,12 @@ static uint64_t mapped(void) {
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+uint64_t memory_machine(void) {
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+
+    return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
+}
+
 uint64_t memory_available(void) {
     uint64_t room = of_machine();
     char path[CONTROL_GROUP_PATH];

@@ -11,6 +11,9 @@
 /* Returns the bytes of memory that are available, or 4 GiB if the machine does not report it. */
 uint64_t memory_available(void);
 
+/* Returns the bytes of the machine's memory, whatever is in them; UINT64_MAX if it is not known. */
+uint64_t memory_machine(void);
+
 /* Returns the smallest room that the control group @path ("/system.slice/weftd.service") and its
  * ancestors below @root ("/sys/fs/cgroup") leave; UINT64_MAX: no limit. */
 uint64_t memory_in_group(const char *root, const char *path);

@@ -296,6 +296,9 @@ def test_check_config_checks_context_memory_ports_and_room():
     assert r.returncode == 0 and re.search(r"memory: weights \d+ MiB .* a context of 4096 tokens\n", r.stdout), r
     r = check("--host-kv-memory", "4000G")  # as a start with it
     assert r.returncode == 75 and "does not fit: weights" in r.stderr, r
+    r = check("--kv-memory", "4000G")  # never, whatever else ends
+    assert r.returncode == 78 and re.search(r"kv-memory.* does not fit: weights \d+ MiB \+ keys and values 4096000 MiB", r.stderr), r
+    assert run_weftd("--backend", "cpu", "--model", tiny_model(), "--listen", "127.0.0.1:0", "--kv-memory", "4000G").returncode == 78
     with socket.socket() as used:
         used.bind(("127.0.0.1", 0))
         used.listen()
