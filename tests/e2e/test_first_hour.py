@@ -1,0 +1,176 @@
+"""What people type in their first hour, with what it has to answer: a daemon started by hand, commands of other programs,
+wrong addresses, and configurations that cannot work. test_command_lines.py has the command lines of other servers."""
+import http.client
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+from weftd import LIMIT_S, free_port, main, program, tiny_model, wait_until
+
+# (a line, the exit status, a pattern of what it prints). PORT, FOLDER and ID (of an answer) are replaced.
+BY_HAND = [
+    ("weftctl health", 0, r"^serving, worker serving"),
+    ("weftctl stats", 0, r"^weftd .*serving"),
+    ("weftctl ps", 0, r"(?m)^tiny +loaded"),
+    ("weftctl requests", 0, r"^ID +REQUEST"),
+    ("weftctl usage", 0, r"(?m)^default .* tiny "),
+    ("weftctl tenants", 0, r"(?m)^default +normal"),
+    ("weftctl top", 1, r"top needs a terminal; try stats --watch"),
+    ("weftctl requests --ended --slowest --since=1h", 0, r"(?m)^ID .*/v1/chat/completions +200"),
+    ("weftctl requests --ended --tenant=default --since 10m", 0, r"(?m)^ID "),
+    ("weftctl requests --ended --tenant=agent7", 1, r"no tenant has this name; weftctl tenants lists them"),
+    ("weftctl why ID", 0, r"^took .* of the prompt .* for the answer"),
+    ("weftctl why nothing", 1, r"no recent request with this id"),
+    ("weftctl list", 0, r"(?m)^tiny "),
+    ("weftctl ls", 0, r"(?m)^tiny "),
+    ("weftctl models --path ti", 1, r"no model ti; the models are: tiny"),
+    ("weftctl chat hello", 0, r"."),
+    ("weftctl run tiny hello", 0, r"."),
+    ("weftctl run", 64, r"run takes the name of a model"),
+    ("weftctl launch crush", 64, r"base URL, OpenAI +http://127.0.0.1:PORT/v1\n(?s:.*)model +tiny\n"),
+    ("weftctl launch claude --print", 0, r"ANTHROPIC_BASE_URL=\S*http://127.0.0.1:PORT"),
+    ("weftctl stop tiny", 0, r"tiny: unloaded"),
+    ("weftctl help", 0, r"^usage: weftctl"),
+    ("weftctl serve", 64, r"start weftd --model FILE"),
+    ("weftctl show tiny", 64, r"use weft-gguf info FILE"),
+    ("weftctl create x", 64, r"write a preset"),
+    ("weftctl cp a b", 64, r"write a preset"),
+    ("weftctl push x", 64, r"models are only pulled"),
+    ("weftctl signin", 64, r"pull needs no account; HF_TOKEN"),
+    ("weftctl pull llama3.2:3b", 64, r"Ollama's registry is not read.*pull hf:OWNER/REPO"),
+    ("weftctl key new alice FOLDER/keys --expires=2999-06-30", 0, r"^weft-[0-9a-f]{64}"),
+    ("weftctl key new --expires 2999-06-30 bob FOLDER/keys", 0, r"^weft-[0-9a-f]{64}"),
+    ("weftd --version", 0, r"(?m)^commit: .*\ncompiler: .*\nbackends: .*cpu"),
+    ("weftd --model tiny --port PORT", 75, r"127.0.0.1:PORT: address already in use. Stop the program .*ss -ltnp"),
+]
+# What --check-config says: 0 (with a line), or what a start would end with.
+CHECKED = [
+    ("weftd -m tiny -c 999999", 0, r"max-context: 999999 is lowered to the model's 131072 tokens\nmemory: weights"),
+    ("weftd -m tiny", 0, r"memory: weights \d+ MiB \+ buffers \d+ MiB \+ keys and values \d+ MiB"),
+    ("weftd -m tiny --kv-memory 4000G", 78, r"^weftd: kv-memory: does not fit: weights"),
+    ("weftd -m tiny --host-kv-memory 4000G", 75, r"does not fit: weights"),
+    ("weftd -m tiny --port PORT", 0, r"127.0.0.1:PORT cannot be used now: Address already in use"),
+    ("weftd -m tiny --port 99999", 78, r"a port of at most 65535"),
+    ("weftd -m tiny --host 0.0.0.0", 78, r"add --api-key KEY, or --anonymous yes"),
+    ("weftd -m tiny --api-keys FOLDER/none", 78, r"api-keys: FOLDER/none: cannot be read: No such file"),
+    ("weftd -m tiny --api-keys FOLDER/short", 0, r"short_key .*too short: weftctl key new"),
+    ("weftd -m tini", 78, r"no file and no model has this name \(weftctl models lists"),
+    ("weftd -m FOLDER/nothing.gguf", 78, r"^weftd: model: FOLDER/nothing.gguf: No such file or directory\n$"),
+    ("weftd -m FOLDER/cut.gguf", 78, r"was it copied or downloaded whole\?"),
+    ("weftd -m tiny --draft-model FOLDER/cut.gguf", 78, r"^weftd: draft-model: FOLDER/cut.gguf: "),
+    ("weftd -m tiny --mmproj FOLDER/x.gguf", 78, r"^weftd: mmproj: FOLDER/x.gguf: No such file or directory\n$"),
+    ("weftd -m hf:Qwen/Qwen3-0.6B-GGUF", 78, r"has not been downloaded: run weftctl pull hf:Qwen/Qwen3-0.6B-GGUF"),
+    ("weftd --models-dir FOLDER/none", 78, r"models-dir: FOLDER/none: cannot be used: No such file"),
+    ("weftd -m tiny --kv-disk FOLDER --kv-disk-size 60000G", 0, r"kv-disk: FOLDER has room for \d+ MiB, less than kv-disk-size"),
+    ("weftd -m tiny --chat-template nosuch", 78, r"one of the built-in templates: chatml "),
+    ("weftd -m tiny --mdoel x", 78, r"--mdoel: unknown option; is --model meant\?"),
+]
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+# (path, body, status, a pattern of the answer)
+REQUESTS = [
+    ("/v1", CHAT, 404, r"Did you mean /v1/chat/completions\?"),
+    ("/v1/chat", CHAT, 404, r"Did you mean /v1/chat/completions\?"),
+    ("/chat", CHAT, 404, r"Did you mean /v1/chat/completions\?"),
+    ("/v1/completion", CHAT, 404, r"Did you mean /v1/completions\?"),
+    ("/v1/v1/chat/completions", CHAT, 400, r"/v1 is in it twice"),
+    ("/v1/chat/completions", {**CHAT, "max_tokens": -1, "n_predict": 4}, 200, r"finish_reason"),
+    ("/v1/chat/completions", {**CHAT, "mirostat": 0, "repeat_last_n": 64}, 200, r"finish_reason"),
+    ("/v1/chat/completions", {**CHAT, "mirostat": 2}, 400, r"mirostat is not supported"),
+    ("/v1/chat/completions", {**CHAT, "reasoning_format": "none", "chat_template_kwargs": {"enable_thinking": False}}, 200, r"finish_reason"),
+    ("/api/pull", {"model": "qwen3:0.6b"}, 403, r"does not let this client change models \(option allow-pull\)"),
+]
+
+
+class ByHand:
+    """A daemon with no option but its model and port, in the folders of a user who has nothing else."""
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="weft-first-")
+        self.path, self.port, self.id = pathlib.Path(self.folder.name).resolve(), free_port(), "ID"
+        others = ("WEFT_", "LLAMA_", "OLLAMA_", "VLLM_", "XDG_", "HF_", "LMSTUDIO_", "STATE_")
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(others)}
+        self.env.update(HOME=str(self.path), XDG_RUNTIME_DIR=str(self.path / "run"), WEFT_MODELS=str(self.path / "models"))
+        (self.path / "run").mkdir()
+        (self.path / "models").mkdir()
+        model = pathlib.Path(shutil.copy(tiny_model(), self.path / "models" / "tiny.gguf"))
+        (self.path / "cut.gguf").write_bytes(model.read_bytes()[:1000])
+        (self.path / "short").write_text("abcde\n")
+        command = [program("weftd"), "-m", str(model), "--port", str(self.port), "--kv-memory", "64M", "--threads", "1", "--default-max-tokens", "32"]
+        with open(self.path / "log", "w") as log:
+            self.process = subprocess.Popen(command, env=self.env, cwd=self.path, stderr=log)
+
+    def __enter__(self):
+        wait_until("weftd is not ready", lambda: "ready http" in (self.path / "log").read_text() or self.process.poll() is not None)
+        self.id = self.post("/v1/chat/completions", CHAT)[1]
+        return self
+
+    def __exit__(self, *why):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(LIMIT_S)
+        self.folder.cleanup()
+
+    def post(self, path, body):
+        """(status, the request's id, text)"""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, response.headers["x-request-id"], response.read().decode()
+
+    def filled(self, text):
+        for name, value in (("PORT", str(self.port)), ("FOLDER", str(self.path))):
+            text = text.replace(name, value)
+        return re.sub(r"\bID\b(?! \+)", self.id, text)
+
+    def type(self, line, status, pattern, *more):
+        """The difference from what was expected, or None."""
+        name, *words = shlex.split(self.filled(line))
+        p = subprocess.run([program(name), *words, *more], env=self.env, cwd=self.path, capture_output=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
+        said = (p.stderr + p.stdout).decode(errors="replace")
+        if p.returncode == status and re.search(self.filled(pattern), said):
+            return None
+        return f"{line}: exit status {p.returncode}, expected {status} and {pattern}\n{said[:600]}"
+
+
+def none_of(problems):
+    problems = [p for p in problems if p]
+    assert not problems, "\n".join(problems)
+
+
+def test_a_daemon_by_hand_answers_what_people_type():
+    with ByHand() as d:
+        none_of(d.type(*row) for row in BY_HAND)
+
+
+def test_check_config_says_what_a_start_says():
+    with ByHand() as d:
+        none_of(d.type(*row, "--check-config") for row in CHECKED)
+
+
+def test_requests_of_other_habits_are_answered_or_told():
+    with ByHand() as d:
+        for path, body, status, pattern in REQUESTS:
+            got, _, text = d.post(path, body)
+            assert got == status and re.search(pattern, text), (path, body, got, text)
+
+
+def test_chat_waits_for_a_daemon_that_loads():
+    """As every command that a user types too early."""
+    d = ByHand()
+    try:
+        start = time.monotonic()
+        while time.monotonic() - start < LIMIT_S and not list((d.path / "run" / "weft").glob("*.sock")):
+            time.sleep(0.01)
+        assert not d.type("weftctl chat hello", 0, r".")
+    finally:
+        d.__exit__()
+
+
+if __name__ == "__main__":
+    main(globals())
