@@ -6,6 +6,9 @@
 
 #include "base/mathx.h"
 
+/* twice the noise of the router in training, which Phi-3.5-MoE's configuration gives as 0.01 */
+#define MASKED_SPREAD 0.02f
+
 /* Replaces the logits of all experts by p. */
 static void experts_probabilities(float *logits, const struct expert_rule *r) {
     float max = -3e38f, sum = 0;
@@ -102,6 +105,27 @@ static void scale_picks(const struct expert_rule *r, struct expert_pick *out) {
         out[k].weight = out[k].weight / sum * r->scale;
 }
 
+/* Picks by GATING_MASKED (Liu et al. 2023, "Bridging Discrete and Backpropagation: Straight-Through
+ * and Beyond"; without the noise of training): the expert with the largest logit l of those that
+ * are left, whose weight is that of a softmax over those of them that have (l - l_i) / max(|l_i|,
+ * l) of at most MASKED_SPREAD. */
+static void experts_pick_masked(float *logits, const struct expert_rule *r,
+                                struct expert_pick *out) {
+    for (uint32_t k = 0; k < r->n_used; k++) {
+        uint32_t best = experts_best(logits, r);
+        float top = logits[best], sum = 0;
+
+        for (uint32_t i = 0; i < r->n; i++) {
+            bool masked = (top - logits[i]) / fmaxf(fabsf(logits[i]), top) > MASKED_SPREAD;
+
+            if (logits[i] > -INFINITY && !masked)
+                sum += mx_expf(logits[i] - top);
+        }
+        out[k] = (struct expert_pick){best, r->scale / sum};
+        logits[best] = -INFINITY;
+    }
+}
+
 /* If a softmax is divided by the sum of the picks, logits have the order of p and only the picked
  * experts need an exponential; so it is computed after the choice. */
 void experts_pick(float *logits, const struct expert_rule *r, struct expert_pick *out) {
@@ -110,6 +134,10 @@ void experts_pick(float *logits, const struct expert_rule *r, struct expert_pick
 
     assert(r->n_used > 0 && r->n_used <= r->n);
     clean(logits, r->n);
+    if (r->gating == GATING_MASKED) {
+        experts_pick_masked(logits, r, out);
+        return;
+    }
     if (!late)
         experts_probabilities(logits, r);
     if (r->n_group)
@@ -125,6 +153,7 @@ void experts_pick(float *logits, const struct expert_rule *r, struct expert_pick
 }
 
 void experts_weigh(float *logits, const struct expert_rule *r, struct expert_pick *out) {
+    assert(r->gating != GATING_MASKED);
     clean(logits, r->n);
     experts_probabilities(logits, r);
     for (uint32_t k = 0; k < r->n_used; k++) {

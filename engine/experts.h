@@ -15,7 +15,7 @@ struct expert_pick {
 /* Rule that picks experts from the router's logits l: p = gating of l; the @n_used experts with the
  * largest p + bias, best first (ties: the lower number), weighted by p, divided by the sum of the
  * picked p if @normalize, times @scale. With groups, only experts of the @n_group_used best groups,
- * judged by the sum of their two largest p + bias. */
+ * judged by the sum of their two largest p + bias. GATING_MASKED: see experts_pick_masked(). */
 struct expert_rule {
     uint32_t n, n_used;
     float scale;

@@ -44,7 +44,7 @@ struct rope_set {
 
 /* Functions from a router's logits l to weights: softmax over all experts, sigmoid of each, or
  * sqrt(ln(1 + e^l)). */
-enum gating { GATING_SOFTMAX, GATING_SIGMOID, GATING_ROOT };
+enum gating { GATING_SOFTMAX, GATING_SIGMOID, GATING_ROOT, GATING_MASKED };
 
 /*
  * Recurrent layers keep a state of fixed size for each sequence instead of pages. All recurrent

@@ -89,6 +89,8 @@ struct arch {
     bool latent;
     /* decoder.layer_norm: files with the key of RMS norms have these */
     bool may_rms;
+    /* decoder.layer_norm: the epsilon has the key of RMS norms */
+    bool rms_key;
     /* keys with factors of the embedding, of branches and of logits */
     enum bind_need scales;
     /* queries have a factor by position (struct temper) */
@@ -844,6 +846,22 @@ static const struct arch archs[] = {
         .routing = {.unnormed = true},
         .bind = jamba_bind,
     },
+    /* Phi-3.5-MoE. The published model has layer norms, whose epsilon files call that of RMS
+     * norms, and picks experts in a way of its own; llama.cpp 0.7.0 computes neither. */
+    {
+        .name = "phimoe",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .rms_key = true,
+        .routing = {.unnormed = true, .gating = GATING_MASKED},
+        .long_rope = true,
+        .bind = decoder_bind,
+        .decoder = {.qkv_bias = BIND_MUST,
+                    .out_bias = BIND_MUST,
+                    .layer_norm = true,
+                    .norm_bias = BIND_MUST,
+                    .output_bias = BIND_MUST},
+    },
     /* Olmo 2 and 3. Layers of Olmo 3 with a window have RoPE without scaling. */
     {
         .name = "olmo2",
@@ -982,6 +1000,7 @@ static void read_experts(struct binder *b, const struct arch *arch, struct model
     }
     meta_refuse_other(b, "expert_gating_func", 1);
     s->unnormed = arch->routing.unnormed;
+    s->gating = arch->routing.gating;
     if (arch->routing.gated_shared) {
         meta_u32_opt(b, "expert_shared_feed_forward_length", 0, 1u << 20, &s->n_ff_shared);
         meta_refuse_other(b, "expert_shared_count", 1);
@@ -1013,7 +1032,9 @@ static double read_eps(struct binder *b, const struct arch *a, struct model_shap
     bool layer_norm = a->decoder.layer_norm;
     double eps = -1, rms = -1;
 
-    if (layer_norm || a->bind == nemotron_bind || a->bind == encoder_bind)
+    if (a->rms_key)
+        meta_f32_opt(b, "attention.layer_norm_rms_epsilon", 0, 0.1, &eps);
+    else if (layer_norm || a->bind == nemotron_bind || a->bind == encoder_bind)
         meta_f32_opt(b, "attention.layer_norm_epsilon", 0, 0.1, &eps);
     if (!layer_norm || a->may_rms)
         meta_f32_opt(b, "attention.layer_norm_rms_epsilon", 0, 0.1, &rms);

@@ -38,6 +38,7 @@ void decoder_ends(struct binder *b, struct model *m, const struct decoder *d,
                               d->final_norm ? d->final_norm : "output_norm"),
         .norm_bias = bind_vector(b, d->norm_bias, s->n_embd, "output_norm.bias"),
         .w = {output ? output : embed},
+        .bias = {bind_vector(b, d->output_bias, s->n_vocab, "output.bias")},
         .scale = m->scale.logits,
     };
 }

@@ -16,6 +16,8 @@ struct decoder {
     /* norms before branches and before the logits are layer norms, with biases or without */
     bool layer_norm;
     enum bind_need norm_bias;
+    /* logits have biases */
+    enum bind_need output_bias;
     /* these norms have no weights */
     bool plain_norm;
     /* attention and the FFN read the same norm, attn_norm, and both are added to x */

@@ -102,6 +102,10 @@ static const char *norm_lacks(const struct model_shape *s, const struct model_op
     return op->norm_bias ? "norms with biases" : NULL;
 }
 
+static const char *logits_lacks(const struct model_shape *s, const struct model_op *op) {
+    return op->bias[0] ? "logits with biases" : NULL;
+}
+
 static const char *tap_lacks(const struct model_shape *s, const struct model_op *op) {
     if (s->mla.rank)
         return "block drafters beside latent attention";
@@ -454,6 +458,7 @@ const struct op_code cuda_code[OP_KINDS] = {
                     .division = {CUT_ROWS, .lacks = latent_divided_lacks}},
     [OP_DEEP] = {.run = step_deep, .adds = ADDITIONS, .division = {CUT_ROWS}},
     [OP_LOGITS] = {.run = step_logits,
+                   .lacks = logits_lacks,
                    .load = load_logits,
                    .place = place_logits,
                    .division = {CUT_ROWS, .run = ranks_logits}},

@@ -690,7 +690,8 @@ static bool serves(const struct copy *c, struct err *err) {
 Test(refusals, damaged_files_do_no_harm) {
     static const char *const names[] = {
         "bailingmoe3-mtp", "deepseek4-mtp", "step35-mtp", "nemotron-h-moe-mtp",
-        "qwen4exp",        "llama4",        "gemma3n",    "jamba"};
+        "qwen4exp",        "llama4",        "gemma3n",    "jamba",
+        "phimoe"};
     uint32_t n_open = 0, n_refused = 0;
     uint64_t seed = 1;
 

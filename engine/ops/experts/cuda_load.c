@@ -25,6 +25,8 @@ const char *route_lacks(const struct model_shape *s, const struct model_op *op) 
         what = "experts without a norm before them";
     if (!what && s->layer_norm)
         what = "experts behind layer norms";
+    if (!what && s->gating == GATING_MASKED)
+        what = "experts that masked softmaxes pick";
     return what;
 }
 

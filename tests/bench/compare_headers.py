@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Measures weft beside llama.cpp on architectures of which only a header is at hand (tests/data/headers): models of these
+widths with random weights, fewer layers, experts and tokens.
+
+usage: compare_headers.py --llama DIR --models DIR [--only NAME,...] [--pairs N] [--prompt N] [--tokens N] [--json FILE]
+
+DIR of --llama has llama-bench; --models is a folder for the files, which are made where they are missing. What counts is
+CPU time on one thread, so that other programs of the machine disturb little: the seconds of a process that computes the
+prompt, or the tokens, several times, less those of one that does so once, and so without loading and warming up. Who
+goes first alternates from pair to pair.
+"""
+import argparse
+import json
+import math
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import time
+
+from servers import commit, cpu_name
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "e2e"))
+import header_file  # noqa: E402
+
+N_VOCAB = 4096
+# layers, and experts where there are fewer than in the file
+MODELS = {"smollm3-3b": (2, 0), "glm-4-32b-0414": (1, 0), "command-r7b": (1, 0), "starcoder2-7b": (1, 0),
+          "olmoe-1b-7b": (1, 0), "ling-mini-2.0": (2, 64), "hunyuan-a13b": (1, 8), "llama-4-scout": (1, 2),
+          "granite-4.0-h-tiny": (6, 16), "falcon-h1-1.5b": (2, 0), "jamba-v0.1": (5, 2)}
+
+
+def model(folder, name):
+    n_layer, n_expert = MODELS[name]
+    path = folder / f"{name}.gguf"
+    if not path.exists():
+        _, _, keys, tensors = header_file.read(ROOT / "tests" / "data" / "headers" / f"{name}.txt", n_layer)
+        header_file.write(path, *header_file.smaller(keys, tensors, N_VOCAB, n_expert), filled=True)
+    return path
+
+
+def seconds(command):
+    """Returns the CPU seconds of a program that succeeds."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    r = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+    assert r.returncode == 0, (command, r.stderr[-2000:])
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def once(command, flag):
+    """Returns the CPU seconds of one repetition: of as many as take a second more than one."""
+    one, n = seconds([*command, flag, 1]), 4
+    while True:
+        more = seconds([*command, flag, n + 1]) - one
+        if more > 1 or n == 256:
+            return more / n
+        n *= 4
+
+
+def weft(a, path, n_prompt, n_tokens):
+    return once([a.build / "weft-bench", "engine", "--model", path, "--backend", "cpu", "--threads", 1, "--batch", 1,
+                 "--no-bandwidth", "-p", n_prompt, "-n", n_tokens], "--reps")
+
+
+def llama(a, path, n_prompt, n_tokens):
+    return once([a.llama / "llama-bench", "-m", path, "-t", 1, "-p", n_prompt, "-n", n_tokens], "-r")
+
+
+def measure(a, name):
+    """Returns {row: [[tokens per CPU second of weft, of llama.cpp], ...]}."""
+    path, rows = model(a.models, name), {"prompt": [], "decode": []}
+    for i in range(a.pairs):
+        for row, n_prompt, n_tokens in (("prompt", a.prompt, 0), ("decode", 0, a.tokens)):
+            pair = {}
+            for program in (weft, llama) if i % 2 == 0 else (llama, weft):
+                pair[program] = (n_prompt + n_tokens) / program(a, path, n_prompt, n_tokens)
+            rows[row].append([round(pair[weft], 2), round(pair[llama], 2)])
+    return rows
+
+
+def main():
+    p = argparse.ArgumentParser(usage=__doc__)
+    p.add_argument("--llama", type=pathlib.Path, required=True)
+    p.add_argument("--models", type=pathlib.Path, required=True)
+    p.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
+    p.add_argument("--only", default=",".join(MODELS))
+    p.add_argument("--pairs", type=int, default=1)
+    p.add_argument("--prompt", type=int, default=64)
+    p.add_argument("--tokens", type=int, default=16)
+    p.add_argument("--json", type=pathlib.Path)
+    a = p.parse_args()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    result = {"date": time.strftime("%Y-%m-%d"), "commit": commit(), "cpu": cpu_name(), "pairs": a.pairs,
+              "prompt": a.prompt, "tokens": a.tokens, "unit": "tokens per CPU second: weft, llama.cpp", "models": {}}
+    for name in a.only.split(","):
+        rows = result["models"][name] = measure(a, name)
+        for row, pairs in rows.items():
+            ratio = math.exp(sum(math.log(w / t) for w, t in pairs) / len(pairs))
+            print(f"{name:20} {row:7} {ratio:6.2f}   {pairs}", flush=True)
+        if a.json:
+            a.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+main()
