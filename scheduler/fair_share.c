@@ -392,8 +392,8 @@ uint32_t fair_order(struct fair_share *f, int64_t now) {
         const struct fair_tenant *t = &f->tenant[f->order[k]];
 
         f->group[f->order[k]] = (uint16_t)k;
-        f->weight[k] = (float)t->weight *
-                       (most - t->served_ns > FAIR_BEHIND_NS / t->weight ? FAIR_BEHIND_FACTOR : 1);
+        f->behind[k] = most - t->served_ns > FAIR_BEHIND_NS / t->weight;
+        f->weight[k] = (float)t->weight * (f->behind[k] ? FAIR_BEHIND_FACTOR : 1);
         f->part[k] = t->served_ns + t->coming_ns - least > FAIR_AHEAD_NS / t->weight
                          ? (float)(t->weight / sum)
                          : 1;
@@ -482,6 +482,10 @@ bool fair_ranks_low(const struct fair_share *f, const struct request *r) {
     uint32_t t = r->tenant;
 
     return f->n_groups > 1 && fair_is_over(f, t, f->tenant[t].n_pages, f->view->n_pages, false, 0);
+}
+
+bool fair_is_behind(const struct fair_share *f, const struct request *r) {
+    return f->n_groups > 1 && f->behind[f->group[r->tenant]];
 }
 
 /* Returns the slots of tenant @t, and @more, divided by its weight. */

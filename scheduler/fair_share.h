@@ -105,6 +105,8 @@ struct fair_share {
     float part[FAIR_TENANTS];
     /* [n_groups] the tenant is above its share of the sequences */
     bool over[FAIR_TENANTS];
+    /* [n_groups] FAIR_BEHIND_NS behind the tenant furthest ahead */
+    bool behind[FAIR_TENANTS];
     uint32_t n_groups;
     /* tenant whose slot is preempted, FAIR_TENANTS: none */
     uint32_t victim;
@@ -171,6 +173,8 @@ void fair_exit_request(struct fair_share *f, struct request *r);
 
 /* Fills the plan's groups, their weights and reserves, before a plan. */
 void fair_begin_step(struct fair_share *f, int64_t now);
+/* Returns true if the tenant of @r was FAIR_BEHIND_NS behind when the step began. */
+bool fair_is_behind(const struct fair_share *f, const struct request *r);
 /* Returns whether the tenant of @r is above its share of the pages; @r then ranks below requests of
  * other tenants. */
 bool fair_ranks_low(const struct fair_share *f, const struct request *r);

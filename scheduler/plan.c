@@ -11,6 +11,10 @@
  *  3. Waiting requests are admitted in the given order while there is room (plan_admit.c).
  *  4. Drafts get rows where they bring more tokens per millisecond (plan_draft.c).
  *  5. Prompts get the rest of the step's time (plan_time.c).
+ *  6. If the step would take more than twice as long as the rows of tenants that are behind, it has
+ *     only these rows: a short request of a tenant that seldom asks does not wait for the rows of
+ *     the others. Each request has such steps for a quarter of itl_ns, its head start, and the
+ *     others wait no longer than that in a row.
  *
  * Time. The cost model (cost.h) predicts how long a step with given rows takes. Decode rows and
  * admissions do not depend on it; drafts and prompts fill the step up to a limit that the strictest
@@ -199,6 +203,7 @@ static void reset(struct plan *p) {
             r->verdict = first_verdict(r, r->alone ? PLAN_WAIT_ALONE : PLAN_WAIT_TIME);
     }
     p->n_admitted = p->n_preempted = p->n_drafts = 0;
+    p->leaves_out = false;
     p->alone = PLAN_NONE;
 }
 
@@ -223,6 +228,37 @@ static uint32_t whole_rows(const struct plan *p) {
     return 0;
 }
 
+/* Leaves all requests that are not `behind` out of a step with one that `starts`, if the step would
+ * take more than PLAN_HEAD_TIMES times as long with their rows as without them. */
+static void plan_head_start(struct plan_work *w) {
+    struct plan *p = w->p;
+    struct cost_shape own = {0};
+    bool starts = false;
+
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting && p->head_start_ns > 0; i++) {
+        const struct plan_req *r = &p->req[i];
+
+        if (r->behind && r->n_rows > 0)
+            cost_add(&own, r->n_computed, r->n_rows);
+        starts |= r->starts && r->n_rows > 0;
+    }
+    int64_t own_ns = cost_bound_ns(p->cost, &own);
+    if (!starts || own_ns > p->head_start_ns ||
+        cost_bound_ns(p->cost, &w->shape) <= PLAN_HEAD_TIMES * own_ns)
+        return;
+    p->leaves_out = true;
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
+        struct plan_req *r = &p->req[i];
+
+        if (r->behind || r->n_rows == 0)
+            continue;
+        plan_set_rows(w, r, 0);
+        p->n_drafts -= r->n_draft;
+        r->n_draft = 0;
+        r->verdict = PLAN_WAIT_TIME;
+    }
+}
+
 static void plan_together(struct plan_work *w) {
     plan_decodes(w);
     plan_set_limits(w);
@@ -234,6 +270,8 @@ static void plan_together(struct plan_work *w) {
         plan_add_drafts(w);
     w->max_rows = max_rows;
     plan_prefills(w);
+    plan_head_start(w);
+    plan_note_passed(w);
 }
 
 void plan_step(struct plan *p) {

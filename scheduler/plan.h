@@ -98,6 +98,8 @@ struct plan_req {
     bool over;
     /* has output, so its client notices a pause */
     bool begun;
+    /* of a tenant that is behind; starts: a part of its head start is left (plan.head_start_ns) */
+    bool behind, starts;
     /* may be preempted for a tenant with fewer slots (plan.fair_preempt) */
     bool victim;
     /* waiting: slots that it must leave to other tenants */
@@ -151,6 +153,9 @@ struct plan {
      * another tenant waits little; 0: no limit. PLAN_ADD_PART of decode's time is always
      * allowed. */
     int64_t add_ns;
+    /* Longest time of a step that leaves out all requests that are not `behind`, for one that
+     * `starts`; 0: none does. */
+    int64_t head_start_ns;
     /* reserved for requests of tenants below their share */
     uint32_t reserve_pages;
     /* Set when all slots are taken and a tenant with fewer slots waits for one: the lowest `victim`
@@ -173,6 +178,8 @@ struct plan {
     bool fair_preempted;
 
     /* Output. */
+    /* requests that are not `behind` were left out of the step */
+    bool leaves_out;
     uint32_t n_rows, n_seqs, n_drafts, n_admitted, n_preempted;
     /* pages not given out, including those that preemptions free */
     uint32_t n_left;

@@ -21,6 +21,8 @@ struct plan_work {
     /* a running request decodes, or waits for its last token */
     bool decodes;
     bool short_of_pages;
+    /* prompts that may have rows; the first n_prompts of plan.scratch, in order of their tenants */
+    uint32_t n_prompts;
     struct cost_shape shape;
     /* part of `shape`: the rows that decode, without drafts */
     struct cost_shape decode;
@@ -73,6 +75,8 @@ void plan_set_limits(struct plan_work *w);
 void plan_set_prompt_limit(struct plan_work *w, const struct plan_req *r);
 /* Divides the rest of the step's time among prefills. */
 void plan_prefills(struct plan_work *w);
+/* Counts the step in n_passed of prompts without rows whose tenant has prompts with rows. */
+void plan_note_passed(struct plan_work *w);
 /* Extends the rows of @r to at most @cap rows while the step stays below @limit_ns. Gives fewer
  * than PLAN_MIN_CHUNK rows only if @r lacks no more. */
 void plan_extend(struct plan_work *w, struct plan_req *r, int64_t limit_ns, uint32_t cap);

@@ -19,7 +19,7 @@
 
 /* Version, to be raised when the structs change and their sizes do not. */
 #define PLAN_TAPE_VERSION                                                                          \
-    (7u << 24 | sizeof(struct plan_tape_head) << 12 | sizeof(struct plan_tape_item))
+    (8u << 24 | sizeof(struct plan_tape_head) << 12 | sizeof(struct plan_tape_item))
 
 /* Offsets from which on the members of the structs are the decision. */
 #define PLAN_DECIDED offsetof(struct plan, fair_preempted)

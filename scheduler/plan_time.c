@@ -376,9 +376,11 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
     share_rest(w, list, n);
 }
 
-/* Counts the step in n_passed of requests in @list without rows whose tenant has prompts with
- * rows. */
-static void note_passed(struct plan *p, const uint32_t *list, uint32_t n) {
+void plan_note_passed(struct plan_work *w) {
+    const struct plan *p = w->p;
+    const uint32_t *list = p->scratch;
+    uint32_t n = w->n_prompts;
+
     for (uint32_t k = 0, len; k < n; k += len) {
         bool any = false;
 
@@ -436,7 +438,7 @@ void plan_prefills(struct plan_work *w) {
     plan_min_chunk(w, p->scratch[0]);
     if (p->req[p->scratch[0]].n_rows == 0)
         plan_min_chunk(w, highest); /* may preempt requests that the other one may not */
-    note_passed(p, p->scratch, n);
+    w->n_prompts = n;
     for (uint32_t k = 0; k < n; k++)
         w->short_of_pages |= p->req[p->scratch[k]].verdict == PLAN_WAIT_PAGES;
 }

@@ -87,6 +87,12 @@
  * fraction (1/4) of the target, or of decode's time. Without: priorities, editor p90 2.9 times;
  * flood between tokens p99 +73 %; leave, quiet p90 +74 %. */
 #define PLAN_ADD_PART 4u
+/* A step that would take more than PLAN_HEAD_TIMES times as long with the rows of other tenants as
+ * with those of tenants FAIR_BEHIND_NS behind has only the latter, for add_ns of each request:
+ * until its first token, or if its output is expected to have at most PLAN_HEAD_TOKENS tokens,
+ * until its end. */
+#define PLAN_HEAD_TIMES 2
+#define PLAN_HEAD_TOKENS 16u
 #define PLAN_ALONE_TURNS 4   /* one step in this many is for quarantined requests. Bound */
 #define PLAN_DRAFT_ROWS 128u /* drafted rows of a step. Bound */
 #define PLAN_PREWARM_NS INT64_C(10000000) /* longest step of a prewarm. Bound: arrivals wait */

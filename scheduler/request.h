@@ -150,6 +150,8 @@ struct request {
     uint32_t n_bypassed, n_preempted;
     /* see plan_req.n_passed */
     uint8_t n_passed;
+    /* expected time of its steps that left other tenants' requests out */
+    int64_t head_start_ns;
     /* state in scheduler/drafter.h; NULL: none yet */
     struct drafter_seq *drafter;
     /* drafts of drafter; NULL: none yet */

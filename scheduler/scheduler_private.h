@@ -73,6 +73,8 @@ struct sched {
     uint64_t step;
     /* end of the last step waited for */
     int64_t last_end_ns;
+    /* expected time of the steps since the last one that left no tenant's requests out */
+    int64_t left_out_ns;
     /* time of the last check of the pager */
     int64_t checked_ns;
     /* the engine is lost */

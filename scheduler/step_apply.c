@@ -93,9 +93,15 @@ void step_apply_rows(struct sched *s) {
         s->planned[i]->n_passed = q->n_passed;
         if (q->n_rows == 0)
             continue;
+        if (p->leaves_out)
+            s->planned[i]->head_start_ns += p->expect_ns;
         int e = kv_seq_grow(s->planned[i]->seq, q->n_computed + q->n_rows);
         assert(e == 0); /* the plan has counted the pages */
     }
+    if (p->leaves_out)
+        s->left_out_ns += p->expect_ns;
+    else if (p->n_rows > 0)
+        s->left_out_ns = 0;
 }
 
 /* Returns whether the keys of the model's own block are left out for all rows. Keys of prompts are

@@ -125,12 +125,15 @@ static void step_describe(const struct sched *s, const struct request *r, struct
         .last = request_is_last(r),
         .alone = r->alone,
         .begun = request_n_out(r) + r->n_pending > 0,
+        .behind = fair_is_behind(&s->fair, r),
         .stalled = r->stalled,
         .n_bypassed = r->n_bypassed,
         .n_passed = r->n_passed,
         .group = s->fair.group[r->tenant],
         .pace = r->class, /* enum plan_pace is in the same order */
     };
+    bool is_short = q->n_target <= r->n_prompt + PLAN_HEAD_TOKENS;
+    q->starts = q->behind && (!q->begun || is_short) && r->head_start_ns < s->plan.add_ns;
     q->n_stored = request_n_stored(r);
     q->n_pages = request_n_pages(r);
     if (s->states.on)
@@ -218,6 +221,7 @@ static void gather_running(struct sched *s) {
     p->n_running = 0;
     states_begin_drafts(&s->states);
     fair_begin_step(&s->fair, clock_now(s->clock));
+    p->head_start_ns = MAX(p->add_ns - s->left_out_ns, 0);
     /* Requests of tenants above their share of pages rank lowest and come last. */
     for (int over = 0; over <= (s->fair.n_groups > 1); over++)
         LIST_FOREACH_ENTRY(r, &s->running, struct request, queued.link) {

@@ -214,8 +214,11 @@ static void mix_tenants(struct fixture *f, struct rng *r) {
         f->req[i].over = rng_below(r, 2);
         f->req[i].begun = rng_below(r, 2);
         f->req[i].leave_seqs = rng_below(r, 4);
+        f->req[i].behind = f->req[i].group == 0;
+        f->req[i].starts = f->req[i].behind && rng_below(r, 2);
     }
     f->p.add_ns = rng_below(r, 2) ? f->p.itl_ns / PLAN_ADD_PART : 0;
+    f->p.head_start_ns = rng_below(r, (uint32_t)f->p.itl_ns);
 }
 
 static void randomize(struct fixture *f, struct rng *r) {
@@ -294,6 +297,44 @@ Test(plan, keeps_its_limits_and_always_moves) {
         if (!under_way && f.p.n_running + f.p.n_waiting > 0)
             cr_assert(f.p.n_rows + f.p.n_preempted + f.p.n_admitted > 0, "seed %lu: stuck", seed);
     }
+}
+
+/* A step that leaves requests out is the step without a head start, without their rows, and less than
+ * half as long. */
+Test(plan, a_head_start_leaves_out_all_others_or_none) {
+    static struct fixture f;
+    uint32_t rows[MAX_REQS], n_left_out = 0;
+
+    for (uint64_t seed = 1; seed <= FEWER(20000, 4000); seed++) {
+        struct rng r = {seed};
+        struct cost_shape own = {0};
+        bool starts = false;
+
+        randomize(&f, &r);
+        int64_t most_ns = f.p.head_start_ns;
+        f.p.head_start_ns = 0;
+        plan_step(&f.p);
+        int64_t together_ns = cost_bound_ns(f.p.cost, &f.p.shape);
+        for (uint32_t i = 0; i < f.p.n_running + f.p.n_waiting; i++) {
+            rows[i] = f.req[i].n_rows;
+            if (f.req[i].behind && rows[i] > 0)
+                cost_add(&own, f.req[i].n_computed, rows[i]);
+            starts |= f.req[i].starts && rows[i] > 0;
+        }
+        cr_assert(!f.p.leaves_out);
+        randomize(&f, &(struct rng){seed});
+        f.p.head_start_ns = most_ns;
+        plan_step(&f.p);
+        int64_t own_ns = cost_bound_ns(f.p.cost, &own);
+        bool pays = f.p.alone == PLAN_NONE && starts && together_ns > 2 * own_ns;
+        cr_assert_eq(f.p.leaves_out, pays && own_ns <= most_ns, "seed %lu", seed);
+        n_left_out += f.p.leaves_out;
+        for (uint32_t i = 0; i < f.p.n_running + f.p.n_waiting; i++)
+            cr_assert_eq(f.req[i].n_rows, f.p.leaves_out && !f.req[i].behind ? 0 : rows[i],
+                         "seed %lu, request %u", seed, i);
+        check(&f);
+    }
+    cr_assert_gt(n_left_out, 20);
 }
 
 /* Where other tenants may arrive, a tenant's prompts take no longer than is efficient, and beside

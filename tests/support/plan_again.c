@@ -38,7 +38,7 @@ static bool read_head(struct plan_again *t, const struct plan_tape_head *h) {
     static const size_t bools[] = {
         offsetof(struct plan, whole),          offsetof(struct plan, prewarm),
         offsetof(struct plan, fair_preempt),   offsetof(struct plan, fair_preempt_begun),
-        offsetof(struct plan, fair_preempted),
+        offsetof(struct plan, fair_preempted), offsetof(struct plan, leaves_out),
     };
 
     t->step = h->step;
@@ -64,6 +64,7 @@ static bool read_item(struct plan_req *r, struct plan_req *was, const struct pla
         offsetof(struct plan_req, alone),     offsetof(struct plan_req, stalled),
         offsetof(struct plan_req, try_draft), offsetof(struct plan_req, over),
         offsetof(struct plan_req, begun),     offsetof(struct plan_req, victim),
+        offsetof(struct plan_req, behind),    offsetof(struct plan_req, starts),
         offsetof(struct plan_req, admitted),
     };
 

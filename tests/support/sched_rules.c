@@ -47,12 +47,28 @@ static struct sim_client *client_of(struct sim *s, const struct request *r) {
     return &s->client[r->id - 1];
 }
 
+/* Notes which tenants are 0.2 s of virtual time behind another one with requests. */
+static void note_behind(struct sim *s) {
+    const struct fair_share *f = &s->sched->fair;
+    double most = 0;
+
+    for (uint32_t i = 0; i < f->n_tenants; i++)
+        if (f->tenant[i].n_live > 0)
+            most = MAX(most, f->tenant[i].served_ns);
+    for (uint32_t i = 0; i < f->n_tenants; i++) {
+        const struct fair_tenant *t = &f->tenant[i];
+
+        s->was.behind[t->id % SIM_TENANTS] = most - t->served_ns > 200e6 / t->weight;
+    }
+}
+
 void rules_before(struct sim *s) {
     struct sched *d = s->sched;
 
     s->was.begin_ns = s->clock.ns;
     s->was.n_launched = d->n_launched;
     s->was.cost = d->cost;
+    note_behind(s);
 }
 
 void rules_cancelled(struct sim *s, const struct sim_client *c) {
@@ -656,7 +672,8 @@ static void check_used(const struct sim *s, const struct plan *p, const struct c
     const struct cost *c = &s->was.cost;
     uint32_t max_rows = MIN(p->max_rows, cost_trusted_rows(c));
 
-    if (p->alone != PLAN_NONE || p->force_chunk || s->opts.short_chunks || p->n_preempted > 0)
+    if (p->alone != PLAN_NONE || p->force_chunk || s->opts.short_chunks || p->n_preempted > 0 ||
+        p->leaves_out)
         return;
     for (uint32_t i = 0; i < p->n_running; i++) {
         const struct plan_req *q = &p->req[i];
@@ -823,7 +840,7 @@ static void check_short(struct sim *s, bool misses) {
         struct sim_client *c = client_of(s, s->sched->planned[i]);
         bool waits = &p->req[i] == best && best->verdict == PLAN_WAIT_TIME &&
                      p->n_rows < p->max_rows && /* decode may have all rows */
-                     p->alone == PLAN_NONE && !leaves_time(p, best);
+                     p->alone == PLAN_NONE && !p->leaves_out && !leaves_time(p, best);
 
         if (p->req[i].admitted || p->req[i].n_rows > 0) /* a new worker knows no earlier step */
             c->n_passed = 0;
@@ -831,6 +848,45 @@ static void check_short(struct sim *s, bool misses) {
         HOLD(s, c, SHORT,
              c->n_passed <= (waits && misses ? 1 : 8) || s->opts.sched.force_chunk > 0);
     }
+}
+
+/* Returns true if the last plan left out a request that could have had a row. */
+static bool leaves_out(const struct plan *p) {
+    bool any = p->leaves_out;
+
+    for (uint32_t i = 0; i < p->n_running && p->alone == PLAN_NONE; i++)
+        any |=
+            p->req[i].verdict == PLAN_WAIT_TIME && p->req[i].n_tokens - p->req[i].n_computed == 1;
+    return any;
+}
+
+/* Checks a step that leaves requests out: what it computes, and for how long others were left
+ * out. */
+static void check_head_start(struct sim *s) {
+    const struct plan *p = &s->sched->plan;
+    struct cost_shape shape = {0};
+    bool starts = false;
+
+    if (!leaves_out(p)) {
+        s->was.left_out_ns = p->n_rows > 0 ? 0 : s->was.left_out_ns;
+        return;
+    }
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
+        if (p->req[i].n_rows > 0)
+            cost_add(&shape, p->req[i].n_computed, p->req[i].n_rows);
+    int64_t ns = cost_expect_ns(&s->was.cost, &shape);
+    s->was.left_out_ns += ns;
+    HOLD(s, NULL, HEAD_START, s->was.left_out_ns <= p->itl_ns / 4);
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
+        struct sim_client *c = client_of(s, s->sched->planned[i]);
+
+        if (p->req[i].n_rows == 0)
+            continue;
+        HOLD(s, c, HEAD_START, s->was.behind[c->m.tenant % SIM_TENANTS]);
+        starts |= c->head_start_ns < p->itl_ns / 4;
+        c->head_start_ns += ns;
+    }
+    HOLD(s, NULL, HEAD_START, starts);
 }
 
 /* Checks that the speed follows the machine, and that one slow step has no effect: half of the last
@@ -887,6 +943,7 @@ void rules_after(struct sim *s, int r) {
         bool known = o->force_chunk == 0 && o->force_draft == 0;
 
         check_short(s, known && check_budget(s));
+        check_head_start(s);
     }
     check_estimate(s);
     if (s->opts.recorder)

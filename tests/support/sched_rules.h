@@ -104,7 +104,9 @@ struct sim_client;
     X(PICTURES, "a picture has one entry for each isolation key, which stays while it is held, "   \
                 "and its rows are computed from its pixels")                                       \
     X(ASKED, "pixels are requested only of a picture that a running request lacks, and only once") \
-    X(PIECES, "pieces of a picture leave most of the time of decode to decode")
+    X(PIECES, "pieces of a picture leave most of the time of decode to decode")                    \
+    X(HEAD_START, "only for requests of tenants that are behind, each for a quarter of the "       \
+                  "target, are others left out of steps, and no longer than that in a row")
 
 enum sim_rule {
 #define X(name, text) RULE_##name,

@@ -432,6 +432,7 @@ void sim_submit(struct sim *s, struct sim_client *c, uint32_t n_out) {
     c->submitted = true;
     c->n_given = n_out;
     c->n_preempted = c->n_rowless = 0;
+    c->head_start_ns = 0;
     c->m.tokens = c->tokens;
     c->m.n_tokens = c->m.n_prompt + n_out;
     int e = sched_submit(s->sched, &c->m);

@@ -147,6 +147,8 @@ struct sim_client {
     /* State of the rules: the request that its id finds after this step. */
     const struct request *request;
     uint32_t n_preempted, n_in_flight, n_drafts_out, n_rowless, n_passed;
+    /* expected time of its steps that left others out */
+    int64_t head_start_ns;
 };
 
 /* State of a pager that is checked only after changes. */
@@ -219,6 +221,10 @@ struct sim {
         uint32_t n_draft_seqs;
         /* of clients that have got their end */
         uint64_t n_outputs, n_finished;
+        /* [tenant] it may leave the requests of others out of the step */
+        bool behind[SIM_TENANTS];
+        /* expected time of the steps since the last one that left no request out */
+        int64_t left_out_ns;
     } was;
 };
 
