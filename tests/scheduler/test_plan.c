@@ -299,8 +299,8 @@ Test(plan, keeps_its_limits_and_always_moves) {
     }
 }
 
-/* A step that leaves requests out is the step without a head start, without their rows, and less than
- * half as long. */
+/* A step that leaves requests out is the step without a head start, without their rows, and less
+ * than half as long. */
 Test(plan, a_head_start_leaves_out_all_others_or_none) {
     static struct fixture f;
     uint32_t rows[MAX_REQS], n_left_out = 0;
