@@ -85,7 +85,7 @@
 #define PLAN_FULL_DEN 32
 /* Prefill of tenants above their share, or of the only one that has anything to compute, adds this
  * fraction (1/4) of the target, or of decode's time. Without: priorities, editor p90 2.9 times;
- * flood between tokens p99 +73 %; leave, quiet p90 +74 %. */
+ * flood between tokens p99 +73 %; leave, quiet p90 4 times. */
 #define PLAN_ADD_PART 4u
 /* A step that would take more than PLAN_HEAD_TIMES times as long with the rows of other tenants as
  * with those of tenants FAIR_BEHIND_NS behind has only the latter, for add_ns of each request:
