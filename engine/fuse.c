@@ -56,8 +56,8 @@ static enum act_role fuse_role(enum op_kind kind) {
 }
 
 /* Returns true if @op can take the result of @from before that is complete. Gates from a matrix of
- * their own are applied by GATE itself. Packed rows, rows that attention leaves for a PROJ, and keys
- * that a QKV leaves for attention are those of the op right before. */
+ * their own are applied by GATE itself. Packed rows, rows that attention leaves for a PROJ, and
+ * keys that a QKV leaves for attention are those of the op right before. */
 static bool fuse_accepts(const struct fusing *f, const struct model_op *op,
                          const struct model_op *from) {
     enum act_role role = fuse_role(from->kind);

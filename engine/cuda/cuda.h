@@ -918,7 +918,7 @@ bool step_fuses(const struct step *s);
 bool step_attend_packs(const struct step *s, const struct model_op *op);
 /* Computes ATTEND @op. @store: the argument of store() for the keys of the step, if attend_decode
  * is to store them; else it is not used. Returns 0 or -EIO. */
-int attend_run(struct step *s, const struct model_op *op, const struct store_args *store);
+int step_attend_from(struct step *s, const struct model_op *op, const struct store_args *store);
 /* Returns true if the ATTEND that follows the QKV @op stores keys and values (attend_decode). */
 bool step_attend_stores(const struct step *s, const struct model_op *op);
 /* Completes x if another op has left that to @op. */

@@ -72,9 +72,9 @@ bool step_attend_stores(const struct step *s, const struct model_op *op) {
 
 /* Returns plan_args.few for @op. */
 static uint32_t attend_few(const struct step *s, const struct model_op *op) {
-    uint32_t n = s->grid.rows * (op->heads.n / op->heads.n_kv);
-
-    return attend_decodes(s, op) ? (uint32_t)round_up(n, ATTN_QUERIES) : cuda_few(s->be);
+    if (!attend_decodes(s, op))
+        return cuda_few(s->be);
+    return (uint32_t)round_up(s->grid.rows * (op->heads.n / op->heads.n_kv), ATTN_QUERIES);
 }
 
 /* Computes the work list of attention on the device, from the uploaded batch. Later layers with the
@@ -176,14 +176,14 @@ int step_attend(struct step *s, const struct model_op *op) {
     struct store_args store;
 
     if (!attend_decodes(s, op))
-        return attend_run(s, op, NULL);
+        return step_attend_from(s, op, NULL);
     store = step_store_args(s->be, op->links.from);
     if (op->links.from->qkv.norm_all) /* step_qkv() has normalised all heads together */
         store.q_norm = store.k_norm = NULL;
-    return attend_run(s, op, &store);
+    return step_attend_from(s, op, &store);
 }
 
-int attend_run(struct step *s, const struct model_op *op, const struct store_args *store) {
+int step_attend_from(struct step *s, const struct model_op *op, const struct store_args *store) {
     struct be *b = s->be;
     const struct heads *h = &op->heads;
     uint32_t n_value = cuda_head_values(b, h), group = h->n / h->n_kv;

@@ -199,7 +199,7 @@ static int selftest_attend(struct be *b, struct scene *t, const struct batch *p,
     if (step_attend_stores(s, &before))
         TRY(selftest_replace_keys(b, t, p->n));
     b->device.n_multiprocessors = (int)p->n_multiprocessors;
-    int r = attend_run(s, &op, &store);
+    int r = step_attend_from(s, &op, &store);
     b->device.n_multiprocessors = (int)real;
     TRY(r);
     TRY(selftest_fetch(b, o, b->act.o, n * sizeof(*o)));
@@ -344,9 +344,9 @@ static int selftest_try_ways(struct be *b, struct scene *t, struct err *err) {
             continue;
         selftest_attention_use(b, &all, way, false);
         snprintf(why, sizeof(why), "other bits in %s", what);
-        r = selftest_disable(b, way_name[way], why);
-        if (r == 0 && way == DECODE) /* it may have stored other keys */
-            r = selftest_store_keys(b, t);
+        TRY(selftest_disable(b, way_name[way], why));
+        if (way == DECODE) /* it may have stored other keys */
+            TRY(selftest_store_keys(b, t));
     }
     return MIN(r, 0);
 }
