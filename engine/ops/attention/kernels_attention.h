@@ -129,7 +129,9 @@ static inline bool attend_bulk_runs(const struct cuda_device *d) {
 }
 
 /* Formats of keys and values, in the order of FOR_PAGES(). */
-static const struct { uint32_t k, v; } attend_formats[] = {FOR_PAGES(ATTEND_FORMAT, any)};
+static const struct attend_pages {
+    uint32_t k, v;
+} attend_formats[] = {FOR_PAGES(ATTEND_FORMAT, any)};
 #define ATTEND_FORMATS (sizeof(attend_formats) / sizeof(attend_formats[0]))
 
 /* Returns the index in attend_formats[] of the pages' format. */
