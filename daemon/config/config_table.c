@@ -223,7 +223,8 @@ const struct option config_table[] = {
     NAME("engine", "backend", engine.backend, "auto", "auto|cpu|cuda|reference",
          "The device that computes; auto: cuda if a device passes its self-test and holds the "
          "model, else cpu."),
-    NAME("engine", "isa", engine.isa, "auto", "auto|generic|avx2|avx512|amx|neon|dotprod|i8mm",
+    NAME("engine", "isa", engine.isa, "auto",
+         "auto|generic|avx2|avx512|avx512bf16|amx|neon|dotprod|i8mm",
          "Instruction set of the cpu backend; all give the same tokens."),
     UINT("engine", "threads", engine.n_threads, "0", 0, 1024,
          "Threads of the cpu backend; 0: one for every core that weftd may use, fewer under a "

@@ -1,6 +1,7 @@
 /*
- * acts - writes rows of floats as activations (enum acts_kind, cpu.h). The values of a block are
- * rounded to int8:
+ * acts - writes rows of floats as activations (enum acts_kind, cpu.h). For BF16 they are rounded to
+ * it, and in groups of four stand as 1, 3, 0, 2 (gemm_f.c); the last group is filled up with zeros.
+ * The values of a block are rounded to int8:
  *
  *   scale = largest |x| / 127,  q = nearest integer of x (127 / largest |x|), ties to even
  *
@@ -121,4 +122,16 @@ void CPU_NAME(acts_store_b16)(const float *x, uint32_t n_in, uint8_t *row) {
 
 void CPU_NAME(acts_store_f)(const float *x, uint32_t n_in, uint8_t *row) {
     memcpy(row, x, (size_t)n_in * 4);
+}
+
+void CPU_NAME(acts_store_h)(const float *x, uint32_t n_in, uint8_t *row) {
+    static const uint8_t order[4] = {1, 3, 0, 2};
+
+    for (uint32_t k = 0; k < n_in; k += 4, row += 16) {
+        float group[4] = {0}, *out = (float *)row;
+
+        memcpy(group, x + k, MIN(n_in - k, 4u) * sizeof(float));
+        for (int i = 0; i < 4; i++)
+            out[i] = mx_bf16_to_float(mx_float_to_bf16(group[order[i]]));
+    }
 }

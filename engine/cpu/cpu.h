@@ -13,8 +13,8 @@
  *   vision.c        ops of image encoders
  *
  * Files with kernels are compiled once for each instruction set (vec.h): acts.c, cpu_tiles.c,
- * gemm_b.c, gemm_f.c, gemm_k.c, kernels.c, rows.c, engine/ops/recurrent/cpu_rows.c; gemm_amx.c for
- * AMX only.
+ * gemm_b.c, gemm_f.c, gemm_k.c, kernels.c, rows.c, engine/ops/recurrent/cpu_rows.c; gemm_amx.c and
+ * gemm_bf16.c for one each.
  *
  * docs/design/cpu-kernels.md has the layouts, and the order of operations that defines the bits of
  * a result.
@@ -26,11 +26,12 @@
 /* Most rows of activations in a tile, the unit that a kernel multiplies by a panel. */
 enum { TILE_MAX = 8 };
 
-/* Layout of a row of activations; rows are acts_bytes() apart. ACTS_F: n_in floats. Other formats:
- * the int8 values of all blocks, then for each block the following numbers of 4 bytes. An enum
- * constant is the index of a number in its block; AK_UNITS, AB_UNITS and AB16_UNITS count them.
- * Some sums are multiplied by the negated offset with which a format stores its weights, so that a
- * dot product that begins with such a number needs no correction. */
+/* Layout of a row of activations; rows are acts_bytes() apart. ACTS_F: n_in floats. ACTS_H: what
+ * gemm_f.c or gemm_bf16.c reads. Other formats: the int8 values of all blocks, then for each block
+ * the following numbers of 4 bytes. An enum constant is the index of a number in its block;
+ * AK_UNITS, AB_UNITS and AB16_UNITS count them. Some sums are multiplied by the negated offset with
+ * which a format stores its weights, so that a dot product that begins with such a number needs no
+ * correction. */
 enum {
     /* ACTS_K, ACTS_KT */
     /* 16 int32: -32 times the sum of 16 values */
@@ -67,6 +68,9 @@ static inline size_t acts_bytes(enum acts_kind kind, uint32_t n_in, uint32_t n) 
     switch (kind) {
     case ACTS_F:
         row = (size_t)n_in * 4;
+        break;
+    case ACTS_H:
+        row = round_up(n_in, 4) * 4;
         break;
     case ACTS_B:
         row = n_in + (size_t)n_in / 32 * AB_UNITS * 4;
@@ -137,20 +141,20 @@ struct attn_tile {
 };
 
 /* Kernel that multiplies a panel by a tile of @n rows of activations (1, 2, 4 or 8; the columns of
- * the product): acc[column][lane] += the dot products over the blocks [b0, b1). For ACTS_F over all
- * blocks, and @acc is overwritten. */
+ * the product): acc[column][lane] += the dot products over the blocks [b0, b1). For ACTS_F and
+ * ACTS_H over all blocks, and @acc is overwritten. */
 struct gemm {
     void (*run)(const struct mat *m, const uint8_t *panel, const uint8_t *acts, uint32_t n,
                 uint32_t b0, uint32_t b1, float *acc);
 };
 
 /* Kernels that multiply a panel by many tiles. The panel is unpacked once, a stretch of blocks at a
- * time, and each stretch is multiplied by all tiles. For ACTS_F, stretches begin at an even value,
- * and until the last stretch @acc has two sums for each row and lane. */
+ * time, and each stretch is multiplied by all tiles. For ACTS_F and ACTS_H, stretches begin at a
+ * multiple of four values, and until the last stretch @acc has two sums for each row and lane. */
 struct gemm_wide {
     /* Unpacks the quants of blocks [b0, b1) to bytes: n_planes * 16 * block bytes for each block.
-     * ACTS_F: unpacks to floats, and n_planes is their size in bytes. NULL: many rows of this
-     * format are multiplied by gemm.run. */
+     * ACTS_F, ACTS_H: unpacks to floats, and n_planes is their size in bytes. NULL: many rows of
+     * this format are multiplied by gemm.run. */
     void (*unpack)(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
                    uint8_t *out);
     /* Multiplies like gemm.run, but for @n_tiles consecutive full tiles, a multiple of min_tiles,
@@ -219,6 +223,9 @@ struct cpu_kernels {
     const struct gemm *gemm_k, *gemm_b, *gemm_f;
     /* [PANEL_FORMATS] */
     const struct gemm_wide *gemm_wide, *gemm_wide_f;
+    /* of PANEL_BF16 */
+    const struct gemm *gemm_h;
+    const struct gemm_wide *gemm_wide_h;
 
     /* y = x / rms(x) * w; w NULL: 1 */
     void (*norm)(const float *x, const float *w, float *y, uint32_t n, float eps);
@@ -304,17 +311,22 @@ static inline const struct gemm *gemm_of(const struct cpu_kernels *k, enum panel
 
     if (kind == ACTS_F)
         return &k->gemm_f[format];
+    if (kind == ACTS_H)
+        return k->gemm_h;
     return kind == ACTS_B || kind == ACTS_B16 ? &k->gemm_b[format] : &k->gemm_k[format];
 }
 
 /* Returns the kernels of @k that multiply a panel of @format by many tiles. */
 static inline const struct gemm_wide *gemm_wide_of(const struct cpu_kernels *k,
                                                    enum panel_format format) {
+    if (panel_infos[format].acts == ACTS_H)
+        return k->gemm_wide_h;
     return &(panel_infos[format].acts == ACTS_F ? k->gemm_wide_f : k->gemm_wide)[format];
 }
 
 extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512,
-    cpu_kernels_amx, cpu_kernels_neon, cpu_kernels_dotprod, cpu_kernels_i8mm;
+    cpu_kernels_avx512bf16, cpu_kernels_amx, cpu_kernels_neon, cpu_kernels_dotprod,
+    cpu_kernels_i8mm;
 
 /* Function that pool_run() runs on several threads. It takes items of the work until there are no
  * more, because it runs on the calling thread (@thread 0) and on as many others as join in time. */
@@ -356,7 +368,7 @@ enum { MATMUL_ROWS = 256, MATMUL_UNPACK = 16 * 1024 };
 struct matmul_scratch {
     /* items that the thread still has to take: first | end << 32 */
     _Atomic uint64_t range __attribute__((aligned(64)));
-    /* sums of one matrix, or of a gate and an up matrix; twice the rows for ACTS_F */
+    /* sums of one matrix, or of a gate and an up matrix; twice the rows for ACTS_F, ACTS_H */
     float acc[2][MATMUL_ROWS * LANES * 2] __attribute__((aligned(64)));
     uint8_t quants[MATMUL_UNPACK] __attribute__((aligned(64)));
 };
@@ -388,8 +400,9 @@ struct matmul {
 };
 
 /* acc[row][lane] = panel @panel of @m times @n_rows rows of activations at @acts, which has whole
- * tiles. @acc has room for [rows of these tiles][LANES] floats, for ACTS_F twice as much. @quants
- * has MATMUL_UNPACK bytes; NULL, for F32 only: the weights are read from the panel directly. */
+ * tiles. @acc has room for [rows of these tiles][LANES] floats, for ACTS_F and ACTS_H twice as
+ * much. @quants has MATMUL_UNPACK bytes; NULL, for F32 only: the weights are read from the panel
+ * directly. */
 void matmul_panel(const struct cpu_kernels *k, const struct mat *m, uint32_t panel,
                   const uint8_t *acts, uint32_t n_rows, float *acc, uint8_t *quants);
 /* Computes @n products, at least 1, with rows and activations of their own, in one round of the
@@ -400,6 +413,9 @@ void matmul_run(struct pool *p, struct matmul *mm, uint32_t n);
  * instruction set of this machine. Returns NULL with @err if the name is unknown, or if this
  * machine or this build lacks the instruction set. */
 const struct cpu_kernels *isa_find(const char *name, struct err *err);
+
+/* Returns true if AVX-512's products of BF16 round as gemm_bf16.c needs it. */
+bool bf16_is_exact(void);
 
 /* Grid of IQ2_XXS: cpu_iq2_runs[i][j] is value j of entry i, cpu_iq2_grid[j][i] that value plus 64.
  * isa.c, which is compiled for every machine, fills both: a constructor in a file that is compiled

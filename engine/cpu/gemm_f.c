@@ -2,6 +2,12 @@
  * gemm_f - multiplies panels of floating-point weights (F32, F16, BF16) by tiles of float
  * activations.
  *
+ * BF16 is computed in the order of the x86 instruction for it (gemm_bf16.c), which multiplies the
+ * two values of a pair, the second one first, and adds to one sum: pairs with even index have the
+ * even sum, those with odd index the odd one. In groups of four values both activations and
+ * unpacked weights therefore stand as 1, 3, 0, 2, and everything below is as for F32. The
+ * activations are rounded to BF16.
+ *
  * Every lane, which is a row of the panel, keeps two sums by fma, of the values with even and with
  * odd index; the result is even + odd. With one sum, each fma would wait for the one before, and
  * this latency, instead of memory bandwidth, would bound products with a single column.
@@ -17,9 +23,7 @@
 INLINE vf gemm_f_weights(int format, const uint8_t *w, uint32_t k) {
     if (format == PANEL_F32)
         return vf_load((const float *)w + (size_t)LANES * k);
-    if (format == PANEL_F16)
-        return vf_load_half(w + (size_t)LANES * k * 2);
-    return vf_load_bf16(w + (size_t)LANES * k * 2);
+    return vf_load_half(w + (size_t)LANES * k * 2);
 }
 
 /* Implements gemm.run. */
@@ -56,6 +60,47 @@ INLINE void gemm_f_run(int format, const struct mat *m, const uint8_t *panel, co
     for (int c = 0; c < n; c++)
         vf_store(out + LANES * c, vf_add(even[c], odd[c]));
 }
+
+/* Bytes of four values of the 16 rows, in BF16. */
+enum { GROUP_BYTES = 4 * LANES * 2 };
+
+/* Implements gemm.run for BF16. */
+INLINE void gemm_h_run(const struct mat *m, const uint8_t *panel, const uint8_t *acts, int n,
+                       float *out) {
+    const size_t row = acts_bytes(ACTS_H, m->n_in, 1);
+    vf even[TILE_MAX], odd[TILE_MAX];
+
+    UNROLL
+    for (int c = 0; c < n; c++)
+        even[c] = odd[c] = vf_zero();
+    for (uint32_t k = 0; k < m->n_in; k += 4, acts += 16, panel += GROUP_BYTES) {
+        __builtin_prefetch(panel + VEC_AHEAD);
+        __builtin_prefetch(panel + VEC_AHEAD + 64);
+        vf second[2] = {vf_load_bf16_high(panel), vf_load_bf16_high(panel + 64)};
+        vf first[2] = {vf_load_bf16_low(panel), vf_load_bf16_low(panel + 64)};
+
+        UNROLL
+        for (int c = 0; c < n; c++) {
+            even[c] = vf_fma(second[0], vf_set1(cols_f(acts, row, c, 0)), even[c]);
+            odd[c] = vf_fma(second[1], vf_set1(cols_f(acts, row, c, 1)), odd[c]);
+            even[c] = vf_fma(first[0], vf_set1(cols_f(acts, row, c, 2)), even[c]);
+            odd[c] = vf_fma(first[1], vf_set1(cols_f(acts, row, c, 3)), odd[c]);
+        }
+    }
+    UNROLL
+    for (int c = 0; c < n; c++)
+        vf_store(out + LANES * c, vf_add(even[c], odd[c]));
+}
+
+#define CALL_H(n, col)                                                                             \
+    gemm_h_run(m, panel, acts + acts_bytes(ACTS_H, m->n_in, col), n, acc + LANES * (col))
+
+static void gemm_h_run_tile(const struct mat *m, const uint8_t *panel, const uint8_t *acts,
+                            uint32_t n, uint32_t b0, uint32_t b1, float *acc) {
+    FOR_WIDTH(n, CALL_H);
+}
+
+const struct gemm CPU_NAME(gemm_h) = {gemm_h_run_tile};
 
 #define CALL(n, col)                                                                               \
     gemm_f_run(FORMAT, m, panel, acts + acts_bytes(ACTS_F, m->n_in, col), n, acc + LANES * (col))
@@ -101,8 +146,10 @@ INLINE void many(const float *w, const uint8_t *acts, size_t row, uint32_t n_k, 
 static void many_tiles(const struct mat *m, const uint8_t *panel, const uint8_t *quants,
                        const uint8_t *acts, uint32_t n_tiles, uint32_t b0, uint32_t b1,
                        float *acc) {
-    const size_t row = acts_bytes(ACTS_F, m->n_in, 1);
+    const enum acts_kind kind = panel_infos[m->format].acts;
+    const size_t row = acts_bytes(kind, m->n_in, 1);
     const uint32_t n_rows = n_tiles * TILE_MAX;
+    uint32_t n_k = kind == ACTS_H ? (uint32_t)round_up(b1 - b0, 4) : b1 - b0;
 
     (void)panel;
     acts += 4 * (size_t)b0;
@@ -111,9 +158,9 @@ static void many_tiles(const struct mat *m, const uint8_t *panel, const uint8_t 
     for (uint32_t r = 0, n; r < n_rows; r += n) {
         n = n_rows - r == 8 || n_rows - r == 4 ? 4 : 6;
         if (n == 6)
-            many((const float *)quants, acts + r * row, row, b1 - b0, 6, acc + r * 2 * LANES);
+            many((const float *)quants, acts + r * row, row, n_k, 6, acc + r * 2 * LANES);
         else
-            many((const float *)quants, acts + r * row, row, b1 - b0, 4, acc + r * 2 * LANES);
+            many((const float *)quants, acts + r * row, row, n_k, 4, acc + r * 2 * LANES);
     }
     for (uint32_t r = 0; r < n_rows && b1 == m->n_in; r++)
         vf_store(acc + r * LANES,
@@ -138,6 +185,24 @@ PANELS_F(DEFINE_WIDEN)
 #define ROW_WIDE(name, format, ...) [format] = {widen_##name, many_tiles, sizeof(float), 1},
 
 const struct gemm_wide CPU_NAME(gemm_wide_f)[PANEL_FORMATS] = {PANELS_F(ROW_WIDE)};
+
+static void widen_bf16(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
+                       uint8_t *out) {
+    float *w = (float *)out;
+
+    panel += (size_t)b0 / 4 * GROUP_BYTES;
+    for (uint32_t k = b0; k < b1; k += 4, panel += GROUP_BYTES, w += 4 * LANES) {
+        __builtin_prefetch(panel + m->panel_bytes, 0, 2);
+        __builtin_prefetch(panel + m->panel_bytes + 64, 0, 2);
+        vf_store(w, vf_load_bf16_high(panel));
+        vf_store(w + LANES, vf_load_bf16_high(panel + 64));
+        vf_store(w + 2 * LANES, vf_load_bf16_low(panel));
+        vf_store(w + 3 * LANES, vf_load_bf16_low(panel + 64));
+    }
+}
+
+const struct gemm_wide CPU_NAME(gemm_wide_h) = {widen_bf16, many_tiles, sizeof(float), 1};
 #else
 const struct gemm_wide CPU_NAME(gemm_wide_f)[PANEL_FORMATS] = {0};
+const struct gemm_wide CPU_NAME(gemm_wide_h) = {0};
 #endif

@@ -38,13 +38,17 @@ static bool has_avx512(void) {
            __builtin_cpu_supports("avx512vbmi");
 }
 
+static bool has_avx512bf16(void) {
+    return has_avx512() && __builtin_cpu_supports("avx512bf16") && bf16_is_exact();
+}
+
 /* Returns true if the CPU has AMX with int8 and the kernel permits this process to use the tile
  * registers; this call asks for the permission, which lasts as long as the process. */
 static bool has_amx(void) {
     enum { REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };
     unsigned a, b, c, d;
 
-    return has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
+    return has_avx512bf16() && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
            (d & (AMX_TILE | AMX_INT8)) == (AMX_TILE | AMX_INT8) &&
            syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILEDATA) == 0;
 }
@@ -72,8 +76,10 @@ static const struct isa { /* best first */
     const struct cpu_kernels *kernels;
 } isas[] = {
 #ifdef CPU_X86
-    {"amx", "AVX-512 with VNNI and VBMI, and AMX with int8 (or the system does not permit its use)",
+    {"amx",
+     "AVX-512 with VNNI, VBMI and BF16, and AMX with int8 (or the system does not permit its use)",
      has_amx, KERNELS_AMX},
+    {"avx512bf16", "AVX-512 with VNNI, VBMI and BF16", has_avx512bf16, KERNELS_AVX512BF16},
     {"avx512", "AVX-512 with VNNI and VBMI", has_avx512, KERNELS_AVX512},
     {"avx2", "AVX2, FMA and F16C", has_avx2, KERNELS_AVX2},
 #elif defined CPU_ARM

@@ -10,6 +10,8 @@ extern const struct gemm CPU_NAME(gemm_k)[PANEL_FORMATS], CPU_NAME(gemm_b)[PANEL
     CPU_NAME(gemm_f)[PANEL_FORMATS];
 extern const struct gemm_wide CPU_NAME(gemm_wide)[PANEL_FORMATS], gemm_wide_amx[PANEL_FORMATS],
     CPU_NAME(gemm_wide_f)[PANEL_FORMATS];
+extern const struct gemm CPU_NAME(gemm_h), gemm_h_avx512bf16;
+extern const struct gemm_wide CPU_NAME(gemm_wide_h), gemm_wide_h_avx512bf16;
 
 /* Members of struct cpu_kernels, and the functions that the table has there. */
 #define EACH_KERNEL(X)                                                                             \
@@ -53,3 +55,6 @@ extern const struct gemm_wide CPU_NAME(gemm_wide)[PANEL_FORMATS], gemm_wide_amx[
 #define DECLARE_KERNEL(member, name)                                                               \
     extern __typeof__(*((struct cpu_kernels *)NULL)->member) CPU_NAME(name);
 EACH_KERNEL(DECLARE_KERNEL)
+/* Beside those of EACH_KERNEL. */
+extern __typeof__(*((struct cpu_kernels *)NULL)->acts_store[0]) CPU_NAME(acts_store_h),
+    acts_store_h_avx512bf16;

@@ -22,7 +22,8 @@
  *                       signed bytes of the word a
  *   vi_dot8(acc, w, a)  the same for any unsigned bytes w; acc begins with vi_dot8_init(-128 times
  *                       the sum of all signed bytes a), and the result is the sum of (w - 128) a
- *   vf_load_half, vf_load_bf16  16 numbers of half precision, or bfloat16, as floats
+ *   vf_load_half        16 numbers of half precision as floats
+ *   vf_load_bf16_low, vf_load_bf16_high  the first, or the second, numbers of 16 pairs of bfloat16
  *   vf_load_e8m0_half, vf_load_ue4m3_half  half the value of 16 scales of one byte (E8M0: 2^(byte -
  *                       127); UE4M3: bytes below 128)
  *   vf_max, vf_min      the second operand if one of them is not a number, as on x86

@@ -90,12 +90,15 @@ I void vf_store_half(uint16_t *p, vf x) {
     _mm_storeu_si128((void *)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128((void *)(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
 }
-/* Returns the eight bfloat16 numbers at @p as floats. */
-I __m256 bf16_half(const void *p) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));
+I __m256i bf16_pairs(const void *p, int i) { return _mm256_loadu_si256((const __m256i *)p + i); }
+I vf vf_load_bf16_low(const void *p) {
+    return (vf){_mm256_castsi256_ps(_mm256_slli_epi32(bf16_pairs(p, 0), 16)),
+                _mm256_castsi256_ps(_mm256_slli_epi32(bf16_pairs(p, 1), 16))};
 }
-I vf vf_load_bf16(const void *p) {
-    return (vf){bf16_half(p), bf16_half((const __m128i *)p + 1)};
+I vf vf_load_bf16_high(const void *p) {
+    __m256i mask = _mm256_set1_epi32(-65536);
+    return (vf){_mm256_castsi256_ps(_mm256_and_si256(bf16_pairs(p, 0), mask)),
+                _mm256_castsi256_ps(_mm256_and_si256(bf16_pairs(p, 1), mask))};
 }
 /* Returns 2^(e - 128) as a product of two powers, as vec_generic.h does. */
 I __m256 e8m0_half(__m256i e) {

@@ -42,8 +42,11 @@ I vf vf_load_half(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p))
 I void vf_store_half(uint16_t *p, vf a) {
     _mm256_storeu_si256((void *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
-I vf vf_load_bf16(const void *p) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16));
+I vf vf_load_bf16_low(const void *p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
+}
+I vf vf_load_bf16_high(const void *p) {
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), vi_set1(-65536)));
 }
 /* Computes 2^(e - 128) as a product of two powers, as vec_generic.h does. */
 I vf vf_load_e8m0_half(const void *p) {

@@ -79,11 +79,8 @@ I void vf_store_half(uint16_t *p, vf a) {
     for (int i = 0; i < 16; i++)
         p[i] = mx_float_to_half(a[i]);
 }
-I vf vf_load_bf16(const void *p) {
-    typedef uint16_t v16 __attribute__((vector_size(32)));
-    v16 v; memcpy(&v, p, 32);
-    return (vf)(__builtin_convertvector(v, vu) << 16);
-}
+I vf vf_load_bf16_low(const void *p) { vu v; memcpy(&v, p, 64); return (vf)(v << 16); }
+I vf vf_load_bf16_high(const void *p) { vu v; memcpy(&v, p, 64); return (vf)(v & 0xFFFF0000u); }
 /* Computes 2^(e - 128), whose exponent may be too small for a normal float, as the product of
  * 2^(floor(e / 2) - 64) and 2^(ceil(e / 2) - 64). */
 I vf vf_load_e8m0_half(const void *p) {

@@ -107,8 +107,12 @@ I void vf_store_half(uint16_t *p, vf x) {
     EACH_REGISTER
         vst1_u16(p + 4 * k, vreinterpret_u16_f16(vcvt_f16_f32(x.r[k])));
 }
-I vf vf_load_bf16(const void *p) {
-    ALL(vf, vreinterpretq_f32_u32(vshll_n_u16(vld1_u16((const uint16_t *)p + 4 * k), 16)));
+I vf vf_load_bf16_low(const void *p) {
+    ALL(vf, vreinterpretq_f32_u32(vshlq_n_u32(vld1q_u32((const uint32_t *)p + 4 * k), 16)));
+}
+I vf vf_load_bf16_high(const void *p) {
+    ALL(vf, vreinterpretq_f32_u32(
+        vandq_u32(vld1q_u32((const uint32_t *)p + 4 * k), vdupq_n_u32(0xFFFF0000u))));
 }
 /* Returns 2^(e - 128) as a product of two powers, as vec_generic.h does. */
 I float32x4_t e8m0_half(uint32x4_t e) {

@@ -36,15 +36,18 @@
  *   Q4, Q4M, IQ4NL  4 bits; half d, Q4M also half m
  *   MXFP4    4 bits, an index of a table; the exponent as a byte
  *   NVFP4    block of 64: 4 bits, an index of a table; four bytes, a scale for each 16 values
- *   F32, F16, BF16  block of 1: the value of the 16 rows; no scales
+ *   F32, F16  block of 1: the value of the 16 rows; no scales
+ *   BF16     block of 1; values 2i and 2i + 1 of a row are a pair of 4 bytes, and the pairs of the
+ *            16 rows follow each other; the number of pairs is even, the last may be zeros
  *
- * Blocks are stored in units of one, two (blocks of 32) or four (MXFP4): the quants of all blocks
- * of a unit, then their scales. A unit is filled up to a multiple of 64 bytes. Vectors then never
- * straddle cache lines.
+ * Blocks are stored in units of one, two (blocks of 32, BF16) or four (MXFP4): the quants of all
+ * blocks of a unit, then their scales. A unit is filled up to a multiple of 64 bytes. Vectors then
+ * never straddle cache lines.
  *
- * No number is rounded. Where a format's scale is not an integer, a constant factor is left to the
- * kernel: IQ2_XXS has the scale d (0.5 + s) / 4 = d / 8 (2s + 1); the panel stores 2s + 1, and the
- * kernel multiplies d by 1 / 8 (gemm_k.h).
+ * No number is rounded, but BF16's below 2^-55 become 0: a sum of products with activations that
+ * are no smaller is never subnormal, which some processors take for 0. Where a format's scale is
+ * not an integer, a constant factor is left to the kernel: IQ2_XXS has the scale d (0.5 + s) / 4 =
+ * d / 8 (2s + 1); the panel stores 2s + 1, and the kernel multiplies d by 1 / 8 (gemm_k.h).
  */
 
 #include "engine/formats/panel.h"
@@ -373,6 +376,13 @@ static void pack_f16(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
     memcpy(q + 2 * lane, p, 2);
 }
 
+static void pack_bf16(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    uint16_t v = (uint16_t)(p[0] | p[1] << 8);
+
+    if ((v & 0x7FFF) >= MX_BF16_LEAST)
+        memcpy(q + 4 * lane, p, 2);
+}
+
 /* Adds the block of the file at @p as row @lane of a zeroed block of a panel, whose quants are at
  * @q and whose scales are at @meta. */
 typedef void (*pack_fn)(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta);
@@ -383,7 +393,7 @@ static const struct {
     pack_fn pack;
 } sources[] = {
     {TENSOR_F32, PANEL_F32, pack_f32},       {TENSOR_F16, PANEL_F16, pack_f16},
-    {TENSOR_BF16, PANEL_BF16, pack_f16},     {TENSOR_Q4_0, PANEL_Q4, pack_q4_0},
+    {TENSOR_BF16, PANEL_BF16, pack_bf16},    {TENSOR_Q4_0, PANEL_Q4, pack_q4_0},
     {TENSOR_Q4_1, PANEL_Q4M, pack_q4_1},     {TENSOR_Q5_0, PANEL_Q5, pack_q5_0},
     {TENSOR_Q5_1, PANEL_Q5M, pack_q5_1},     {TENSOR_Q8_0, PANEL_Q8, pack_q8_0},
     {TENSOR_Q2_K, PANEL_Q2K, pack_q2k},      {TENSOR_Q3_K, PANEL_Q3K, pack_q3k},
@@ -421,8 +431,9 @@ int panel_plan(struct mat *m, const struct tensor *t, struct err *err) {
         .n_blocks = (uint32_t)t->ne[0] / info->block,
         .n_panels = (uint32_t)(round_up(t->ne[1], LANES) / LANES),
     };
+    size_t line = info->acts == ACTS_H ? 128 : 64;
     m->panel_bytes =
-        round_up((m->n_blocks + info->unit - 1u) / info->unit * (size_t)info->unit_bytes, 64);
+        round_up((m->n_blocks + info->unit - 1u) / info->unit * (size_t)info->unit_bytes, line);
     return 0;
 }
 

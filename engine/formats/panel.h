@@ -15,8 +15,9 @@ enum { LANES = 16 };
  *   ACTS_KT   ACTS_K with each run of 32 values transposed: value 8 i + j is at 4 j + i (IQ2_XXS)
  *   ACTS_B    blocks of 32: int8 values, and their sum
  *   ACTS_B16  ACTS_B with the sums of both halves of a block (NVFP4)
+ *   ACTS_H    values rounded to bfloat16, without blocks (BF16)
  *   ACTS_F    floats, without blocks */
-enum acts_kind { ACTS_K, ACTS_KT, ACTS_B, ACTS_B16, ACTS_F, ACTS_KINDS };
+enum acts_kind { ACTS_K, ACTS_KT, ACTS_B, ACTS_B16, ACTS_H, ACTS_F, ACTS_KINDS };
 
 /* Integers of a block of 32 values: bytes; nibbles; nibbles and fifth bits; nibbles that are
  * indices of the table of IQ4 or of FP4. */
@@ -26,8 +27,8 @@ enum panel_codes { PANEL_BYTES, PANEL_NIBBLES, PANEL_FIVES, PANEL_IQ4, PANEL_FP4
  * name, and the first members of struct panel_info. */
 #define PANELS_F(X)                                                                                \
     X(f32, PANEL_F32, ACTS_F, 1, 64, 0, 1, 64)                                                     \
-    X(f16, PANEL_F16, ACTS_F, 1, 32, 0, 1, 32)                                                     \
-    X(bf16, PANEL_BF16, ACTS_F, 1, 32, 0, 1, 32)
+    X(f16, PANEL_F16, ACTS_F, 1, 32, 0, 1, 32)
+#define PANELS_H(X) X(bf16, PANEL_BF16, ACTS_H, 1, 2, 0, 2, 64)
 #define PANELS_K(X)                                                                                \
     X(q4k, PANEL_Q4K, ACTS_K, 256, 2048, 320, 1, 2368)                                             \
     X(q5k, PANEL_Q5K, ACTS_K, 256, 2560, 320, 1, 2880)                                             \
@@ -52,7 +53,7 @@ enum panel_codes { PANEL_BYTES, PANEL_NIBBLES, PANEL_FIVES, PANEL_IQ4, PANEL_FP4
     X(q5m, PANEL_Q5M, ACTS_B, 32, 320, 64, 2, 768, PANEL_FIVES, 0, 1)                              \
     X(mxfp4, PANEL_MXFP4, ACTS_B, 32, 256, 16, 4, 1088, PANEL_FP4, 16, 0)                          \
     X(nvfp4, PANEL_NVFP4, ACTS_B16, 64, 512, 64, 1, 576, PANEL_FP4, 16, 0)
-#define PANELS(X) PANELS_F(X) PANELS_K(X) PANELS_B(X)
+#define PANELS(X) PANELS_F(X) PANELS_H(X) PANELS_K(X) PANELS_B(X)
 
 /* Formats of panels, in the order of their rows. */
 #define PANEL_NAME(function, name, ...) name,
@@ -64,7 +65,7 @@ struct panel_info {
     enum acts_kind acts;
     /* values of a row that share a scale */
     uint16_t block;
-    /* bytes for 16 rows of a block */
+    /* bytes for 16 rows of a block; BF16: from a value of a pair to the other */
     uint16_t quant_bytes, meta_bytes;
     /* number of blocks that are stored together, first their quants, then their scales; and the
      * bytes of them all */

@@ -220,6 +220,19 @@ MX_FN float mx_bf16_to_float(uint16_t h) {
     return mx_float_of((uint32_t)h << 16);
 }
 
+/* The least bfloat16 above 0 with which the CPU backend multiplies: 2^-55. */
+#define MX_BF16_LEAST ((127u - 55u) << 7)
+
+/* Rounds to the nearest bfloat16, ties to even; 0 if that is below MX_BF16_LEAST. */
+MX_FN uint16_t mx_float_to_bf16(float f) {
+    uint32_t x = mx_bits_of(f), a = x & 0x7FFFFFFFu;
+    uint32_t rounded = (x + 0x7FFFu + (x >> 16 & 1u)) >> 16;
+
+    if (a > 0x7F800000u)
+        return (uint16_t)(x >> 16 | 0x40u);
+    return (uint16_t)((rounded & 0x7FFFu) < MX_BF16_LEAST ? 0 : rounded);
+}
+
 /* Returns half of an E8M0 scale: 2^(e - 128). */
 MX_FN float mx_e8m0_half(uint8_t e) {
     return mx_float_of(e < 2 ? 0x200000u << e : (e - 1u) << 23);

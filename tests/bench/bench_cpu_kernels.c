@@ -87,10 +87,10 @@ static void bench_format(const struct bench *b, enum tensor_type type, uint32_t 
 
 int main(int argc, char **argv) {
     static const enum tensor_type types[] = {
-        TENSOR_Q4_K,    TENSOR_Q5_K,  TENSOR_Q6_K,   TENSOR_Q8_0,   TENSOR_Q4_0,    TENSOR_F16,
-        TENSOR_IQ2_XXS, TENSOR_Q2_K,  TENSOR_IQ4_XS, TENSOR_IQ4_NL, TENSOR_MXFP4,   TENSOR_NVFP4,
-        TENSOR_IQ1_S,   TENSOR_IQ1_M, TENSOR_IQ2_XS, TENSOR_IQ2_S,  TENSOR_IQ3_XXS, TENSOR_IQ3_S,
-        TENSOR_TQ1_0,   TENSOR_TQ2_0, TENSOR_Q4_1,   TENSOR_Q5_1,
+        TENSOR_Q4_K,  TENSOR_Q5_K,    TENSOR_Q6_K,  TENSOR_Q8_0,   TENSOR_Q4_0,   TENSOR_F16,
+        TENSOR_BF16,  TENSOR_IQ2_XXS, TENSOR_Q2_K,  TENSOR_IQ4_XS, TENSOR_IQ4_NL, TENSOR_MXFP4,
+        TENSOR_NVFP4, TENSOR_IQ1_S,   TENSOR_IQ1_M, TENSOR_IQ2_XS, TENSOR_IQ2_S,  TENSOR_IQ3_XXS,
+        TENSOR_IQ3_S, TENSOR_TQ1_0,   TENSOR_TQ2_0, TENSOR_Q4_1,   TENSOR_Q5_1,
     };
     struct err err = {0};
     struct bench b = {.kernels = isa_find(argc > 1 ? argv[1] : "auto", &err)};

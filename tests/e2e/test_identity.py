@@ -135,7 +135,8 @@ def test_on_every_instruction_set():
     have = ["generic"]
     have += ["avx2"] * ("avx2" in flags and "fma" in flags)
     have += ["avx512"] * ("avx512_vnni" in flags)
-    have += ["amx"] * ("amx_int8" in flags and have[-1] == "avx512")
+    have += ["avx512bf16"] * ("avx512_bf16" in flags and have[-1] == "avx512")
+    have += ["amx"] * ("amx_int8" in flags and have[-1] == "avx512bf16")
     for isa in have:
         check_all(isa, "--isa", isa)
     if "amx" not in have:

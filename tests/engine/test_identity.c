@@ -219,6 +219,7 @@ static const struct way isas[] = {
     {"generic", 21, 32, 2, 1, false, 0, "generic"}, /* slow: it calls fmaf() for each product */
     {"avx2", 21, 32, 2, NEIGHBOURS, false, 0, "avx2"},
     {"avx512", 21, 32, 2, NEIGHBOURS, false, 0, "avx512"},
+    {"avx512bf16", 21, 32, 2, NEIGHBOURS, false, 0, "avx512bf16"},
     {"amx", 40, 32, 2, NEIGHBOURS, false, 0, "amx"},
     {"neon", 21, 32, 2, NEIGHBOURS, false, 0, "neon"},
     {"dotprod", 21, 32, 2, NEIGHBOURS, false, 0, "dotprod"},

@@ -22,7 +22,8 @@ static const enum tensor_type types[] = {
     TENSOR_IQ1_M, TENSOR_IQ2_XS,  TENSOR_IQ2_S,  TENSOR_IQ3_XXS, TENSOR_IQ3_S, TENSOR_TQ1_0,
     TENSOR_TQ2_0, TENSOR_NVFP4,
 };
-static const char *const isas[] = {"generic", "avx2", "avx512", "amx", "neon", "dotprod", "i8mm"};
+static const char *const isas[] = {"generic", "avx2", "avx512",  "avx512bf16",
+                                   "amx",     "neon", "dotprod", "i8mm"};
 
 static struct matmul_scratch scratch[3];
 
@@ -55,8 +56,15 @@ static void multiply(const struct cpu_kernels *k, struct pool *pool, enum matmul
     free(acts);
 }
 
-/* Exact sums with the file's weights, and the largest change by rounding the activations: half a
- * step of the block's scale for every value. */
+/* Returns the largest change of a product by rounding the activation @x, of whose block @most is
+ * the largest: half a step of the block's scale, or of BF16. */
+static double rounding(enum acts_kind kind, float w, float x, double most) {
+    if (kind == ACTS_F)
+        return 0;
+    return fabs((double)w) * (kind == ACTS_H ? fabs((double)x) / 256 : most / 254);
+}
+
+/* Exact sums with the file's weights, and the largest change by rounding the activations. */
 static void check_close(const struct fixture *f, const float *x, const float *got, uint32_t row) {
     const struct panel_info *info = &panel_infos[f->m.format];
     uint32_t n = f->m.n_in, block = info->acts == ACTS_B || info->acts == ACTS_B16 ? 32 : 256;
@@ -74,7 +82,7 @@ static void check_close(const struct fixture *f, const float *x, const float *go
 
             sum += term;
             size += fabs(term);
-            bound += info->acts == ACTS_F ? 0 : fabs((double)w[i]) * most[i / block] / 254;
+            bound += rounding(info->acts, w[i], x[i], most[i / block]);
         }
         double diff = fabs(sum - (double)got[o]);
         cr_expect(diff <= bound + 2e-5 * size + 1e-6, "%s row %u out %u: %g, exact %g, bound %g",
