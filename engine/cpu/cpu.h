@@ -13,8 +13,8 @@
  *   vision.c        ops of image encoders
  *
  * Files with kernels are compiled once for each instruction set (vec.h): acts.c, cpu_tiles.c,
- * gemm_b.c, gemm_f.c, gemm_k.c, kernels.c, rows.c, engine/ops/recurrent/cpu_rows.c; gemm_amx.c and
- * gemm_bf16.c for one each.
+ * gemm_b.c, gemm_f.c, gemm_g.c, gemm_k.c, kernels.c, rows.c, engine/ops/recurrent/cpu_rows.c;
+ * gemm_amx.c and gemm_bf16.c for one each.
  *
  * docs/design/cpu-kernels.md has the layouts, and the order of operations that defines the bits of
  * a result.

@@ -290,5 +290,5 @@ PANELS_K(DEFINE)
 #define ROW(name, format, ...) [format] = {gemm_##name},
 #define ROW_WIDE(name, format, ...) [format] = {unpack_##name, unpacked_##name, 1, 1},
 
-const struct gemm CPU_NAME(gemm_k)[PANEL_FORMATS] = {PANELS_K(ROW)};
+const struct gemm CPU_NAME(gemm_k)[PANEL_FORMATS] = {PANELS_K(ROW)[PANEL_G4] = {CPU_NAME(gemm_g4)}};
 const struct gemm_wide CPU_NAME(gemm_wide)[PANEL_FORMATS] = {PANELS_K(ROW_WIDE)};

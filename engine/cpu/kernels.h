@@ -56,5 +56,6 @@ extern const struct gemm_wide CPU_NAME(gemm_wide_h), gemm_wide_h_avx512bf16;
     extern __typeof__(*((struct cpu_kernels *)NULL)->member) CPU_NAME(name);
 EACH_KERNEL(DECLARE_KERNEL)
 /* Beside those of EACH_KERNEL. */
+extern __typeof__(*((struct gemm *)NULL)->run) CPU_NAME(gemm_g4);
 extern __typeof__(*((struct cpu_kernels *)NULL)->acts_store[0]) CPU_NAME(acts_store_h),
     acts_store_h_avx512bf16;

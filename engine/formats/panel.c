@@ -36,6 +36,7 @@
  *   Q4, Q4M, IQ4NL  4 bits; half d, Q4M also half m
  *   MXFP4    4 bits, an index of a table; the exponent as a byte
  *   NVFP4    block of 64: 4 bits, an index of a table; four bytes, a scale for each 16 values
+ *   G4       block of 256, two groups of 128: 4 bits; half d[2], zero point as a uint8 pair[2]
  *   F32, F16  block of 1: the value of the 16 rows; no scales
  *   BF16     block of 1; values 2i and 2i + 1 of a row are a pair of 4 bytes, and the pairs of the
  *            16 rows follow each other; the number of pairs is even, the last may be zeros
@@ -55,6 +56,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/repack.h"
 #include "engine/formats/quant.h"
 
 /* Stores a number of half precision for row @lane of 16. */
@@ -383,6 +385,37 @@ static void pack_bf16(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta
         memcpy(q + 4 * lane, p, 2);
 }
 
+/* Adds group @i of a block of G4: the scale, and the zero point as two numbers of 16 bits. */
+static void pack_g4_scales(uint8_t *meta, uint32_t lane, uint32_t i, uint16_t d, uint8_t zero) {
+    store_half(meta + 32 * i, lane, d);
+    meta[64 + 32 * i + 2 * lane] = zero;
+    meta[64 + 32 * i + 2 * lane + 1] = zero;
+}
+
+/* Adds eight blocks of Q4_0, of which each four have the same scale. */
+static void pack_g4_q4_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t i = 0; i < 256; i += 8)
+        put4(q + 256 * (i / 32), lane, i % 32, panel_nibbles(p + 18 * (i / 32) + 2, i % 32));
+    for (uint32_t i = 0; i < 2; i++)
+        pack_g4_scales(meta, lane, i, blk_u16(p + 72 * i), 8);
+}
+
+/* Adds eight blocks of Q5_0, of which each four have the same scale. Their codes less 16 are those
+ * of 4 bits less a zero point, so the least of them may stand for code 0. */
+static void pack_g4_q5_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t i = 0; i < 2; i++, p += 4 * 22, q += 4 * 256) {
+        uint8_t code[128], least = 16;
+
+        for (uint32_t k = 0; k < 128; k++) {
+            code[k] = (uint8_t)blk_q5_code(p + 22 * (k / 32) + 2, k % 32);
+            least = MIN(least, code[k]);
+        }
+        for (uint32_t k = 0; k < 128; k += 8)
+            put4(q + 256 * (k / 32), lane, k % 32, get_u64(code + k) - EIGHT(least));
+        pack_g4_scales(meta, lane, i, blk_u16(p), (uint8_t)(16 - least));
+    }
+}
+
 /* Adds the block of the file at @p as row @lane of a zeroed block of a panel, whose quants are at
  * @q and whose scales are at @meta. */
 typedef void (*pack_fn)(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta);
@@ -405,19 +438,32 @@ static const struct {
     {TENSOR_IQ2_S, PANEL_IQ2S, pack_iq2s},   {TENSOR_IQ3_XXS, PANEL_IQ3XXS, pack_iq3xxs},
     {TENSOR_IQ3_S, PANEL_IQ3S, pack_iq3s},   {TENSOR_TQ1_0, PANEL_TQ, pack_tq1},
     {TENSOR_TQ2_0, PANEL_TQ, pack_tq2},      {TENSOR_NVFP4, PANEL_NVFP4, pack_nvfp4},
+    {TENSOR_Q4_0, PANEL_G4, pack_g4_q4_0},   {TENSOR_Q5_0, PANEL_G4, pack_g4_q5_0},
 };
 
-/* Returns the index of format @f in sources[], or ARRAY_SIZE(sources) if it has no panels. */
-static size_t panel_find_source(const struct tensor_format *f) {
+/* Returns true if groups of 128 columns of @t share a scale and a zero point, and make blocks. */
+static bool panel_has_groups(const struct tensor *t) {
+    const struct repack *r = t->repack;
+
+    if (!r || r->bits != 4 || r->indexed || r->group % 128 || t->ne[0] % 256)
+        return false;
+    return r->kind == REPACK_GPTQ || r->kind == REPACK_AWQ || r->kind == REPACK_PACKED;
+}
+
+/* Returns the index of the layout of @t in sources[], or ARRAY_SIZE(sources) if it has no panels.
+ * */
+static size_t panel_find_source(const struct tensor *t) {
+    bool groups = panel_has_groups(t);
     size_t i = 0;
 
-    while (i < ARRAY_SIZE(sources) && sources[i].type != f->type)
+    while (i < ARRAY_SIZE(sources) &&
+           !(sources[i].type == t->format->type && (sources[i].format == PANEL_G4) == groups))
         i++;
     return i;
 }
 
 int panel_plan(struct mat *m, const struct tensor *t, struct err *err) {
-    size_t i = panel_find_source(t->format);
+    size_t i = panel_find_source(t);
 
     if (i == ARRAY_SIZE(sources))
         return err_set(err, 0, NULL, "tensor %s: the cpu backend does not support type %s", t->name,
@@ -443,13 +489,16 @@ int panel_plan(struct mat *m, const struct tensor *t, struct err *err) {
 /* Rows from n_out on stay zero; write_out() in matmul.c drops the results of their lanes. */
 void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uint8_t *out) {
     const struct panel_info *info = &panel_infos[m->format];
-    size_t source = panel_find_source(t->format);
+    size_t source = panel_find_source(t);
 
     assert(source < ARRAY_SIZE(sources) && sources[source].format == m->format);
     assert(panel < m->n_panels && t->ne[0] == m->n_in && t->ne[1] == m->n_out);
     pack_fn pack = sources[source].pack;
     uint8_t room[PACK_ROOM];
-    uint32_t at_once = (uint32_t)(sizeof(room) / t->format->block_bytes);
+    /* blocks of the file in one of the panel, and their bytes */
+    uint32_t per = info->block / t->format->block;
+    size_t bytes = per * t->format->block_bytes;
+    uint32_t at_once = (uint32_t)(sizeof(room) / bytes);
     const uint8_t *p = room;
     memset(out, 0, m->panel_bytes);
     for (uint32_t lane = 0; lane < LANES; lane++) {
@@ -457,9 +506,9 @@ void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uin
 
         if (row >= m->n_out)
             break;
-        for (uint32_t b = 0; b < m->n_blocks; b++, p += t->format->block_bytes) {
+        for (uint32_t b = 0; b < m->n_blocks; b++, p += bytes) {
             if (b % at_once == 0)
-                p = tensor_blocks(t, row, b, MIN(m->n_blocks - b, at_once), room);
+                p = tensor_blocks(t, row, b * per, MIN(m->n_blocks - b, at_once) * per, room);
             uint8_t *unit = out + (size_t)(b / info->unit) * info->unit_bytes;
             uint32_t i = b % info->unit;
 

@@ -53,7 +53,9 @@ enum panel_codes { PANEL_BYTES, PANEL_NIBBLES, PANEL_FIVES, PANEL_IQ4, PANEL_FP4
     X(q5m, PANEL_Q5M, ACTS_B, 32, 320, 64, 2, 768, PANEL_FIVES, 0, 1)                              \
     X(mxfp4, PANEL_MXFP4, ACTS_B, 32, 256, 16, 4, 1088, PANEL_FP4, 16, 0)                          \
     X(nvfp4, PANEL_NVFP4, ACTS_B16, 64, 512, 64, 1, 576, PANEL_FP4, 16, 0)
-#define PANELS(X) PANELS_F(X) PANELS_H(X) PANELS_K(X) PANELS_B(X)
+/* Q4_0 and Q5_0 made of 4-bit codes in groups of 128 (base/repack.h). */
+#define PANELS_G(X) X(g4, PANEL_G4, ACTS_K, 256, 2048, 128, 1, 2176)
+#define PANELS(X) PANELS_F(X) PANELS_H(X) PANELS_K(X) PANELS_B(X) PANELS_G(X)
 
 /* Formats of panels, in the order of their rows. */
 #define PANEL_NAME(function, name, ...) name,

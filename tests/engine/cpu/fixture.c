@@ -85,16 +85,28 @@ static void fill_block(enum tensor_type type, uint8_t *p, size_t n_bytes, uint64
     fill_scales(type, p, s);
 }
 
+/* Plans the panels of f->t and packs them. */
+static void fixture_plan(struct fixture *f) {
+    struct err err;
+    int r = panel_plan(&f->m, &f->t, &err);
+    assert(r == 0);
+    size_t size = round_up(f->m.n_panels * f->m.panel_bytes, 2 << 20);
+    f->m.data = aligned_alloc(2 << 20, size);
+    assert(f->m.data);
+    madvise(f->m.data, size, MADV_HUGEPAGE);
+    fixture_pack(f);
+}
+
 void fixture_init(struct fixture *f, enum tensor_type type, uint32_t n_in, uint32_t n_out,
                   uint64_t seed) {
     const struct tensor_format *format = tensor_format(type);
     size_t row_bytes = (size_t)n_in / format->block * format->block_bytes;
     uint8_t *data = malloc(row_bytes * n_out);
-    struct err err;
 
     assert(data);
     for (size_t at = 0; at < row_bytes * n_out; at += format->block_bytes)
         fill_block(type, data + at, format->block_bytes, &seed);
+    *f = (struct fixture){0};
     f->t = (struct tensor){
         .name = "fixture",
         .format = format,
@@ -104,12 +116,43 @@ void fixture_init(struct fixture *f, enum tensor_type type, uint32_t n_in, uint3
         .n_bytes = row_bytes * n_out,
         .data = data,
     };
-    int r = panel_plan(&f->m, &f->t, &err);
+    fixture_plan(f);
+}
+
+void fixture_groups(struct fixture *f, uint32_t n_in, uint32_t n_out, bool zeros) {
+    uint64_t bytes[REPACK_PARTS], seed = 1;
+
+    *f = (struct fixture){.how = {.kind = REPACK_PACKED,
+                                  .bits = 4,
+                                  .group = 128,
+                                  .group_rows = 1,
+                                  .scale_type = TENSOR_F16,
+                                  .zeros = zeros}};
+    int r = repack_sizes(&f->how, n_out, n_in, bytes);
     assert(r == 0);
-    size_t size = round_up(f->m.n_panels * f->m.panel_bytes, 2 << 20);
-    f->m.data = aligned_alloc(2 << 20, size);
-    assert(f->m.data);
-    madvise(f->m.data, size, MADV_HUGEPAGE);
+    for (int i = 0; i < REPACK_PARTS; i++) {
+        uint8_t *p = bytes[i] ? malloc(bytes[i]) : NULL;
+
+        assert(p || !bytes[i]);
+        for (uint64_t k = 0; k < bytes[i]; k++)
+            p[k] = (uint8_t)next(&seed);
+        for (uint64_t k = 0; i == REPACK_SCALES && k < bytes[i]; k += 2)
+            put_half(p + k, &seed);
+        f->part[i] = p;
+    }
+    f->t = (struct tensor){
+        .name = "groups",
+        .format = tensor_format(repack_type(&f->how, n_in)),
+        .n_dims = 2,
+        .ne = {n_in, n_out, 1, 1},
+        .piece = f->part,
+        .piece_rows = n_out,
+        .repack = &f->how,
+    };
+    fixture_plan(f);
+}
+
+void fixture_pack(struct fixture *f) {
     for (uint32_t i = 0; i < f->m.n_panels; i++)
         panel_pack(&f->m, &f->t, i, f->m.data + i * f->m.panel_bytes);
 }
@@ -121,12 +164,13 @@ void fixture_extreme(struct fixture *f, uint8_t fill) {
     memset(data, fill, f->t.n_bytes);
     for (size_t at = 0; at < f->t.n_bytes; at += f->t.format->block_bytes)
         fill_scales(f->t.format->type, data + at, &seed);
-    for (uint32_t i = 0; i < f->m.n_panels; i++)
-        panel_pack(&f->m, &f->t, i, f->m.data + i * f->m.panel_bytes);
+    fixture_pack(f);
 }
 
 void fixture_deinit(struct fixture *f) {
     free((void *)f->t.data);
+    for (int i = 0; i < REPACK_PARTS; i++)
+        free((void *)f->part[i]);
     free(f->m.data);
 }
 

@@ -147,6 +147,33 @@ Test(cpu_matmul, same_bits_everywhere_floats) {
         check_format(types[i]);
 }
 
+Test(cpu_matmul, same_bits_everywhere_groups_of_128) {
+    enum { GROUPS_IN = 768 };
+    static float x[MAX_ROWS * GROUPS_IN], expect[MAX_ROWS * OUT];
+    struct pool *pools[2];
+
+    cr_assert(pool_new(&pools[0], 1) == 0 && pool_new(&pools[1], 3) == 0);
+    fixture_normal(x, MAX_ROWS * GROUPS_IN, 3);
+    for (int zeros = 0; zeros < 2; zeros++) {
+        struct fixture f;
+
+        fixture_groups(&f, GROUPS_IN, OUT, zeros);
+        cr_assert(f.m.format == PANEL_G4);
+        reference_bits(&f, pools[0], x, expect);
+        for (uint32_t r = 0; r < 3; r++)
+            check_close(&f, x + r * GROUPS_IN, expect + r * OUT, r);
+        for (size_t i = 0; i < ARRAY_SIZE(isas); i++) {
+            const struct cpu_kernels *k = isa_find(isas[i], NULL);
+
+            if (k)
+                check_isa(k, pools, &f, x, expect);
+        }
+        fixture_deinit(&f);
+    }
+    pool_free(pools[0]);
+    pool_free(pools[1]);
+}
+
 Test(cpu_matmul, same_bits_everywhere_blocks_of_32) {
     for (size_t i = 0; i < ARRAY_SIZE(types); i++)
         if (tensor_format(types[i])->block % 256 && tensor_format(types[i])->block > 1)
