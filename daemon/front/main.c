@@ -585,12 +585,11 @@ static int front_version(void) {
     return !files_flush();
 }
 
-/* Options of jemalloc. By default, what free() joins to 8 MB or more returns to the system at once:
- * some 0.3 ms of the event loop for each MB of a body or an answer. Here a thread of jemalloc does
- * that, a second later, and in the worker, too. */
+/* Options of jemalloc. By default, what free() joins to 8 MB or more returns to the system at once,
+ * in the thread that frees, and the next large body is paged in anew. Here a thread of jemalloc
+ * returns within ten seconds what is not used again. */
 extern const char *malloc_conf;
-const char *malloc_conf =
-    "oversize_threshold:0,background_thread:true,max_background_threads:1,dirty_decay_ms:1000";
+const char *malloc_conf = "oversize_threshold:0,background_thread:true,max_background_threads:1";
 
 int main(int argc, char **argv) {
     static struct front f;
