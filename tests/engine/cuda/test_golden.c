@@ -315,7 +315,9 @@ Test(cuda_golden, what_it_does_not_compute_is_refused_by_name) {
         const char *name, *lacks;
     } files[] = {{"apertus", "xIELU"},
                  {"starcoder2", "GELU without gates"},
-                 {"gemma3n", "alternating updates"}};
+                 {"gemma3n", "alternating updates"},
+                 {"jamba", "Mamba-1 layers"},
+                 {"phimoe", "experts behind layer norms"}};
 
     for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
         char path[TEST_DATA_PATH];
