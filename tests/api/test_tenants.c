@@ -663,6 +663,40 @@ Test(tenants, a_large_request_is_sent_in_parts) {
     unlink(path);
 }
 
+/* A worker that dies between the parts of a request knows none of them: the next one gets the whole
+ * request, and nothing is cancelled there. */
+Test(tenants, parts_begin_anew_when_the_worker_dies) {
+    struct world w;
+
+    world_init(&w);
+    w.model.max_context = 40000;
+    w.port.part = 30000;
+    w.port.n_parts = 1;
+    world_start(&w);
+    struct model *m = api_first_model(w.api);
+    int large = ask_long(&w, "any", 20000, 7);
+    cr_assert(m->half && m->half->sent == 30000);
+    api_worker_down(m);
+    cr_expect(!m->half);
+    int small = ask_long(&w, "any", 20, 8);
+    cr_expect_eq(w.port.n, 0);
+    w.port.n_parts = 1;
+    api_worker_up(m, NULL);
+    cr_assert(m->half && m->half->sent == 30000, "it begins with the first part");
+    cr_assert_eq(w.port.n, 0);
+    w.port.n_parts = 100;
+    api_worker_room(m);
+    cr_assert_eq(w.port.n, 2);
+    cr_expect(w.port.r[0].m.max_new == 7 && w.port.r[0].m.n_tokens == 20000 && !m->half);
+    cr_expect_eq(w.port.r[0].n_submits, 1);
+    cr_expect_eq(w.port.r[1].m.max_new, 8);
+    cr_expect_eq(w.port.n_cancels, 0);
+    world_drop(&w, large);
+    world_drop(&w, small);
+    world_turns(&w, 4);
+    world_stop(&w);
+}
+
 static size_t n_items;
 
 static void count_items(size_t bytes, size_t items) {
