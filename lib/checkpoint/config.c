@@ -502,7 +502,7 @@ static int rope_long(struct reader *r, const struct config_rope *p) {
 
     if (isnan(original))
         original = rope_number(p, "original_max_position_embeddings");
-    if (!(context > 0 && original > 1))
+    if (!(context > 0 && original > 1 && original < 1 << 30))
         return config_bad(r, "original_max_position_embeddings");
     if (rope_number(p, "attention_factor") > 0)
         factor = rope_number(p, "attention_factor");

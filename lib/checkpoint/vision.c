@@ -132,9 +132,15 @@ struct vision_row {
     int (*write)(struct reader *r);
 };
 
+/* Says that the first of the keys @key is wrong in @from, which is vision_config or the whole
+ * file. */
+static int vision_bad_in(const struct reader *r, yyjson_val *from, const char *key) {
+    return err_set(r->err, 0, NULL, "config.json: %s%.*s is missing or wrong",
+                   from == r->text ? "vision_config." : "", (int)strcspn(key, " "), key);
+}
+
 static int vision_bad(const struct reader *r, const char *key) {
-    return err_set(r->err, 0, NULL, "config.json: vision_config.%.*s is missing or wrong",
-                   (int)strcspn(key, " "), key);
+    return vision_bad_in(r, r->text, key);
 }
 
 /* Returns the number of the first of the @keys (blanks separate them) that @from has, or NAN.
@@ -156,7 +162,7 @@ static int vision_whole(const struct reader *r, yyjson_val *from, const char *ke
     double v = vision_number(from, keys);
 
     if (!(v >= 1 && v <= 1 << 20 && v == floor(v)))
-        return vision_bad(r, keys);
+        return vision_bad_in(r, from, keys);
     *out = (uint32_t)v;
     return 0;
 }
@@ -177,7 +183,7 @@ static int vision_gemma3(struct reader *r) {
     TRY(vision_whole(r, r->config, "mm_tokens_per_image", &n));
     uint32_t rows = (uint32_t)lround(sqrt(n));
     if (rows * rows != n || side % patch || side / patch % rows)
-        return vision_bad(r, "mm_tokens_per_image");
+        return vision_bad_in(r, r->config, "mm_tokens_per_image");
     TRY(gguf_keys_u32(&r->build.keys, "clip.vision.projector.scale_factor", side / patch / rows));
     TRY(gguf_keys_u32(&r->build.keys, "clip.vision.image_size", side));
     return gguf_keys_bool(&r->build.keys, "clip.use_gelu", true);

@@ -174,7 +174,7 @@ def test_the_encoder_beside_a_text_model_without_a_part_of_its_own():
 
 ENCODER_REFUSED = [
     ("gemma3", lambda c: c["vision_config"].pop("hidden_size"), "vision_config.hidden_size"),
-    ("gemma3", lambda c: c.update(mm_tokens_per_image=5), "vision_config.mm_tokens_per_image"),
+    ("gemma3", lambda c: c.update(mm_tokens_per_image=5), "config.json: mm_tokens_per_image"),
     ("gemma3", lambda c: c.update(model_type="x"), "the image encoder of a folder of this model_type is not supported"),
     ("gemma3", lambda c: c.pop("vision_config"), "vision_config is missing"),
     ("gemma4", lambda c: c["vision_config"].update(hidden_activation="relu"), "vision_config.hidden_activation"),
@@ -438,6 +438,8 @@ REFUSED = [
     (set_key("rms_norm_eps", "small"), "rms_norm_eps"),
     (set_key("rope_scaling", {"rope_type": "dynamic", "factor": 2}), "dynamic"),
     (set_key("quantization_config", {"quant_method": "bitsandbytes"}), "bitsandbytes"),
+    (set_key("rope_scaling", {"type": "longrope", "original_max_position_embeddings": 1e300, "short_factor": [1], "long_factor": [1]}),
+     "original_max_position_embeddings is missing or has a wrong value"),
     (replace_by("tokenizer.json", b"{}"), "tokenizer.json"),
     (replace_by("generation_config.json", b'{"top_p": "high"}'), "generation_config.json: top_p"),
     (replace_by("generation_config.json", b"[]"), "generation_config.json is not a JSON object"),
