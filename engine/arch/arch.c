@@ -350,6 +350,14 @@ static const struct arch archs[] = {
         .bind = decoder_bind,
         .decoder = {.qk_norm = BIND_MUST, .norm_all = true, .pick_bias = BIND_MUST},
     },
+    /* Nemotron H, Nemotron Nano 2. */
+    {
+        .name = "nemotron_h",
+        .rope = ROPE_NEOX,
+        .by_layer = true,
+        .bind = nemotron_bind,
+        .decoder = {.ffn_norm = "attn_norm", .glu = GLU_RELU, .no_gate = true},
+    },
     /* Nemotron 3 and 3.5: Nano, Lightning. */
     {
         .name = "nemotron_h_moe",

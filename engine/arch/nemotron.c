@@ -108,8 +108,13 @@ void nemotron_bind(struct binder *b, struct model *m, const struct decoder *d) {
     meta_u32_layers(b, "feed_forward_length", 0, 1u << 20, n, n_ff);
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
-        if (n_ff[i] > 0)
+        struct layer ffn = decoder_layer(m, i);
+
+        ffn.n_ff = n_ff[i];
+        if (n_ff[i] > 0 && s->n_expert > 0)
             decoder_experts(b, m, d, i);
+        else if (n_ff[i] > 0)
+            decoder_ffn(b, m, d, &ffn);
         else if (n_kv[i] == 0)
             nemotron_mamba(b, m, i);
         else

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * nemotron - Nemotron 3 and 3.5 with experts (nemotron_h_moe). A layer is either Mamba-2, or
- * attention without RoPE, or experts.
+ * nemotron - Nemotron H and Nano 2 (nemotron_h), Nemotron 3 and 3.5 with experts (nemotron_h_moe).
+ * A layer is either Mamba-2, or attention without RoPE, or an FFN, which is dense or has experts.
  */
 
 #include "engine/arch/decoder.h"
@@ -16,6 +16,6 @@ void nemotron_mamba_in(struct binder *b, struct model *m, uint32_t l, enum bind_
 void nemotron_mamba(struct binder *b, struct model *m, uint32_t l);
 /* Implements block_fn (mtp.h): attention, then experts with a norm of their own. */
 void nemotron_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index);
-/* Binds the whole model, in place of decoder_bind(). A layer with an FFN width has experts, one
- * with key heads attention; the others are Mamba-2. */
+/* Binds the whole model, in place of decoder_bind(). A layer with an FFN width is an FFN, with
+ * experts if the model has any; one with key heads is attention; the others are Mamba-2. */
 void nemotron_bind(struct binder *b, struct model *m, const struct decoder *d);

@@ -135,6 +135,8 @@ static const struct arch_name names_nemotron[] = {
     {"layers.#.mixer.gate.e_score_correction_bias", "blk.#.exp_probs_b.bias", NAME_FLOATS},
     {"layers.#.mixer.experts.@.up_proj.weight", "blk.#.ffn_up_exps.weight", NAME_EXPERT},
     {"layers.#.mixer.experts.@.down_proj.weight", "blk.#.ffn_down_exps.weight", NAME_EXPERT},
+    {"layers.#.mixer.up_proj.weight", "blk.#.ffn_up.weight", NAME_PLAIN},
+    {"layers.#.mixer.down_proj.weight", "blk.#.ffn_down.weight", NAME_PLAIN},
     {"layers.#.mixer.shared_experts.up_proj.weight", "blk.#.ffn_up_shexp.weight", NAME_PLAIN},
     {"layers.#.mixer.shared_experts.down_proj.weight", "blk.#.ffn_down_shexp.weight", NAME_PLAIN},
     {0},
@@ -389,6 +391,12 @@ static const struct arch_row rows[] = {
      .two_heads = true,
      .window_pattern = true},
     {.model_type = "nemotron_h",
+     .arch = "nemotron_h",
+     .names = names_nemotron,
+     .keys = keys_nemotron,
+     .blocks = true,
+     .dense = true},
+    {.model_type = "nemotron_h",
      .arch = "nemotron_h_moe",
      .names = names_nemotron,
      .keys = keys_nemotron,
@@ -510,9 +518,9 @@ static const struct arch_row rows[] = {
     {.model_type = "deepseek", .arch = "deepseek", .keys = keys_routing, .permuted = true},
 };
 
-const struct arch_row *arch_find(const char *model_type) {
+const struct arch_row *arch_find(const char *model_type, bool experts) {
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
-        if (strcmp(rows[i].model_type, model_type) == 0)
+        if (strcmp(rows[i].model_type, model_type) == 0 && !(rows[i].dense && experts))
             return &rows[i];
     return NULL;
 }
@@ -520,5 +528,6 @@ const struct arch_row *arch_find(const char *model_type) {
 void arch_list(char *out, unsigned size) {
     *out = 0;
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
-        note_add(out, size, ", ", "%s", rows[i].model_type);
+        if (!rows[i].dense)
+            note_add(out, size, ", ", "%s", rows[i].model_type);
 }

@@ -94,8 +94,10 @@ struct arch_row {
     bool grouped_heads;
     /* layers without attention have 0 key heads in the keys */
     bool by_layer_kv;
-    /* a block is Mamba-2, attention or experts, which a pattern says */
+    /* a block is Mamba-2, attention or an FFN, which a pattern says */
     bool blocks;
+    /* of models without experts, beside a row of the same type for those with experts */
+    bool dense;
     /* heads of layers with a window have another size and number than those of the others */
     bool two_heads;
     /* the width of the FFN is computed of the one in config.json */
@@ -108,8 +110,9 @@ struct arch_row {
     uint32_t gating;
 };
 
-/* Returns the row of @model_type; NULL: unknown. */
-const struct arch_row *arch_find(const char *model_type);
+/* Returns the row of @model_type, with or without @experts where that makes a difference; NULL:
+ * unknown. */
+const struct arch_row *arch_find(const char *model_type, bool experts);
 /* Writes the known types, separated by commas. */
 void arch_list(char *out, unsigned size);
 extern const struct arch_name arch_names[]; /* names that most architectures have */

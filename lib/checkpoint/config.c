@@ -156,7 +156,7 @@ int reader_open_config(struct reader *r, const char *text, size_t len) {
     const char *type = json_cstr(yyjson_obj_get(r->text, "model_type"));
     if (!type)
         return err_set(r->err, 0, NULL, "config.json: model_type is missing");
-    r->row = arch_find(type);
+    r->row = arch_find(type, config_first(r, "n_routed_experts") != NULL);
     arch_list(known, sizeof(known));
     if (!r->row)
         return err_set(r->err, 0, NULL,
@@ -209,7 +209,12 @@ static int config_windows(struct reader *r) {
 static const struct {
     char letter;
     const char *word;
-} block_kinds[] = {{'M', "mamba"}, {'*', "attention"}, {'E', "moe"}};
+} block_kinds[] = {{'M', "mamba"}, {'*', "attention"}, {'E', "moe"}, {'-', "mlp"}};
+
+/* Returns the letter of blocks with an FFN. */
+static char config_ffn_letter(const struct reader *r) {
+    return r->row->dense ? '-' : 'E';
+}
 
 /* Finds the letter of block @l, which a text of letters or a list of words gives. Returns 0 or
  * -EINVAL: none is there, or one that is not supported. */
@@ -221,18 +226,19 @@ static int config_block(const struct reader *r, uint32_t l, char *out) {
     if (!listed && !(letters && strlen(letters) == r->n_layer))
         return config_bad(r, "hybrid_override_pattern");
     for (size_t i = 0; i < ARRAY_SIZE(block_kinds); i++) {
-        bool same =
-            listed ? json_is(word, block_kinds[i].word) : letters[l] == block_kinds[i].letter;
+        char letter = block_kinds[i].letter;
+        bool same = listed ? json_is(word, block_kinds[i].word) : letters[l] == letter;
+        bool other_ffn = strchr("E-", letter) && letter != config_ffn_letter(r);
 
-        if (same) {
-            *out = block_kinds[i].letter;
+        if (same && !other_ffn) {
+            *out = letter;
             return 0;
         }
     }
     return err_set(r->err, 0, NULL,
-                   "config.json: block %u is neither mamba, attention nor moe; other kinds are not "
-                   "supported for %s models",
-                   l, r->row->model_type);
+                   "config.json: block %u is neither mamba, attention nor %s; other kinds are not "
+                   "supported for these %s models",
+                   l, r->row->dense ? "mlp" : "moe", r->row->model_type);
 }
 
 /* Writes @key by block: @n in those of kind @letter and of multi-token prediction, else 0. */
@@ -268,18 +274,19 @@ static int config_check_blocks(const struct reader *r) {
     return 0;
 }
 
-/* Writes the sizes of Mamba-2 and the widths of experts by block. */
+/* Writes the sizes of Mamba-2 and the widths of FFNs by block. */
 static int config_blocks(struct reader *r) {
     uint32_t n_ff, heads, dim;
 
     if (!r->row->blocks)
         return 0;
     TRY(config_check_blocks(r));
-    TRY(config_whole(r, "moe_intermediate_size", 0, 1, 1 << 20, &n_ff));
+    TRY(config_whole(r, r->row->dense ? "intermediate_size" : "moe_intermediate_size", 0, 1,
+                     1 << 20, &n_ff));
     TRY(config_whole(r, "mamba_num_heads", 0, 1, 1 << 12, &heads));
     TRY(config_whole(r, "mamba_head_dim", 0, 1, 1 << 12, &dim));
     TRY(config_add_u32(r, "ssm.inner_size", heads * dim));
-    return config_put_blocks(r, "feed_forward_length", 'E', n_ff);
+    return config_put_blocks(r, "feed_forward_length", config_ffn_letter(r), n_ff);
 }
 
 /* Writes the number of key heads of each layer: layers without a window have another one where

@@ -17,10 +17,11 @@ class Gguf:
         self.data = pathlib.Path(path).read_bytes()
         self.at = 8
         n_tensors, n_keys = self.take("QQ")
-        self.keys = {}
+        self.keys, self.stored = {}, {}  # values, and their types and bytes in the file
         for _ in range(n_keys):
-            name = self.text()
+            name, start = self.text(), self.at
             self.keys[name] = self.value(self.take("I")[0])
+            self.stored[name] = self.data[start:self.at]
         self.keys_end = self.at
         infos = []
         for _ in range(n_tensors):
@@ -87,6 +88,7 @@ NEMOTRON = {
     "exp_probs_b": "mixer.gate.e_score_correction_bias", "ffn_up_exps": "mixer.experts.{}.up_proj",
     "ffn_down_exps": "mixer.experts.{}.down_proj", "ffn_up_shexp": "mixer.shared_experts.up_proj",
     "ffn_down_shexp": "mixer.shared_experts.down_proj", "ssm_a": "mixer.A_log", "post_attention_norm": "norm",
+    "ffn_up": "mixer.up_proj", "ffn_down": "mixer.down_proj",
     "nextn.shared_head_norm": "final_layernorm", **{f"attn_{to}": f"mixer.{of}_proj" for to, of in
                                                     (("q", "q"), ("k", "k"), ("v", "v"), ("output", "o"))},
 }
@@ -139,7 +141,7 @@ ARCHS = {
     "qwen3next": ("qwen3_next", HYBRID, False), "qwen35": ("qwen3_5_text", HYBRID, False),
     "qwen35moe": ("qwen3_5_moe_text", {**HYBRID, "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
                                        "ffn_down_exps": "mlp.experts.down_proj"}, False),
-    "nemotron_h_moe": ("nemotron_h", NEMOTRON, False),
+    "nemotron_h_moe": ("nemotron_h", NEMOTRON, False), "nemotron_h": ("nemotron_h", NEMOTRON, False),
     "gpt-oss": ("gpt_oss", {"attn_sinks": "self_attn.sinks", "ffn_gate_inp": "mlp.router",
                             "post_attention_norm": "post_attention_layernorm"}, False),
     "qwen3vl": ("qwen3_vl_text", {}, False), "qwen2vl": ("qwen2_5_vl_text", {}, False),
@@ -233,20 +235,21 @@ def gemma4_config(g, config):
     }
 
 
-def nemotron_config(g, n_layer):
+def nemotron_config(g, arch, n_layer):
     """Returns what is said otherwise for Nemotron, whose blocks are of three kinds."""
     def key(name):
-        return g.keys["nemotron_h_moe." + name]
+        return g.keys[f"{arch}.{name}"]
 
-    kinds = {(True, False): "*", (False, True): "E", (False, False): "M"}
+    dense = arch == "nemotron_h"
+    kinds = {(True, False): "*", (False, True): "-" if dense else "E", (False, False): "M"}
     layers = [*zip(key("attention.head_count_kv"), key("feed_forward_length"))][:n_layer]
     letters = "".join(kinds[kv > 0, ff > 0] for kv, ff in layers)
     heads = key("ssm.time_step_rank")
     return {"hybrid_override_pattern": letters, "num_key_value_heads": max(key("attention.head_count_kv")),
-            "intermediate_size": key("expert_feed_forward_length"), "layer_norm_epsilon": key("attention.layer_norm_epsilon"),
+            "intermediate_size": max(key("feed_forward_length")), "layer_norm_epsilon": key("attention.layer_norm_epsilon"),
             "mlp_hidden_act": "relu2", "mamba_num_heads": heads, "mamba_head_dim": key("ssm.inner_size") // heads,
             "conv_kernel": key("ssm.conv_kernel"), "ssm_state_size": key("ssm.state_size"), "n_groups": key("ssm.group_count"),
-            "moe_shared_expert_intermediate_size": key("expert_shared_feed_forward_length"),
+            **({} if dense else {"moe_shared_expert_intermediate_size": key("expert_shared_feed_forward_length")}),
             "time_step_limit": [0.0, math.inf], "layer_types": None}
 
 
@@ -299,8 +302,8 @@ def config_of(g):
         config["rope_scaling"] = scaling
     if arch == "gemma4":
         config.update(gemma4_config(g, config))
-    if arch == "nemotron_h_moe":
-        config.update(nemotron_config(g, n_layer))
+    if arch.startswith("nemotron_h"):
+        config.update(nemotron_config(g, arch, n_layer))
     if arch == "deepseek2":
         config.pop("head_dim"), config.pop("partial_rotary_factor", None)
     return config
@@ -413,6 +416,36 @@ def with_logarithms(gguf, out):
     return str(out)
 
 
+def numbers(values):
+    """Returns the type and the bytes of a key with an array of whole numbers."""
+    return struct.pack("<IIQ", 9, 4, len(values)) + struct.pack(f"<{len(values)}I", *values)
+
+
+def with_dense_ffns(gguf, out):
+    """Copies Nemotron's golden model as one without experts: the expert that all tokens use is the FFN. The block of
+    multi-token prediction is left out."""
+    g = Gguf(gguf)
+    old, new = "nemotron_h_moe.", "nemotron_h."
+    n, width = g.keys[old + "block_count"] - 1, g.keys[old + "expert_shared_feed_forward_length"]
+    stored = {key.replace(old, new): value for key, value in g.stored.items() if "expert_" not in key and "nextn" not in key}
+    stored["general.architecture"] = struct.pack("<IQ", 8, len(new) - 1) + new[:-1].encode()
+    stored[new + "block_count"] = struct.pack("<II", 4, n)
+    stored[new + "attention.head_count_kv"] = numbers(g.keys[old + "attention.head_count_kv"][:n])
+    stored[new + "feed_forward_length"] = numbers([width * (ff > 0) for ff in g.keys[old + "feed_forward_length"][:n]])
+    tensors = {name.replace("_shexp", ""): tensor for name, tensor in g.tensors.items()
+               if not name.startswith(f"blk.{n}.") and not any(part in name for part in ("_exps", "ffn_gate_inp", "exp_probs"))}
+    kinds = {name: number for number, (name, _) in TYPES.items()}
+    head = g.data[:8] + struct.pack("<QQ", len(tensors), len(stored))
+    head += b"".join(struct.pack("<Q", len(key)) + key.encode() + value for key, value in stored.items())
+    data = b""
+    for name, (kind, dims, content) in tensors.items():
+        head += struct.pack("<Q", len(name)) + name.encode() + struct.pack(f"<I{len(dims)}Q", len(dims), *dims)
+        head += struct.pack("<IQ", kinds[kind], len(data))
+        data += content + b"\0" * (-len(content) % 32)
+    pathlib.Path(out).write_bytes(head + b"\0" * (-len(head) % 32) + data)
+    return str(out)
+
+
 def joined_tensors(g):
     """Returns the tensors in the layouts of transformers, still under names of GGUF."""
     arch, out = g.keys["general.architecture"], dict(g.tensors)
@@ -453,7 +486,7 @@ def tensors_of(g):
         if arch.startswith(("gemma", "qwen3next", "qwen35")) and arch != "gemma4" and "norm" in name and "ssm_norm" not in name:
             tensor = minus_one(tensor)
         if name in ends:
-            to = ends[name] if arch != "nemotron_h_moe" else NEMOTRON_ENDS[name]
+            to = NEMOTRON_ENDS[name] if arch.startswith("nemotron_h") else ends[name]
             out[to] = (tensor[0], tensor[1][::-1], tensor[2])
             continue
         _, layer, rest = name.split(".", 2)
@@ -471,7 +504,7 @@ def tensors_of(g):
             dims = (dims[0], 1)
         fused = arch == "qwen35moe" and role.endswith("_exps")
         suffix = "" if role in ("exp_probs_b", "ssm_a", "ssm_d", "ssm_dt", "attn_sinks") or fused else "." + end
-        if arch == "nemotron_h_moe":
+        if arch.startswith("nemotron_h"):
             second = block >= 0 and role.startswith(("ffn_", "exp_", "post_attention_norm", "nextn.shared"))
             place = f"mtp.layers.{2 * block + second}" if block >= 0 else f"backbone.layers.{layer}"
             dims = (math.prod(dims),) if role in ("ssm_a", "ssm_d", "ssm_norm") else dims

@@ -79,6 +79,17 @@ def test_hybrids_give_the_tokens_of_a_gguf_file():
                 assert ids == ids_gguf and (digest == digest_gguf or not same_bits), name
 
 
+def test_nemotron_without_experts_gives_the_bits_of_a_gguf_file():
+    with tempfile.TemporaryDirectory() as where:
+        dense = hf_folder.with_dense_ffns(golden("nemotron-h-moe-mtp"), pathlib.Path(where) / "dense.gguf")
+        model = hf_folder.with_logarithms(dense, pathlib.Path(where) / "model.gguf")
+        folder = hf_folder.write_folder(model, pathlib.Path(where) / "folder", 2)
+        assert digests(folder) == digests(model)
+        edit(folder, "config.json", lambda c: c.update(hybrid_override_pattern="M-M*EM"))
+        code, message = info(folder)
+        assert code == 1 and "block 4 is neither mamba, attention nor mlp" in message, message
+
+
 def test_blocks_of_multi_token_prediction_are_those_of_a_gguf_file():
     for name in ("glm4moe-mtp", "deepseek2-mtp", "nemotron-h-moe-mtp", "qwen35-mtp", "qwen35moe-mtp"):
         with tempfile.TemporaryDirectory() as where:
