@@ -85,11 +85,12 @@ void batch_add_pages(struct batch *t, const struct kv_seq *seq, uint32_t most) {
 static uint32_t add_param(struct batch *t, const struct request *r, uint32_t n_draft) {
     struct engine_param *p = &t->param[t->b.n_params];
 
-    *p = r->param;
+    *p = r->sampling.param;
     p->tokens = r->tokens;
     p->n_tokens = r->n_tokens + n_draft;
     /* The masks of a constrained request exclude its banned tokens already. */
-    p->n_bans = p->n_tokens + r->n_pending < r->min_tokens && !r->matcher ? r->n_bans : 0;
+    p->n_bans =
+        p->n_tokens + r->n_pending < r->min_tokens && !r->grammar.matcher ? r->sampling.n_bans : 0;
     assert(t->b.n_params < t->max_seqs + t->max_rows);
     return t->b.n_params++;
 }
@@ -105,7 +106,7 @@ static void add_sample(struct batch *t, const struct request *r, uint32_t row, u
                                      .param = param,
                                      .out_pos = out_pos,
                                      .what = WANT_SAMPLE,
-                                     .n_top = r->n_top,
+                                     .n_top = r->sampling.n_top,
                                      .logprob = (r->flags & SUBMIT_LOGPROBS) != 0,
                                      .no_digest = !(r->flags & SUBMIT_DIGESTS)});
 }
@@ -117,7 +118,7 @@ static void add_hidden(struct batch *t, struct batch_item *it, uint32_t row0) {
     uint32_t end = first ? 1 : it->pos0 + it->n_rows;
     uint32_t begin = first ? 0 : r->n_prompt - 1;
     if (request_pools_all(r))
-        begin = r->n_pooled;
+        begin = r->pool.n;
     uint32_t from = MAX(it->pos0, begin);
 
     it->want0 = t->b.n_wants;
@@ -134,20 +135,20 @@ static void add_hidden(struct batch *t, struct batch_item *it, uint32_t row0) {
 static void batch_add_wants(struct batch *t, struct batch_item *it, uint32_t row0) {
     struct request *r = it->request;
     uint32_t n = it->n_rows - it->n_draft, end = it->pos0 + n;
-    uint32_t from = MAX(it->pos0, r->n_prompt_lp);
+    uint32_t from = MAX(it->pos0, r->out.n_prompt_lp);
 
     it->want0 = t->b.n_wants;
     it->samples = end == r->n_tokens + r->n_pending;
-    if (!it->samples && from >= MIN(end, r->want_prompt_lp)) {
+    if (!it->samples && from >= MIN(end, r->out.want_prompt_lp)) {
         it->n_wants = 0;
         return;
     }
     uint32_t param = add_param(t, r, 0);
-    for (uint32_t pos = from; pos < MIN(end, r->want_prompt_lp); pos++)
+    for (uint32_t pos = from; pos < MIN(end, r->out.want_prompt_lp); pos++)
         add_want(t, (struct engine_want){.row = row0 + pos - it->pos0,
                                          .param = param,
                                          .what = WANT_PROMPT_LP,
-                                         .n_top = r->n_prompt_top,
+                                         .n_top = r->sampling.n_prompt_top,
                                          .logprob = true});
     if (it->samples)
         add_sample(t, r, row0 + n - 1, param, end - r->n_prompt);
@@ -157,12 +158,12 @@ static void batch_add_wants(struct batch *t, struct batch_item *it, uint32_t row
 }
 
 void batch_add_pictures(struct batch *t, struct request *r, struct engine_seq *q, bool reads) {
-    struct engine_picture *to = r->shown + t->b.step % 2 * r->n_pictures;
+    struct engine_picture *to = r->picture.shown + t->b.step % 2 * r->picture.n;
     uint32_t n = 0;
 
-    for (; n < r->n_pictures && r->pictures[n].in.at < q->pos0 + q->n_rows; n++) {
-        const struct submit_picture *p = &r->pictures[n].in;
-        const struct sched_picture *x = r->pictures[n].held;
+    for (; n < r->picture.n && r->picture.list[n].in.at < q->pos0 + q->n_rows; n++) {
+        const struct submit_picture *p = &r->picture.list[n].in;
+        const struct sched_picture *x = r->picture.list[n].held;
 
         to[n] = (struct engine_picture){.at = p->at,
                                         .n_rows = p->n_rows,
@@ -217,13 +218,13 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
     b->n_seqs++;
     t->drafts |= n_draft > 0;
     t->constrained |= request_is_masked(r);
-    t->prefills |= n_rows > 1 + n_draft + r->n_replay;
-    t->replays |= r->n_replay > 0;
+    t->prefills |= n_rows > 1 + n_draft + r->draft.n_replay;
+    t->replays |= r->draft.n_replay > 0;
     cost_add(&t->shape, pos0, n_rows);
 
     r->begins = false;
     r->n_computed += n_rows;
-    r->n_replay -= MIN(r->n_replay, n_rows);
+    r->draft.n_replay -= MIN(r->draft.n_replay, n_rows);
     r->n_in_flight++;
     r->n_pending += it->samples;
     r->want = it->want0 + it->n_wants - 1;
@@ -336,7 +337,7 @@ int batch_handle(struct batch *t, uint32_t i, const struct engine_result *res) {
         return why;
     /* The state has advanced over wrong drafts: all rows of the step are computed again. */
     if (n_wrong > 0 && it->backup != KV_NO_SNAPSHOT) {
-        r->n_replay = it->n_rows - n_wrong;
+        r->draft.n_replay = it->n_rows - n_wrong;
         n_wrong = it->n_rows;
     }
     kv_seq_commit(r->seq, request_keys(r), it->pos0 + it->n_rows - n_wrong);

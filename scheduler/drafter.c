@@ -111,10 +111,10 @@ struct drafter *drafter_free(struct drafter *d) {
 }
 
 void drafter_drop(struct request *r) {
-    if (!r->drafter)
+    if (!r->draft.drafter)
         return;
-    r->drafter->kv = kv_seq_free(r->drafter->kv);
-    r->drafter->n_computed = r->drafter->drafted.n = 0;
+    r->draft.drafter->kv = kv_seq_free(r->draft.drafter->kv);
+    r->draft.drafter->n_computed = r->draft.drafter->drafted.n = 0;
 }
 
 const struct kv_pager *drafter_pager(const struct drafter *d) {
@@ -123,9 +123,9 @@ const struct kv_pager *drafter_pager(const struct drafter *d) {
 
 void drafter_forget(struct request *r) {
     drafter_drop(r);
-    free(r->drafter);
-    r->drafter = NULL;
-    r->drafted = NULL;
+    free(r->draft.drafter);
+    r->draft.drafter = NULL;
+    r->draft.drafted = NULL;
 }
 
 /* ---- choice of requests and lengths ---- */
@@ -210,17 +210,17 @@ static uint32_t find_candidates(struct drafter *d, struct spec *spec, const stru
     LIST_FOREACH_ENTRY(r, running, struct request, queued.link) {
         struct candidate *c = &d->candidate[n];
 
-        if (r->drafter)
-            r->drafter->n_asked = 0;
+        if (r->draft.drafter)
+            r->draft.drafter->n_asked = 0;
         if (!decodes(r) || n == d->opts.max_seqs)
             continue;
         cost_add(decode, r->n_tokens - 1, 1);
-        if (!r->drafter)
-            r->drafter = calloc(1, sizeof(*r->drafter));
-        if (!r->drafter) /* out of memory: no drafts */
+        if (!r->draft.drafter)
+            r->draft.drafter = calloc(1, sizeof(*r->draft.drafter));
+        if (!r->draft.drafter) /* out of memory: no drafts */
             continue;
-        r->drafted = &r->drafter->drafted;
-        r->drafter->drafted.by = d->source;
+        r->draft.drafted = &r->draft.drafter->drafted;
+        r->draft.drafter->drafted.by = d->source;
         if (!drafter_fits(d, r, MAX(DRAFT_MAX + 1, d->info->n_block)) ||
             spec_offers(spec, r) >= DRAFTER_ENOUGH)
             continue;
@@ -261,8 +261,8 @@ uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct plan 
     for (uint32_t i = 0; i < n; i++) {
         struct candidate *c = &d->candidate[i];
 
-        c->request->drafter->n_asked = MIN(c == tried ? SPEC_PROBE : k, c->max);
-        d->n_chosen += c->request->drafter->n_asked > 0;
+        c->request->draft.drafter->n_asked = MIN(c == tried ? SPEC_PROBE : k, c->max);
+        d->n_chosen += c->request->draft.drafter->n_asked > 0;
     }
     if (k > 0) {
         d->probe_gap /= 2;
@@ -288,12 +288,12 @@ static void begin_batch(struct drafter *d, uint32_t n) {
 }
 
 static struct kv_seq *pages_of(const struct drafter *d, const struct request *r) {
-    return d->opts.block ? r->seq : r->drafter->kv;
+    return d->opts.block ? r->seq : r->draft.drafter->kv;
 }
 
 /* Adds rows of positions [from, to) of @r: tokens, then drafted ones. */
 static void drafter_add_rows(struct drafter *d, struct request *r, uint32_t from, uint32_t to) {
-    struct drafter_seq *q = r->drafter;
+    struct drafter_seq *q = r->draft.drafter;
     struct batch *t = &d->batch;
     struct engine_batch *b = &t->b;
     uint32_t n_ahead = d->info->borrows ? from - (r->n_tokens - 1) : 0;
@@ -329,17 +329,17 @@ static void drafter_add_rows(struct drafter *d, struct request *r, uint32_t from
 /* Adds wants for @n tokens of @r, the last sequence of the batch: one for the token after its last
  * row, or those of a block. Drafted tokens are in r->tokens for the penalties. */
 static void drafter_add_wants(struct drafter *d, struct request *r, uint32_t n) {
-    struct drafter_seq *q = r->drafter;
+    struct drafter_seq *q = r->draft.drafter;
     struct batch *t = &d->batch;
     struct engine_param *p = &t->param[t->b.n_params];
     struct batch_item *it = &t->item[t->b.n_seqs - 1];
     uint32_t n_tokens = r->n_tokens + q->drafted.n;
 
     assert(it->request == r && it->n_wants == 0);
-    *p = r->param;
+    *p = r->sampling.param;
     p->tokens = r->tokens;
     p->n_tokens = n_tokens;
-    p->n_bans = n_tokens < r->min_tokens && !r->matcher ? r->n_bans : 0;
+    p->n_bans = n_tokens < r->min_tokens && !r->grammar.matcher ? r->sampling.n_bans : 0;
     for (uint32_t i = 0; i < p->n_bias; i++)
         if ((uint32_t)p->bias[i].token >= d->info->n_vocab)
             p->n_bias = 0;
@@ -365,12 +365,12 @@ static void drafter_add_wants(struct drafter *d, struct request *r, uint32_t n) 
  * long or memory is short, the draft ends or is not masked. Returns 0 or -EIO. */
 static int mask_want(struct drafter *d, const struct batch_item *it) {
     struct request *r = it->request;
-    const struct draft_tokens *g = &r->drafter->drafted;
+    const struct draft_tokens *g = &r->draft.drafter->drafted;
     uint32_t *bits = it->n_wants > 0 && request_is_masked(r) ? batch_mask(&d->batch) : NULL;
     int e = bits ? constrain_draft(r, g->token, g->n, bits) : 0;
 
     if (e == -EAGAIN)
-        r->drafter->n_asked = g->n;
+        r->draft.drafter->n_asked = g->n;
     return e <= 0 ? 0 : engine_mask(d->opts.engine, d->batch.b.step, it->want0, bits);
 }
 
@@ -391,9 +391,9 @@ static int run_batch(struct drafter *d) {
     for (uint32_t i = 0; i < t->b.n_seqs; i++) {
         const struct batch_item *it = &t->item[i];
         struct request *r = it->request;
-        struct draft_tokens *g = &r->drafter->drafted;
+        struct draft_tokens *g = &r->draft.drafter->drafted;
 
-        for (uint32_t k = 0; k < it->n_wants && g->n < r->drafter->n_asked; k++) {
+        for (uint32_t k = 0; k < it->n_wants && g->n < r->draft.drafter->n_asked; k++) {
             assert(g->n < DRAFT_MAX && r->n_tokens + g->n < r->cap);
             g->token[g->n] = res.out[it->want0 + k].token;
             r->tokens[r->n_tokens + g->n++] = res.out[it->want0 + k].token;
@@ -476,7 +476,7 @@ static bool acquire_pages(const struct drafter *d, struct request *r, uint32_t n
 /* Adds the row of the last token of @r for the model's own block, if it may draft, or all rows of a
  * block. Returns the rows added. */
 static uint32_t drafter_add_own(struct drafter *d, struct request *r, uint32_t most) {
-    struct drafter_seq *q = r->drafter;
+    struct drafter_seq *q = r->draft.drafter;
     uint32_t n_rows = MAX(d->info->n_block, 1), from = r->n_tokens - 1;
     uint32_t end = from + MAX(q->n_asked, d->info->n_block);
 
@@ -495,7 +495,7 @@ static uint32_t drafter_add_own(struct drafter *d, struct request *r, uint32_t m
 /* Adds at most @most missing rows of @r, and asks for a drafted token if no more are missing.
  * Returns the rows added. */
 static uint32_t add_request(struct drafter *d, struct request *r, uint32_t most) {
-    struct drafter_seq *q = r->drafter;
+    struct drafter_seq *q = r->draft.drafter;
 
     if (d->opts.block)
         return drafter_add_own(d, r, most);
@@ -524,10 +524,10 @@ static int first(struct drafter *d, const struct list *running) {
 
     begin_batch(d, 0);
     LIST_FOREACH_ENTRY(r, running, struct request, queued.link) {
-        if (!r->drafter || r->drafter->n_asked == 0)
+        if (!r->draft.drafter || r->draft.drafter->n_asked == 0)
             continue;
         if (BUGGIFY(draft_no_memory) || request_reserve(r, DRAFT_MAX) < 0) {
-            r->drafter->n_asked = 0;
+            r->draft.drafter->n_asked = 0;
             continue;
         }
         uint32_t n = add_request(d, r,
@@ -542,7 +542,7 @@ static int first(struct drafter *d, const struct list *running) {
 static int drafter_next(struct drafter *d, const struct list *running, uint32_t n) {
     begin_batch(d, n);
     LIST_FOREACH_ENTRY(r, running, struct request, queued.link) {
-        struct drafter_seq *q = r->drafter;
+        struct drafter_seq *q = r->draft.drafter;
 
         if (!q || q->n_asked <= n || q->drafted.n != n ||
             (uint32_t)q->drafted.token[n - 1] >= d->info->n_vocab)
@@ -558,7 +558,7 @@ static void drafter_release_pages(const struct drafter *d, const struct list *ru
     if (!d->opts.block || d->info->borrows)
         return;
     LIST_FOREACH_ENTRY(r, running, struct request, queued.link) {
-        if (r->drafter && r->drafter->drafted.at == r->n_tokens)
+        if (r->draft.drafter && r->draft.drafter->drafted.at == r->n_tokens)
             kv_seq_truncate(r->seq, r->n_computed);
     }
 }

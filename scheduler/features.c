@@ -100,9 +100,9 @@ static void feature_end_wait(struct sched *s, struct request *r, const struct fe
     (void)end;
     if (r->loading)
         tier_cancel_load(s, r);
-    else if (r->compiling && r->constraints->forget)
-        r->constraints->forget(r->constraints->ctx, r->id);
-    r->compiling = false;
+    else if (r->grammar.compiling && r->grammar.constraints->forget)
+        r->grammar.constraints->forget(r->grammar.constraints->ctx, r->id);
+    r->grammar.compiling = false;
 }
 
 static void feature_release_pictures(struct sched *s, struct request *r,

@@ -75,53 +75,53 @@ static struct late *late_new(struct request *r, uint32_t left) {
         .job = {.job = {.run = late_run, .done = late_done, .tenant = r->tenant, .weight = 1},
                 .id = r->id},
         .request = r,
-        .source = r->constraints,
-        .constraint = r->constraint,
+        .source = r->grammar.constraints,
+        .constraint = r->grammar.constraint,
         .payer = r->payer,
-        .n_words = constraint_n_words(r->constraint),
+        .n_words = constraint_n_words(r->grammar.constraint),
         .n_tokens = r->n_tokens,
         .left = left,
         .n = -EAGAIN,
         .away = true};
     l->bits = malloc(l->n_words * sizeof(*l->bits));
-    if (!l->bits || constraint_state_new(&l->state, r->constraint) < 0 ||
-        constraint_state_copy(l->state, r->matcher) < 0)
+    if (!l->bits || constraint_state_new(&l->state, r->grammar.constraint) < 0 ||
+        constraint_state_copy(l->state, r->grammar.matcher) < 0)
         return NULL;
     return STEAL(l);
 }
 
 int late_begin(struct request *r, uint32_t left) {
-    assert(r->matcher && r->constraints->submit);
-    if (r->late && r->late->away && r->late->n_tokens == r->n_tokens)
+    assert(r->grammar.matcher && r->grammar.constraints->submit);
+    if (r->grammar.late && r->grammar.late->away && r->grammar.late->n_tokens == r->n_tokens)
         return 0;
     assert(!late_waits(r));
     CLEANUP(late_freep) struct late *l = late_new(r, left);
-    int e = l ? r->constraints->submit(r->constraints->ctx, &l->job) : -ENOMEM;
+    int e = l ? r->grammar.constraints->submit(r->grammar.constraints->ctx, &l->job) : -ENOMEM;
 
     if (e < 0)
         return e;
-    late_free(r->late);
-    r->late = STEAL(l);
+    late_free(r->grammar.late);
+    r->grammar.late = STEAL(l);
     return 0;
 }
 
 bool late_waits(const struct request *r) {
-    return r->late && (r->late->away || r->late->row);
+    return r->grammar.late && (r->grammar.late->away || r->grammar.late->row);
 }
 
 void late_set_row(struct request *r, bool under_way) {
-    assert(r->late && r->late->row != under_way);
-    r->late->row = under_way;
+    assert(r->grammar.late && r->grammar.late->row != under_way);
+    r->grammar.late->row = under_way;
 }
 
 bool late_has_mask(const struct request *r) {
-    const struct late *l = r->late;
+    const struct late *l = r->grammar.late;
 
     return l && !l->away && l->n_tokens == r->n_tokens && l->n != -EAGAIN;
 }
 
 bool late_mask(const struct request *r, uint32_t n_tokens, uint32_t *bits, int64_t *n) {
-    const struct late *l = r->late;
+    const struct late *l = r->grammar.late;
 
     if (!late_has_mask(r) || n_tokens != r->n_tokens)
         return false;
@@ -131,12 +131,12 @@ bool late_mask(const struct request *r, uint32_t n_tokens, uint32_t *bits, int64
 }
 
 void late_release(struct request *r) {
-    if (r->late && r->late->away) {
-        assert(r->late->constraint == r->constraint);
-        r->late->request = NULL;
-        r->constraint = NULL;
+    if (r->grammar.late && r->grammar.late->away) {
+        assert(r->grammar.late->constraint == r->grammar.constraint);
+        r->grammar.late->request = NULL;
+        r->grammar.constraint = NULL;
     } else {
-        late_free(r->late);
+        late_free(r->grammar.late);
     }
-    r->late = NULL;
+    r->grammar.late = NULL;
 }

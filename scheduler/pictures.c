@@ -115,9 +115,9 @@ static void pictures_make_room(struct pictures *p, uint64_t more) {
 /* ---- holders of pictures ---- */
 
 uint32_t pictures_first(const struct request *r, uint32_t n_tokens) {
-    for (uint32_t i = 0; i < r->n_pictures; i++)
-        if (r->pictures[i].in.at + r->pictures[i].in.n_rows > n_tokens)
-            return r->pictures[i].in.at;
+    for (uint32_t i = 0; i < r->picture.n; i++)
+        if (r->picture.list[i].in.at + r->picture.list[i].in.n_rows > n_tokens)
+            return r->picture.list[i].in.at;
     return UINT32_MAX;
 }
 
@@ -153,8 +153,8 @@ static void pictures_let_go(struct pictures *p, struct request *r, struct reques
 void pictures_release(struct pictures *p, struct request *r) {
     uint32_t done = request_n_stored(r);
 
-    for (uint32_t i = 0; i < r->n_pictures; i++) {
-        struct request_picture *q = &r->pictures[i];
+    for (uint32_t i = 0; i < r->picture.n; i++) {
+        struct request_picture *q = &r->picture.list[i];
 
         if (!q->held)
             continue;
@@ -173,8 +173,8 @@ uint32_t pictures_hold(struct pictures *p, struct request *r) {
 
     assert(r->state == REQUEST_RUNNING);
     pictures_release(p, r); /* rows in newly attached pages are not computed any more */
-    for (uint32_t i = 0; i < r->n_pictures; i++) {
-        struct request_picture *q = &r->pictures[i];
+    for (uint32_t i = 0; i < r->picture.n; i++) {
+        struct request_picture *q = &r->picture.list[i];
 
         if (q->in.at + q->in.n_rows <= r->n_computed)
             continue;
@@ -202,8 +202,8 @@ uint32_t pictures_hold(struct pictures *p, struct request *r) {
 }
 
 bool pictures_block(const struct request *r) {
-    for (uint32_t i = 0; i < r->n_pictures; i++) {
-        const struct request_picture *q = &r->pictures[i];
+    for (uint32_t i = 0; i < r->picture.n; i++) {
+        const struct request_picture *q = &r->picture.list[i];
 
         if (q->in.at + q->in.n_rows > r->n_computed)
             return q->in.at <= r->n_computed && (!q->held || q->held->state != PICTURE_READY);
@@ -212,9 +212,9 @@ bool pictures_block(const struct request *r) {
 }
 
 static const struct sched_picture *missing_of(const struct request *r) {
-    for (uint32_t i = 0; i < r->n_pictures; i++)
-        if (r->pictures[i].held && r->pictures[i].held->state != PICTURE_READY)
-            return r->pictures[i].held;
+    for (uint32_t i = 0; i < r->picture.n; i++)
+        if (r->picture.list[i].held && r->picture.list[i].held->state != PICTURE_READY)
+            return r->picture.list[i].held;
     return NULL;
 }
 
@@ -240,8 +240,8 @@ static struct request *next_of(const struct pictures *p, enum picture_state stat
         if (state == PICTURE_WANTED && request_is_prewarm(r))
             /* prewarms have no client that waits, and the front has dropped their pictures */
             continue;
-        for (uint32_t i = 0; i < r->n_pictures; i++)
-            if (r->pictures[i].held && r->pictures[i].held->state == state) {
+        for (uint32_t i = 0; i < r->picture.n; i++)
+            if (r->picture.list[i].held && r->picture.list[i].held->state == state) {
                 best = r;
                 *index = i;
                 break;
@@ -252,8 +252,8 @@ static struct request *next_of(const struct pictures *p, enum picture_state stat
 
 struct request *pictures_waiter(const struct pictures *p, const struct sched_picture *x) {
     LIST_FOREACH_ENTRY(r, p->view->running, struct request, queued.link) {
-        for (uint32_t i = 0; i < r->n_pictures; i++)
-            if (r->pictures[i].held == x)
+        for (uint32_t i = 0; i < r->picture.n; i++)
+            if (r->picture.list[i].held == x)
                 return r;
     }
     return NULL;
@@ -267,7 +267,7 @@ bool pictures_need(struct pictures *p, struct msg_need_picture *out) {
 
     if (!r)
         return false;
-    uint64_t bytes = pixel_bytes(r->pictures[index].held);
+    uint64_t bytes = pixel_bytes(r->picture.list[index].held);
     if (p->n_pixel_bytes > 0 && p->n_pixel_bytes + bytes > PICTURES_PIXELS)
         return false;
     *out = (struct msg_need_picture){.id = r->id, .index = index};
@@ -278,7 +278,7 @@ void pictures_asked(struct pictures *p, const struct msg_need_picture *m) {
     LIST_FOREACH_ENTRY(r, p->view->running, struct request, queued.link) {
         if (r->id != m->id)
             continue;
-        struct sched_picture *x = r->pictures[m->index].held;
+        struct sched_picture *x = r->picture.list[m->index].held;
 
         assert(x && x->state == PICTURE_WANTED);
         x->state = PICTURE_ASKED;
@@ -381,7 +381,7 @@ int64_t pictures_step(struct pictures *p, int64_t ns, struct sched_picture **fai
     if (!p->now) {
         const struct request *r = next_of(p, PICTURE_PIXELS, &index);
         assert(r);
-        struct sched_picture *x = r->pictures[index].held;
+        struct sched_picture *x = r->picture.list[index].held;
 
         if (pictures_begin(p, x, why) < 0) {
             *failed = x;

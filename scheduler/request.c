@@ -39,7 +39,7 @@ void request_note_pending(struct request *r, struct list *pending) {
 void request_finish(struct request *r, enum finish_reason why) {
     assert(!r->seq && why != FINISH_NONE);
     request_set_state(r, REQUEST_DONE);
-    r->finish = why;
+    r->end.finish = why;
 }
 
 /* ---- checks and parameters ---- */
@@ -140,35 +140,36 @@ static int copy_lists(struct request *r, const struct submit *m) {
     size_t n_end = 0;
     const int32_t *end = NULL;
 
-    if (r->tokenizer && !r->ignore_eos)
-        end = tokenizer_end_ids(r->tokenizer, &n_end);
-    r->bans = calloc(m->n_stop_ids + n_end + 1, sizeof(*r->bans));
-    r->bias = calloc(m->n_bias + 1, sizeof(*r->bias));
-    if (!r->bans || !r->bias)
+    if (r->sampling.tokenizer && !r->sampling.ignore_eos)
+        end = tokenizer_end_ids(r->sampling.tokenizer, &n_end);
+    r->sampling.bans = calloc(m->n_stop_ids + n_end + 1, sizeof(*r->sampling.bans));
+    r->sampling.bias = calloc(m->n_bias + 1, sizeof(*r->sampling.bias));
+    if (!r->sampling.bans || !r->sampling.bias)
         return -ENOMEM;
     if (m->n_stop_ids > 0)
-        memcpy(r->bans, m->stop_ids, m->n_stop_ids * sizeof(*r->bans));
+        memcpy(r->sampling.bans, m->stop_ids, m->n_stop_ids * sizeof(*r->sampling.bans));
     if (n_end > 0)
-        memcpy(r->bans + m->n_stop_ids, end, n_end * sizeof(*r->bans));
+        memcpy(r->sampling.bans + m->n_stop_ids, end, n_end * sizeof(*r->sampling.bans));
     /* A prediction longer than the output is of no use. */
-    r->n_prediction = MIN(ids_n(m->prediction), m->max_new);
-    if (r->n_prediction > 0) {
-        r->prediction = malloc(r->n_prediction * sizeof(*r->prediction));
-        if (!r->prediction)
+    r->draft.n_prediction = MIN(ids_n(m->prediction), m->max_new);
+    if (r->draft.n_prediction > 0) {
+        r->draft.prediction = malloc(r->draft.n_prediction * sizeof(*r->draft.prediction));
+        if (!r->draft.prediction)
             return -ENOMEM;
-        memcpy(r->prediction, m->prediction.data, r->n_prediction * sizeof(*r->prediction));
+        memcpy(r->draft.prediction, m->prediction.data,
+               r->draft.n_prediction * sizeof(*r->draft.prediction));
     }
-    r->n_stop_ids = m->n_stop_ids;
-    r->n_bans = m->n_stop_ids + (uint32_t)n_end;
+    r->sampling.n_stop_ids = m->n_stop_ids;
+    r->sampling.n_bans = m->n_stop_ids + (uint32_t)n_end;
     for (uint32_t i = 0; i < m->n_bias; i++)
-        r->bias[i] = (struct engine_bias){m->bias[i].token, m->bias[i].bias};
+        r->sampling.bias[i] = (struct engine_bias){m->bias[i].token, m->bias[i].bias};
     return 0;
 }
 
 static void request_set_param(struct request *r, const struct submit *m) {
     const struct sampling *s = &m->sampling;
 
-    r->param = (struct engine_param){
+    r->sampling.param = (struct engine_param){
         .temperature = (float)s->temperature,
         .top_p = (float)s->top_p,
         .min_p = (float)s->min_p,
@@ -179,8 +180,8 @@ static void request_set_param(struct request *r, const struct submit *m) {
         .seed = m->seed,
         .choice = m->choice,
         .n_bias = m->n_bias,
-        .bias = r->bias,
-        .bans = r->bans,
+        .bias = r->sampling.bias,
+        .bans = r->sampling.bans,
         .n_prompt = m->n_prompt,
     };
 }
@@ -188,7 +189,7 @@ static void request_set_param(struct request *r, const struct submit *m) {
 /* Sets the rarely used samplers, if any is on. Returns 0 or -ENOMEM. */
 static int set_samplers(struct request *r, const struct submit *m, uint32_t n_vocab) {
     const struct sampling *s = &m->sampling;
-    struct engine_samplers *e = &r->samplers;
+    struct engine_samplers *e = &r->sampling.samplers;
 
     e->top_n_sigma = (float)MAX(s->top_n_sigma, 0);
     e->typical_p = s->typical_p < 1 ? (float)MAX(s->typical_p, 1e-6) : 0;
@@ -199,29 +200,29 @@ static int set_samplers(struct request *r, const struct submit *m, uint32_t n_vo
     e->dry_allowed = (uint32_t)s->dry_allowed_length;
     e->dry_last_n = (uint32_t)MAX(s->dry_penalty_last_n, 0);
     if (e->top_n_sigma > 0 || e->typical_p > 0 || e->xtc_probability > 0 || e->dry_multiplier > 0)
-        r->param.samplers = e;
+        r->sampling.param.samplers = e;
     if (e->dry_multiplier <= 0 || m->breakers.len == 0)
         return 0;
-    r->breakers = calloc((n_vocab + 31) / 32, sizeof(*r->breakers));
-    if (!r->breakers)
+    r->sampling.breakers = calloc((n_vocab + 31) / 32, sizeof(*r->sampling.breakers));
+    if (!r->sampling.breakers)
         return -ENOMEM;
     for (uint32_t i = 0; i < ids_n(m->breakers); i++) {
         uint32_t id = (uint32_t)ids_at(m->breakers, i);
 
-        r->breakers[id / 32] |= 1u << id % 32;
+        r->sampling.breakers[id / 32] |= 1u << id % 32;
     }
-    e->breakers = r->breakers;
+    e->breakers = r->sampling.breakers;
     return 0;
 }
 
 static int new_stops(struct request *r, const struct submit *m) {
     struct stop_string s[SUBMIT_STOPS_MAX];
 
-    if (m->n_stops == 0 || !r->tokenizer)
+    if (m->n_stops == 0 || !r->sampling.tokenizer)
         return 0;
     for (uint32_t i = 0; i < m->n_stops; i++)
         s[i] = (struct stop_string){m->stops[i].data, m->stops[i].len};
-    return stops_new(&r->stops, s, m->n_stops);
+    return stops_new(&r->sampling.stops, s, m->n_stops);
 }
 
 static uint64_t request_mix(uint64_t h) {
@@ -284,17 +285,20 @@ int request_reserve(struct request *r, uint32_t n) {
 
 /* Makes room for the values reported with the next output. Returns 0 or -ENOMEM. */
 static int reserve_outputs(struct request *r) {
-    uint32_t n = request_n_out(r) - r->out_base, cap = MAX(16, 2 * n);
+    uint32_t n = request_n_out(r) - r->out.base, cap = MAX(16, 2 * n);
 
-    if (n < r->out_cap)
+    if (n < r->out.cap)
         return 0;
-    if ((r->flags & SUBMIT_LOGPROBS) && grow_array(&r->logprobs, cap, sizeof(*r->logprobs)) < 0)
+    if ((r->flags & SUBMIT_LOGPROBS) &&
+        grow_array(&r->out.logprobs, cap, sizeof(*r->out.logprobs)) < 0)
         return -ENOMEM;
-    if (r->n_top && grow_array(&r->top, cap, r->n_top * sizeof(*r->top)) < 0)
+    if (r->sampling.n_top &&
+        grow_array(&r->out.top, cap, r->sampling.n_top * sizeof(*r->out.top)) < 0)
         return -ENOMEM;
-    if ((r->flags & SUBMIT_DIGESTS) && grow_array(&r->digests, cap, sizeof(*r->digests)) < 0)
+    if ((r->flags & SUBMIT_DIGESTS) &&
+        grow_array(&r->out.digests, cap, sizeof(*r->out.digests)) < 0)
         return -ENOMEM;
-    r->out_cap = cap;
+    r->out.cap = cap;
     return 0;
 }
 
@@ -306,50 +310,51 @@ static void copy_top(struct event_top *to, uint32_t n, const struct engine_out *
 }
 
 static void store_output(struct request *r, const struct engine_out *o) {
-    uint32_t i = request_n_out(r) - r->out_base;
+    uint32_t i = request_n_out(r) - r->out.base;
 
     if (r->flags & SUBMIT_LOGPROBS)
-        r->logprobs[i] = o->logprob;
+        r->out.logprobs[i] = o->logprob;
     if (r->flags & SUBMIT_DIGESTS)
-        r->digests[i] = o->digest;
-    copy_top(r->top + (size_t)i * r->n_top, r->n_top, o);
+        r->out.digests[i] = o->digest;
+    copy_top(r->out.top + (size_t)i * r->sampling.n_top, r->sampling.n_top, o);
 }
 
 static bool request_is_end(const struct request *r, int32_t token) {
-    for (uint32_t i = 0; i < r->n_stop_ids; i++)
-        if (r->bans[i] == token)
+    for (uint32_t i = 0; i < r->sampling.n_stop_ids; i++)
+        if (r->sampling.bans[i] == token)
             return true;
-    return r->tokenizer && !r->ignore_eos && tokenizer_is_end(r->tokenizer, token);
+    return r->sampling.tokenizer && !r->sampling.ignore_eos &&
+           tokenizer_is_end(r->sampling.tokenizer, token);
 }
 
 static bool completes_stop(struct request *r, int32_t token) {
     struct stops_match match;
     size_t len;
 
-    if (!r->stops)
+    if (!r->sampling.stops)
         return false;
-    const char *bytes = tokenizer_piece(r->tokenizer, token, false, &len);
-    return stops_feed(r->stops, bytes, len, &match);
+    const char *bytes = tokenizer_piece(r->sampling.tokenizer, token, false, &len);
+    return stops_feed(r->sampling.stops, bytes, len, &match);
 }
 
 /* Charges the tenant @n_bytes for the state of the constraint, and for its copy where masks are
  * late. */
 static void charge_matcher(struct request *r, size_t n_bytes) {
-    if (n_bytes != r->charged && r->constraints->charge)
-        r->constraints->charge(r->constraints->ctx, r->payer,
-                               (int64_t)n_bytes - (int64_t)r->charged);
-    r->charged = n_bytes;
+    if (n_bytes != r->grammar.charged && r->grammar.constraints->charge)
+        r->grammar.constraints->charge(r->grammar.constraints->ctx, r->payer,
+                                       (int64_t)n_bytes - (int64_t)r->grammar.charged);
+    r->grammar.charged = n_bytes;
 }
 
 /* Advances the constraint by @token. Masks exclude tokens that it refuses, so a refusal is a bug of
  * ours or of an earlier worker. An ignored end token comes only when no other token is allowed, and
  * ends the request. */
 static enum finish_reason request_follow(struct request *r, int32_t token) {
-    int e = constraint_accept(r->matcher, token);
+    int e = constraint_accept(r->grammar.matcher, token);
 
-    charge_matcher(r, constraint_state_bytes(r->matcher) * (r->late ? 2 : 1));
+    charge_matcher(r, constraint_state_bytes(r->grammar.matcher) * (r->grammar.late ? 2 : 1));
     if (e == 0)
-        return constraint_is_done(r->matcher) ? FINISH_STOP : FINISH_NONE;
+        return constraint_is_done(r->grammar.matcher) ? FINISH_STOP : FINISH_NONE;
     request_blame(r, e);
     return FINISH_ERROR;
 }
@@ -361,7 +366,7 @@ static enum finish_reason request_judge(struct request *r, int32_t token) {
 
     if (stop || request_is_end(r, token))
         return FINISH_STOP;
-    if (r->matcher)
+    if (r->grammar.matcher)
         why = request_follow(r, token);
     if (why != FINISH_NONE)
         return why;
@@ -370,30 +375,30 @@ static enum finish_reason request_judge(struct request *r, int32_t token) {
 
 void request_blame(struct request *r, int e) {
     if (e == -E2BIG)
-        err_set_code(&r->why, 400, "grammar_too_complex", NULL,
+        err_set_code(&r->end.why, 400, "grammar_too_complex", NULL,
                      "The grammar is too ambiguous: the output so far has too many derivations.");
-    else if (e == 0 && r->allowed)
-        err_set_code(&r->why, 400, "invalid_value", "allowed_token_ids",
+    else if (e == 0 && r->grammar.allowed)
+        err_set_code(&r->end.why, 400, "invalid_value", "allowed_token_ids",
                      "allowed_token_ids, bad_words and the required format of the output "
                      "together allow no token.");
     else if (e == 0)
         err_set_code(
-            &r->why, 400, "grammar_unsupported", NULL,
+            &r->end.why, 400, "grammar_unsupported", NULL,
             "The grammar allows no token of this model's vocabulary after the output so far.");
     else if (e == -ENOMEM)
-        err_set_code(&r->why, 503, "out_of_memory", NULL, "Out of memory for the grammar.");
+        err_set_code(&r->end.why, 503, "out_of_memory", NULL, "Out of memory for the grammar.");
     else
-        err_set_code(&r->why, 500, "internal_error", NULL,
+        err_set_code(&r->end.why, 500, "internal_error", NULL,
                      "Internal error: a sampled token is not allowed by the grammar.");
 }
 
 int request_constrain(struct request *r, const struct constraint *c) {
     enum finish_reason why = FINISH_NONE;
 
-    assert(c && !r->constraint && !r->matcher);
-    r->constraint = c;
-    TRY(constraint_state_new(&r->matcher, c));
-    charge_matcher(r, constraint_state_bytes(r->matcher));
+    assert(c && !r->grammar.constraint && !r->grammar.matcher);
+    r->grammar.constraint = c;
+    TRY(constraint_state_new(&r->grammar.matcher, c));
+    charge_matcher(r, constraint_state_bytes(r->grammar.matcher));
     for (uint32_t i = r->n_prompt; i < r->n_tokens && why == FINISH_NONE; i++)
         why = request_follow(r, r->tokens[i]);
     return (int)why;
@@ -411,34 +416,35 @@ int request_add(struct request *r, const struct engine_out *o) {
 }
 
 void request_add_prompt_lp(struct request *r, uint32_t pos, const struct engine_out *o) {
-    if (pos != r->n_prompt_lp || pos >= r->want_prompt_lp)
+    if (pos != r->out.n_prompt_lp || pos >= r->out.want_prompt_lp)
         return;
-    copy_top(r->prompt_top + (size_t)pos * r->n_prompt_top, r->n_prompt_top, o);
-    r->prompt_lp[r->n_prompt_lp++] = o->logprob;
+    copy_top(r->out.prompt_top + (size_t)pos * r->sampling.n_prompt_top, r->sampling.n_prompt_top,
+             o);
+    r->out.prompt_lp[r->out.n_prompt_lp++] = o->logprob;
 }
 
 void request_add_hidden(struct request *r, uint32_t pos, const float *v) {
-    if (!r->sum) {
-        size_t at = r->flags & SUBMIT_POOL_NONE ? (size_t)pos * r->n_embd : 0;
+    if (!r->pool.sum) {
+        size_t at = r->flags & SUBMIT_POOL_NONE ? (size_t)pos * r->pool.n_embd : 0;
 
-        assert(at + r->n_embd <= r->n_vector);
-        memcpy(r->vector + at, v, r->n_embd * sizeof(*v));
+        assert(at + r->pool.n_embd <= r->pool.n_vector);
+        memcpy(r->pool.vector + at, v, r->pool.n_embd * sizeof(*v));
     }
     if (!request_pools_all(r))
         return;
     /* a preempted request continues after its steps were taken back, so no position comes twice */
-    assert(pos == r->n_pooled);
-    r->n_pooled++;
-    for (uint32_t i = 0; i < r->n_embd && r->sum; i++)
-        r->sum[i] += (double)v[i];
-    for (uint32_t i = 0; i < r->n_embd && r->sum && r->n_pooled == r->n_prompt; i++)
-        r->vector[i] = (float)(r->sum[i] / r->n_prompt);
+    assert(pos == r->pool.n);
+    r->pool.n++;
+    for (uint32_t i = 0; i < r->pool.n_embd && r->pool.sum; i++)
+        r->pool.sum[i] += (double)v[i];
+    for (uint32_t i = 0; i < r->pool.n_embd && r->pool.sum && r->pool.n == r->n_prompt; i++)
+        r->pool.vector[i] = (float)(r->pool.sum[i] / r->n_prompt);
 }
 
 void request_trim(struct request *r) {
     assert(r->acked.n_out <= request_n_out(r));
     if (r->acked.n_out == request_n_out(r))
-        r->out_base = r->acked.n_out;
+        r->out.base = r->acked.n_out;
 }
 
 /* ---- pages ---- */
@@ -465,15 +471,15 @@ uint32_t request_shareable(const struct request *r) {
     if (r->flags & SUBMIT_POOL_CLS)
         return 0;
     if (request_pools_all(r))
-        return MIN(r->n_pooled, r->n_tokens - 1);
-    if (r->n_prompt_lp < r->want_prompt_lp)
-        return r->n_prompt_lp;
+        return MIN(r->pool.n, r->n_tokens - 1);
+    if (r->out.n_prompt_lp < r->out.want_prompt_lp)
+        return r->out.n_prompt_lp;
     return r->n_tokens - 1;
 }
 
 uint32_t request_cut(const struct request *r, uint32_t n_tokens, uint32_t page_tokens) {
-    for (uint32_t i = r->two_way ? r->n_pictures : 0; i-- > 0;) {
-        const struct submit_picture *p = &r->pictures[i].in;
+    for (uint32_t i = r->picture.two_way ? r->picture.n : 0; i-- > 0;) {
+        const struct submit_picture *p = &r->picture.list[i].in;
 
         if (n_tokens > p->at && n_tokens - p->at < p->n_rows)
             n_tokens = p->at - p->at % page_tokens;
@@ -518,15 +524,15 @@ static int copy_pictures(struct request *r, const struct submit *m, const struct
 
     if (n == 0)
         return 0;
-    r->two_way = v->info->two_way;
-    r->pictures = calloc(n, sizeof(*r->pictures));
-    r->shown = calloc(2 * (size_t)n, sizeof(*r->shown));
+    r->picture.two_way = v->info->two_way;
+    r->picture.list = calloc(n, sizeof(*r->picture.list));
+    r->picture.shown = calloc(2 * (size_t)n, sizeof(*r->picture.shown));
     r->keys = malloc(r->cap * sizeof(*r->keys));
-    if (!r->pictures || !r->shown || !r->keys)
+    if (!r->picture.list || !r->picture.shown || !r->keys)
         return -ENOMEM;
     memcpy(r->keys, r->tokens, r->n_tokens * sizeof(*r->keys));
-    for (r->n_pictures = 0; r->n_pictures < n; r->n_pictures++) {
-        const struct submit_picture *p = &m->pictures[r->n_pictures];
+    for (r->picture.n = 0; r->picture.n < n; r->picture.n++) {
+        const struct submit_picture *p = &m->pictures[r->picture.n];
         struct kv_medium of = {
             .n_rows = p->n_rows,
             .n_columns = p->n_columns,
@@ -541,7 +547,7 @@ static int copy_pictures(struct request *r, const struct submit *m, const struct
         int32_t number = kv_media_number(v->media, &of);
         if (number == 0)
             return -ENOMEM;
-        r->pictures[r->n_pictures] = (struct request_picture){.in = *p, .number = number};
+        r->picture.list[r->picture.n] = (struct request_picture){.in = *p, .number = number};
         for (uint32_t k = 0; k < p->n_rows; k++)
             r->keys[p->at + k] = number;
     }
@@ -562,18 +568,19 @@ static int request_fill(struct request *r, const struct submit *m, const struct 
     r->min_tokens = (uint32_t)MIN(m->n_prompt + min_new, r->max_tokens);
     TRY(copy_lists(r, m));
     TRY(new_stops(r, m));
-    TRY(allowed_new(&r->allowed, m, v->info->n_vocab));
+    TRY(allowed_new(&r->grammar.allowed, m, v->info->n_vocab));
     request_set_param(r, m);
     TRY(set_samplers(r, m, v->info->n_vocab));
     TRY(copy_pictures(r, m, v));
     if (!v->no_sharing)
         TRY(hash_pages(r, v->page_tokens));
     if ((r->flags & SUBMIT_PROMPT_LOGPROBS) && m->n_tokens == m->n_prompt) {
-        r->want_prompt_lp = m->n_prompt - 1;
-        r->prompt_lp = calloc(m->n_prompt, sizeof(*r->prompt_lp));
-        r->n_prompt_top = m->n_prompt_top;
-        r->prompt_top = calloc((size_t)m->n_prompt * m->n_prompt_top + 1, sizeof(*r->prompt_top));
-        if (!r->prompt_lp || !r->prompt_top)
+        r->out.want_prompt_lp = m->n_prompt - 1;
+        r->out.prompt_lp = calloc(m->n_prompt, sizeof(*r->out.prompt_lp));
+        r->sampling.n_prompt_top = m->n_prompt_top;
+        r->out.prompt_top =
+            calloc((size_t)m->n_prompt * m->n_prompt_top + 1, sizeof(*r->out.prompt_top));
+        if (!r->out.prompt_lp || !r->out.prompt_top)
             return -ENOMEM;
     }
     if (request_is_prewarm(r)) {
@@ -587,14 +594,16 @@ static int request_fill(struct request *r, const struct submit *m, const struct 
     if (request_pools(r)) {
         r->flags |= SUBMIT_NO_SPECULATION;
         r->max_tokens = m->n_prompt + 1;
-        r->n_embd = v->info->n_embd;
-        r->n_vector = r->flags & SUBMIT_POOL_NONE ? m->n_prompt * v->info->n_embd : v->info->n_embd;
-        r->vector = calloc(r->n_vector, sizeof(*r->vector));
-        r->sum = r->flags & SUBMIT_POOL_MEAN ? calloc(v->info->n_embd, sizeof(*r->sum)) : NULL;
-        if (!r->vector || (r->flags & SUBMIT_POOL_MEAN && !r->sum))
+        r->pool.n_embd = v->info->n_embd;
+        r->pool.n_vector =
+            r->flags & SUBMIT_POOL_NONE ? m->n_prompt * v->info->n_embd : v->info->n_embd;
+        r->pool.vector = calloc(r->pool.n_vector, sizeof(*r->pool.vector));
+        r->pool.sum =
+            r->flags & SUBMIT_POOL_MEAN ? calloc(v->info->n_embd, sizeof(*r->pool.sum)) : NULL;
+        if (!r->pool.vector || (r->flags & SUBMIT_POOL_MEAN && !r->pool.sum))
             return -ENOMEM;
     }
-    r->acked.n_out = r->sent.n_out = r->out_base = m->n_tokens - m->n_prompt;
+    r->acked.n_out = r->sent.n_out = r->out.base = m->n_tokens - m->n_prompt;
     request_replay(r);
     return 0;
 }
@@ -614,19 +623,19 @@ int request_new(struct request **out, const struct submit *m, const struct sched
     r->deadline_ns = m->deadline_ns;
     r->n_prompt = r->n_tokens = m->n_prompt;
     r->flags = m->flags | (m->n_top ? SUBMIT_LOGPROBS : 0);
-    r->n_top = m->n_top;
+    r->sampling.n_top = m->n_top;
     r->alone = m->n_faults >= 2 || m->flags & SUBMIT_PREWARM;
-    r->ignore_eos = m->sampling.ignore_eos;
-    r->tokenizer = view->tokenizer;
-    r->constraints = view->constraints;
+    r->sampling.ignore_eos = m->sampling.ignore_eos;
+    r->sampling.tokenizer = view->tokenizer;
+    r->grammar.constraints = view->constraints;
     r->payer = m->tenant;
     memcpy(r->isolation.key, m->isolation_key, sizeof(r->isolation.key));
     r->share = r->isolation;
     if (view->no_sharing) /* a unique key, which no other request has */
         for (size_t i = 0; i < sizeof(order); i++)
             r->share.key[i] = (uint8_t)(order >> 8 * i), r->share.key[8 + i] = 0xA5;
-    if (check_submit(m, view, &r->why) < 0) {
-        r->refused = true;
+    if (check_submit(m, view, &r->end.why) < 0) {
+        r->end.refused = true;
         request_finish(r, FINISH_ERROR);
     } else {
         TRY(request_fill(r, m, view));
@@ -638,33 +647,35 @@ int request_new(struct request **out, const struct submit *m, const struct sched
 struct request *request_free(struct request *r) {
     if (!r)
         return NULL;
-    assert(!r->seq && r->n_in_flight == 0 && !r->spec && !r->drafter && !r->late);
+    assert(!r->seq && r->n_in_flight == 0 && !r->draft.spec && !r->draft.drafter &&
+           !r->grammar.late);
     list_remove(&r->queued.link);
     list_remove(&r->pending);
-    stops_free(r->stops);
-    free(r->bans);
-    free(r->bias);
-    free(r->prediction);
-    allowed_free(r->allowed);
-    free(r->breakers);
-    constraint_state_free(r->matcher);
-    if (r->charged)
+    stops_free(r->sampling.stops);
+    free(r->sampling.bans);
+    free(r->sampling.bias);
+    free(r->draft.prediction);
+    allowed_free(r->grammar.allowed);
+    free(r->sampling.breakers);
+    constraint_state_free(r->grammar.matcher);
+    if (r->grammar.charged)
         charge_matcher(r, 0);
-    if (r->constraint)
-        r->constraints->release(r->constraints->ctx, r->constraint, r->payer);
+    if (r->grammar.constraint)
+        r->grammar.constraints->release(r->grammar.constraints->ctx, r->grammar.constraint,
+                                        r->payer);
     free(r->tokens);
     free(r->retired);
     free(r->keys);
-    free(r->pictures);
-    free(r->shown);
+    free(r->picture.list);
+    free(r->picture.shown);
     free(r->hash);
-    free(r->logprobs);
-    free(r->top);
-    free(r->digests);
-    free(r->prompt_lp);
-    free(r->prompt_top);
-    free(r->vector);
-    free(r->sum);
+    free(r->out.logprobs);
+    free(r->out.top);
+    free(r->out.digests);
+    free(r->out.prompt_lp);
+    free(r->out.prompt_top);
+    free(r->pool.vector);
+    free(r->pool.sum);
     free(r);
     return NULL;
 }

@@ -49,6 +49,102 @@ struct request_picture {
     struct sched_picture *held;
 };
 
+/* How its tokens are chosen, and which of them end it. */
+struct request_sampling {
+    /* fields other than the tokens and n_bans */
+    struct engine_param param;
+    struct engine_samplers samplers;
+    /* owned; samplers points to it */
+    uint32_t *breakers;
+    /* stop ids, then end tokens unless they are ignored */
+    int32_t *bans;
+    struct engine_bias *bias;
+    /* the stop ids come first */
+    uint32_t n_bans, n_stop_ids;
+    struct stops *stops;
+    const struct tokenizer *tokenizer;
+    uint8_t n_top, n_prompt_top;
+    bool ignore_eos;
+};
+
+/* The tokens that its output may have. */
+struct request_grammar {
+    /* NULL: all tokens */
+    struct allowed *allowed;
+    const struct sched_constraints *constraints;
+    /* NULL: none, or still being compiled */
+    const struct constraint *constraint;
+    /* state of the constraint after tokens[]; NULL: no constraint */
+    struct constraint_state *matcher;
+    /* state in scheduler/late.h; NULL: no mask was late */
+    struct late *late;
+    /* bytes charged to the tenant for matcher */
+    size_t charged;
+    /* waits for its constraint before it is queued */
+    bool compiling;
+};
+
+/* Its drafted tokens. */
+struct request_draft {
+    /* [n_prediction] or NULL */
+    int32_t *prediction;
+    uint32_t n_prediction;
+    /* state in scheduler/drafter.h; NULL: none yet */
+    struct drafter_seq *drafter;
+    /* drafts of drafter; NULL: none yet */
+    const struct draft_tokens *drafted;
+    /* state in scheduler/spec.h; NULL: none yet */
+    struct spec_request *spec;
+    uint32_t n_drafted, n_accepted;
+    /* tokens behind n_computed that must be computed again after a wrong draft */
+    uint32_t n_replay;
+    /* drafted and accepted tokens from the request's prediction */
+    uint32_t n_predicted, n_predicted_accepted;
+};
+
+struct request_pictures {
+    /* [n] in the order of their places */
+    struct request_picture *list;
+    /* [2][n] as given to step i, in [i % 2] */
+    struct engine_picture *shown;
+    uint32_t n;
+    /* computes the rows of a picture in one step (engine_info.two_way) */
+    bool two_way;
+};
+
+/* Values beside the tokens. Arrays of outputs begin at output `base`; the front has all outputs
+ * before it. */
+struct request_out {
+    float *logprobs;
+    struct event_top *top;
+    uint64_t *digests;
+    float *prompt_lp;
+    /* [n_prompt_top] each */
+    struct event_top *prompt_top;
+    uint32_t base, cap, n_prompt_lp, want_prompt_lp;
+};
+
+/* SUBMIT_POOL_*: the vectors that take the place of the output token. SUBMIT_POOL_NONE: vectors of
+ * positions [0, n), one after the other. SUBMIT_POOL_MEAN: their sum in double precision, which
+ * does not depend on the chunks of the prompt. */
+struct request_pool {
+    float *vector;
+    double *sum;
+    uint32_t n, n_embd, n_vector;
+};
+
+/* As in struct event. */
+struct request_times {
+    int64_t first_step_ns, prompt_end_ns, computed_ns;
+};
+
+/* Why it is DONE. */
+struct request_end {
+    enum finish_reason finish;
+    bool refused;
+    struct err why;
+};
+
 struct request {
     /* in sched.waiting or sched.running */
     struct queued queued;
@@ -86,39 +182,18 @@ struct request {
     /* fewest tokens of prompt plus output; end tokens are banned before */
     uint32_t min_tokens;
     uint16_t flags;
-    uint8_t n_top, n_prompt_top;
-    bool alone, ignore_eos;
+    bool alone;
     struct kv_isolation isolation,
         /* share: key of its pages; unique where nothing is shared */
         share;
-    /* fields other than the tokens and n_bans */
-    struct engine_param param;
-    struct engine_samplers samplers;
-    /* owned; samplers points to it */
-    uint32_t *breakers;
-    /* stop ids, then end tokens unless they are ignored */
-    int32_t *bans;
-    struct engine_bias *bias;
-    /* the stop ids come first */
-    uint32_t n_bans, n_stop_ids;
-    struct stops *stops;
-    const struct tokenizer *tokenizer;
-    /* NULL: all tokens */
-    struct allowed *allowed;
-    /* [n_prediction] or NULL */
-    int32_t *prediction;
-    uint32_t n_prediction;
-    const struct sched_constraints *constraints;
-    /* NULL: none, or still being compiled */
-    const struct constraint *constraint;
     /* number of the tenant in the front */
     uint32_t payer;
-    /* bytes charged to the tenant for matcher */
-    size_t charged;
-    /* waits for its constraint before it is queued */
-    bool compiling;
     /* waits for pages from the disk before it is queued */
     bool loading;
+    struct request_sampling sampling;
+    struct request_grammar grammar;
+    struct request_draft draft;
+    struct request_pictures picture;
 
     /* Progress of the generation. */
     /* retired: the previous array, which a step in flight may still read */
@@ -126,13 +201,6 @@ struct request {
     /* [cap] or NULL: request_keys() */
     int32_t *keys;
     uint32_t n_tokens, cap;
-    /* [n_pictures] in the order of their places */
-    struct request_picture *pictures;
-    /* [2][n_pictures] as given to step n, in [n % 2] */
-    struct engine_picture *shown;
-    uint32_t n_pictures;
-    /* computes the rows of a picture in one step (engine_info.two_way) */
-    bool two_way;
     /* chained hashes of its first pages: equal hashes mean equal tokens up to that page */
     uint64_t *hash;
     uint32_t n_hashes;
@@ -152,21 +220,6 @@ struct request {
     uint8_t n_passed;
     /* expected time of its steps that left other tenants' requests out */
     int64_t head_start_ns;
-    /* state in scheduler/drafter.h; NULL: none yet */
-    struct drafter_seq *drafter;
-    /* drafts of drafter; NULL: none yet */
-    const struct draft_tokens *drafted;
-    /* state in scheduler/spec.h; NULL: none yet */
-    struct spec_request *spec;
-    /* state of the constraint after tokens[]; NULL: no constraint */
-    struct constraint_state *matcher;
-    /* state in scheduler/late.h; NULL: no mask was late */
-    struct late *late;
-    uint32_t n_drafted, n_accepted;
-    /* tokens behind n_computed that must be computed again after a wrong draft */
-    uint32_t n_replay;
-    /* drafted and accepted tokens from the request's prediction */
-    uint32_t n_predicted, n_predicted_accepted;
     /* tokens in host memory that are still to be copied back */
     uint32_t n_host;
     /* tokens found by the last lookup while waiting, in step seen_step */
@@ -183,27 +236,12 @@ struct request {
     } cuts;
     bool stalled;
 
-    /* Outputs for the front. Arrays of outputs begin at output out_base; the front has all outputs
-     * before it. */
-    float *logprobs;
-    struct event_top *top;
-    uint64_t *digests;
-    float *prompt_lp;
-    /* [n_prompt_top] each */
-    struct event_top *prompt_top;
-    uint32_t out_base, out_cap, n_prompt_lp, want_prompt_lp;
-    /* SUBMIT_POOL_*: the vectors that take the place of the output token. SUBMIT_POOL_NONE: vectors
-     * of positions [0, n_pooled), one after the other. SUBMIT_POOL_MEAN: their sum in double
-     * precision, which does not depend on the chunks of the prompt. */
-    float *vector;
-    double *sum;
-    uint32_t n_pooled, n_embd, n_vector;
+    /* For the front. */
+    struct request_out out;
+    struct request_pool pool;
     uint32_t n_cached;
-    /* as in struct event */
-    int64_t first_step_ns, prompt_end_ns, computed_ns;
-    enum finish_reason finish;
-    bool refused;
-    struct err why;
+    struct request_times times;
+    struct request_end end;
     /* Counts that the front has. acked: acknowledged by sched_delivered(); sent: in the last event
      * batch. */
     struct request_events {
@@ -241,7 +279,7 @@ static inline struct kv_keys request_prefix(const struct request *r, uint32_t n_
 
 /* Returns whether samples of @r may need masks. */
 static inline bool request_is_masked(const struct request *r) {
-    return r->matcher || r->allowed;
+    return r->grammar.matcher || r->grammar.allowed;
 }
 
 /* Returns the number of output tokens of @r so far, including those with which a resumed request

@@ -38,7 +38,7 @@ struct request **sched_slot(struct sched *s, uint64_t id) {
 }
 
 static void sched_free_request(struct request *r) {
-    r->spec = spec_request_free(r->spec);
+    r->draft.spec = spec_request_free(r->draft.spec);
     drafter_forget(r);
     late_release(r);
     request_free(r);
@@ -306,9 +306,9 @@ void sched_maybe_free(struct sched *s, struct request *r) {
 }
 
 static void sched_count_end(struct sched *s, const struct request *r) {
-    s->stats.n_rejected += r->refused;
-    s->stats.n_finished += !r->refused;
-    s->stats.n_cancelled += r->finish == FINISH_CANCELLED;
+    s->stats.n_rejected += r->end.refused;
+    s->stats.n_finished += !r->end.refused;
+    s->stats.n_cancelled += r->end.finish == FINISH_CANCELLED;
 }
 
 void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
@@ -326,15 +326,15 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
 
 /* Queues @r, which can run now unless its pages must be read from the disk. */
 static void enqueue(struct sched *s, struct request *r) {
-    assert(r->state == REQUEST_WAITING && !r->compiling && list_empty(&r->queued.link));
+    assert(r->state == REQUEST_WAITING && !r->grammar.compiling && list_empty(&r->queued.link));
     if (!tier_begin_load(s, r))
         queue_insert(&s->waiting, &r->queued);
 }
 
 /* Refuses @r, whose ACCEPTED event the front does not have yet. */
 static void sched_refuse(struct sched *s, struct request *r, const struct err *why) {
-    r->why = *why;
-    r->refused = true;
+    r->end.why = *why;
+    r->end.refused = true;
     sched_finish(s, r, FINISH_ERROR);
 }
 
@@ -347,10 +347,10 @@ static int sched_constrain(struct sched *s, struct request *r, const struct cons
 
     if (why < 0 || cut < 0)
         return MIN(why, cut);
-    r->compiling = false;
+    r->grammar.compiling = false;
     request_note_pending(r, &s->pending);
     if (cut)
-        sched_refuse(s, r, &r->why);
+        sched_refuse(s, r, &r->end.why);
     else if (why != FINISH_NONE)
         sched_finish(s, r, (enum finish_reason)why);
     else
@@ -370,7 +370,7 @@ static int ask_grammar(struct sched *s, struct request *r, const struct submit *
         return e;
     if (e == 0)
         return sched_constrain(s, r, c);
-    r->compiling = true;
+    r->grammar.compiling = true;
     list_push_back(&s->compiling, &r->queued.link);
     return 0;
 }
@@ -388,12 +388,12 @@ bool sched_constraint_ready(struct sched *s, uint64_t id, const struct constrain
                             const struct err *why) {
     struct request *r = *sched_slot(s, id);
 
-    if (!r || !r->compiling || r->loading)
+    if (!r || !r->grammar.compiling || r->loading)
         return false;
     list_remove(&r->queued.link);
     if (c && sched_constrain(s, r, c) == 0)
         return true;
-    r->compiling = false;
+    r->grammar.compiling = false;
     sched_refuse(s, r, c ? &no_memory : why);
     return true;
 }
@@ -435,7 +435,7 @@ void sched_fail_picture(struct sched *s, const struct sched_picture *x, const st
 
     /* the last request that releases @x frees it */
     while ((r = pictures_waiter(&s->pictures, x))) {
-        r->why = *why;
+        r->end.why = *why;
         sched_finish(s, r, FINISH_ERROR);
     }
 }

@@ -164,9 +164,9 @@ void spec_account(struct spec *s, uint32_t n_seqs, bool drafts, uint32_t n_token
 
 static struct spec_request *spec_begin(struct spec *s, struct request *r,
                                        const struct draft_text *t) {
-    if (r->spec)
-        return r->spec;
-    struct spec_request *q = r->spec = calloc(1, sizeof(*q));
+    if (r->draft.spec)
+        return r->draft.spec;
+    struct spec_request *q = r->draft.spec = calloc(1, sizeof(*q));
     if (!q)
         return NULL;
     q->owner = s;
@@ -181,11 +181,11 @@ static struct draft_text spec_text(const struct request *r) {
     return (struct draft_text){.tokens = request_keys(r),
                                .n_prompt = r->n_prompt,
                                .n_tokens = r->n_tokens,
-                               .prediction = r->prediction,
-                               .n_prediction = r->n_prediction,
-                               .drafted = r->drafted,
-                               .matcher = r->matcher,
-                               .tokenizer = r->tokenizer,
+                               .prediction = r->draft.prediction,
+                               .n_prediction = r->draft.n_prediction,
+                               .drafted = r->draft.drafted,
+                               .matcher = r->grammar.matcher,
+                               .tokenizer = r->sampling.tokenizer,
                                .isolation_key = r->share.key};
 }
 
@@ -231,14 +231,14 @@ static uint32_t longest(const struct spec_request *q, uint32_t i, uint32_t max) 
  * Returns the expected tokens of the draft kept. */
 static float spec_ask(struct spec *s, struct request *r, uint32_t i, const struct draft_text *t,
                       uint32_t max, float best) {
-    struct spec_request *q = r->spec;
+    struct spec_request *q = r->draft.spec;
     int32_t draft[DRAFT_MAX];
     float survival[DRAFT_MAX];
     uint32_t n = s->source[i]->propose(q->state[i], t, draft, longest(q, i, max));
 
     n = cut_pictures(draft, n);
-    if (r->matcher)
-        n = cut_refused(r->matcher, draft, n);
+    if (r->grammar.matcher)
+        n = cut_refused(r->grammar.matcher, draft, n);
     float sum = survivals(s, i, n, survival);
     if (n == 0 || sum <= best)
         return best;
@@ -259,9 +259,10 @@ void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running) {
 
 /* Returns whether source @i of @r may be asked now. */
 static bool may_ask(const struct spec *s, const struct request *r, uint32_t i) {
-    const struct spec_rest *z = &r->spec->rest[i];
+    const struct spec_rest *z = &r->draft.spec->rest[i];
 
-    return r->spec->state[i] && request_n_out(r) >= z->until && (!z->probe || s->n_probes > 0);
+    return r->draft.spec->state[i] && request_n_out(r) >= z->until &&
+           (!z->probe || s->n_probes > 0);
 }
 
 /* Returns the state of @r if @r may have drafts, of at most *max tokens; else NULL. */
@@ -271,7 +272,7 @@ static struct spec_request *open_for(struct spec *s, struct request *r, const st
 
     if (s->n_sources == 0 || s->quiet || left < 2 || r->flags & SUBMIT_NO_SPECULATION)
         return NULL;
-    if (r->n_pictures > 0 && request_keys(r)[r->n_tokens - 1] < 0)
+    if (r->picture.n > 0 && request_keys(r)[r->n_tokens - 1] < 0)
         return NULL; /* no drafts after a row of a picture */
     *max = MIN(s->max_draft, left - 1);
     return spec_begin(s, r, t);
@@ -282,8 +283,8 @@ void spec_propose(struct spec *s, struct request *r) {
     float best = 0;
     uint32_t max;
 
-    if (r->spec)
-        r->spec->n_draft = 0;
+    if (r->draft.spec)
+        r->draft.spec->n_draft = 0;
     struct spec_request *q = open_for(s, r, &t, &max);
     if (!q)
         return;
@@ -299,8 +300,8 @@ float spec_offers(struct spec *s, struct request *r) {
 
     spec_propose(s, r);
     s->n_probes = n_probes; /* only an estimate: no probe is used up */
-    for (uint32_t k = 0; r->spec && k < r->spec->n_draft; k++)
-        sum += r->spec->survival[k];
+    for (uint32_t k = 0; r->draft.spec && k < r->draft.spec->n_draft; k++)
+        sum += r->draft.spec->survival[k];
     return sum;
 }
 
@@ -328,20 +329,20 @@ uint32_t spec_expect(struct spec *s, struct request *r, const struct draft_sourc
 
 void spec_probe(struct spec *s, struct request *r, const struct draft_source *source) {
     assert(s->n_probes > 0);
-    r->spec->rest[spec_index(s, source)].probe = true;
+    r->draft.spec->rest[spec_index(s, source)].probe = true;
 }
 
 bool spec_probes(const struct request *r) {
-    return r->spec->rest[r->spec->source].probe;
+    return r->draft.spec->rest[r->draft.spec->source].probe;
 }
 
 void spec_refused(struct request *r) {
-    spec_fail(r->spec, r->spec->source, request_n_out(r));
+    spec_fail(r->draft.spec, r->draft.spec->source, request_n_out(r));
 }
 
 void spec_learn(struct spec *s, struct request *r, uint32_t n_drafted, uint32_t n_right,
                 bool ended) {
-    struct spec_request *q = r->spec;
+    struct spec_request *q = r->draft.spec;
     uint32_t i = q->source, n = n_right + (n_right < n_drafted && !ended);
 
     assert(i < s->n_sources && n_right <= n_drafted && n_drafted <= DRAFT_MAX);
@@ -352,11 +353,11 @@ void spec_learn(struct spec *s, struct request *r, uint32_t n_drafted, uint32_t 
         q->rest[i] = (struct spec_rest){0};
     else if (!ended)
         spec_fail(q, i, request_n_out(r));
-    r->n_drafted += n_drafted;
-    r->n_accepted += n_right;
+    r->draft.n_drafted += n_drafted;
+    r->draft.n_accepted += n_right;
     if (s->source[i] == &draft_prediction) {
-        r->n_predicted += n_drafted;
-        r->n_predicted_accepted += n_right;
+        r->draft.n_predicted += n_drafted;
+        r->draft.n_predicted_accepted += n_right;
     }
 }
 

@@ -41,11 +41,12 @@ static uint32_t states_tail(const struct states *s, const struct request *r) {
  * about it diverge. *next: the first picture that ends after @i; of many pictures the last ones
  * count. */
 static bool ends_picture(const struct request *r, uint32_t i, uint32_t *next) {
-    while (*next < r->n_pictures && (*next + STATE_PICTURES < r->n_pictures ||
-                                     r->pictures[*next].in.at + r->pictures[*next].in.n_rows <= i))
+    while (*next < r->picture.n &&
+           (*next + STATE_PICTURES < r->picture.n ||
+            r->picture.list[*next].in.at + r->picture.list[*next].in.n_rows <= i))
         (*next)++;
-    return *next < r->n_pictures &&
-           r->pictures[*next].in.at + r->pictures[*next].in.n_rows == i + 1;
+    return *next < r->picture.n &&
+           r->picture.list[*next].in.at + r->picture.list[*next].in.n_rows == i + 1;
 }
 
 /* Finds the cuts of a prompt, in order. */
@@ -207,7 +208,7 @@ void states_finish(struct states *s, struct batch_item *it) {
 
     if (it->backup != KV_NO_SNAPSHOT) {
         /* Loaded before another state is saved in its place. */
-        if (r->seq && r->n_replay > 0)
+        if (r->seq && r->draft.n_replay > 0)
             kv_tier_load_state(s->view->tier, it->backup, kv_seq_state(r->seq));
         if (!it->passes)
             kv_snapshot_free(s->view->pager, it->backup);

@@ -51,7 +51,7 @@ void step_write_crash_page(struct sched *s, int64_t now, bool drafts) {
     for (const struct list *l = s->running.next; drafts && l != &s->running; l = l->next) {
         const struct request *r = LIST_ENTRY(l, const struct request, queued.link);
 
-        if (r->drafter && r->drafter->n_asked > 0 && n < CRASH_PAGE_MAX)
+        if (r->draft.drafter && r->draft.drafter->n_asked > 0 && n < CRASH_PAGE_MAX)
             page->ids[n++] = r->id;
     }
     page->started_ns = n > 0 ? now : 0;
@@ -190,7 +190,7 @@ int step_seal(struct sched *s, struct batch *t) {
         if (!t->item[i].samples || !request_is_masked(r) || r->state == REQUEST_DONE)
             continue;
         /* The last row of a picture cannot be computed again alone. */
-        bool alone = !r->two_way || request_keys(r)[r->n_tokens - 1] >= 0;
+        bool alone = !r->picture.two_way || request_keys(r)[r->n_tokens - 1] >= 0;
         e = constrain_item(t, i, s->engine, alone ? late : LATE_NEVER);
         s->stats.n_masks_late += t->item[i].n_late > 0;
         if (e > 0)

@@ -15,7 +15,7 @@ static void preempt(struct sched *s, struct request *r) {
     request_free_pages(r);
     drafter_drop(r);
     r->n_computed = 0;
-    r->n_replay = 0;
+    r->draft.n_replay = 0;
     r->n_host = 0;
     r->n_preempted++;
     r->n_bypassed = 0;
@@ -50,8 +50,8 @@ static void step_admit(struct sched *s, struct request *r, const struct plan_req
     pin_admitted(&s->pins, r);
     prewarm_found(&s->prewarm, r);
     recorder_note(&s->recorder, r, WHY_ADMITTED, r->n_computed);
-    if (r->first_step_ns == 0)
-        r->first_step_ns = now;
+    if (r->times.first_step_ns == 0)
+        r->times.first_step_ns = now;
 }
 
 bool step_look_in_host(struct sched *s) {
@@ -126,7 +126,7 @@ int step_build(struct sched *s, struct batch *t) {
         struct request *r = s->planned[i];
 
         if (q->n_rows > 0)
-            batch_add(t, r, q->n_rows, q->n_draft > 0 ? r->spec->draft : NULL, q->n_draft);
+            batch_add(t, r, q->n_rows, q->n_draft > 0 ? r->draft.spec->draft : NULL, q->n_draft);
         if (q->n_draft > 0)
             states_back_up(&s->states, t);
         if (q->n_rows > 0)

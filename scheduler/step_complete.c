@@ -18,7 +18,7 @@ static void learn_drafts(struct sched *s, const struct batch_item *it, bool ende
     s->stats.n_drafts++;
     s->stats.n_drafted += it->n_draft;
     s->stats.n_accepted += it->n_right;
-    uint32_t source = it->request->spec->source;
+    uint32_t source = it->request->draft.spec->source;
     s->stats.drafted_by[source] += it->n_draft;
     s->stats.accepted_by[source] += it->n_right;
 }
@@ -43,9 +43,9 @@ static void step_count_rows(struct msg_stats *stats, uint32_t n) {
 
 /* Notes when the prompt and the latest token were computed, by the step from @begin to @end. */
 static void note_times(struct request *r, const struct batch_item *it, int64_t begin, int64_t end) {
-    if (r->prompt_end_ns == 0)
-        r->prompt_end_ns = end - (end - begin) / (prompt_rows(it) + 1);
-    r->computed_ns = end;
+    if (r->times.prompt_end_ns == 0)
+        r->times.prompt_end_ns = end - (end - begin) / (prompt_rows(it) + 1);
+    r->times.computed_ns = end;
 }
 
 /* Takes the results of step @t, which ended at @now. */
@@ -72,10 +72,10 @@ static int step_handle_results(struct sched *s, struct batch *t, const struct en
             return why;
         pictures_release(&s->pictures, r);
         if (why == FINISH_STOP && r->flags & SUBMIT_SCORE) {
-            r->vector[0] = engine_score(s->engine, r->vector);
-            r->n_vector = 1;
+            r->pool.vector[0] = engine_score(s->engine, r->pool.vector);
+            r->pool.n_vector = 1;
         } else if (why == FINISH_STOP && s->info->widens && request_pools_one(r)) {
-            engine_widen(s->engine, r->vector);
+            engine_widen(s->engine, r->pool.vector);
         }
         if (t->item[i].n_draft > 0)
             learn_drafts(s, &t->item[i], why != FINISH_NONE);

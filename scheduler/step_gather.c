@@ -34,7 +34,7 @@ static void note_cached(struct sched *s, struct request *r, uint32_t n) {
 void step_attach(struct sched *s, struct request *r) {
     uint32_t n = s->states.on ? r->seen_hit : request_shareable(r);
 
-    if (r->two_way)
+    if (r->picture.two_way)
         n = request_match(r, s->pager, n, s->view.page_tokens).n_tokens;
     uint32_t before = request_n_stored(r);
     uint32_t has = kv_seq_attach(r->seq, request_keys(r), n);
@@ -98,13 +98,13 @@ static void step_propose(struct sched *s, struct request *r, struct plan_req *q)
         q->n_tokens < r->n_tokens + n_pending)
         return;
     spec_propose(&s->spec, r);
-    if (!r->spec || r->spec->n_draft <= n_pending || !states_may_draft(&s->states))
+    if (!r->draft.spec || r->draft.spec->n_draft <= n_pending || !states_may_draft(&s->states))
         return;
     if (sched_n_in_flight(s) == 0 &&
-        (BUGGIFY(draft_no_memory) || request_reserve(r, r->spec->n_draft) < 0))
+        (BUGGIFY(draft_no_memory) || request_reserve(r, r->draft.spec->n_draft) < 0))
         return; /* no memory, no drafts */
-    q->n_draft_max = r->spec->n_draft - n_pending;
-    q->survival = r->spec->survival + n_pending;
+    q->n_draft_max = r->draft.spec->n_draft - n_pending;
+    q->survival = r->draft.spec->survival + n_pending;
     q->try_draft = spec_probes(r);
 }
 
@@ -150,8 +150,8 @@ static void step_describe(const struct sched *s, const struct request *r, struct
  * picture. */
 static void bound_by_pictures(const struct request *r, uint32_t n_computed, uint32_t reach,
                               struct plan_req *q) {
-    for (uint32_t i = 0; r->two_way && i < r->n_pictures; i++) {
-        const struct submit_picture *p = &r->pictures[i].in;
+    for (uint32_t i = 0; r->picture.two_way && i < r->picture.n; i++) {
+        const struct submit_picture *p = &r->picture.list[i].in;
 
         if (p->at + p->n_rows <= n_computed)
             continue;
@@ -190,7 +190,7 @@ static void step_look_up(struct sched *s, struct request *r, struct plan_req *q,
         states_describe(&s->states, r, q->n_hit, q);
         q->n_share = q->n_hit;
     }
-    if (r->n_pictures > 0) /* a waiting request holds none */
+    if (r->picture.n > 0) /* a waiting request holds none */
         bound_by_pictures(r, q->n_hit, pictures_first(r, q->n_hit), q);
 }
 
@@ -234,7 +234,7 @@ static void gather_running(struct sched *s) {
             assert(p->n_running < p->max_seqs && r->state == REQUEST_RUNNING);
             s->planned[p->n_running] = r;
             step_describe(s, r, &p->req[p->n_running]);
-            if (r->n_pictures > 0 && r->n_host == 0)
+            if (r->picture.n > 0 && r->n_host == 0)
                 bound_by_pictures(r, r->n_computed, pictures_hold(&s->pictures, r),
                                   &p->req[p->n_running]);
             step_propose(s, r, &p->req[p->n_running++]);

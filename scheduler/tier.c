@@ -20,7 +20,7 @@
 
 static void enqueue_loaded(struct sched *s, struct request *r) {
     assert(r->loading && r->state == REQUEST_WAITING);
-    r->loading = r->compiling = false;
+    r->loading = r->grammar.compiling = false;
     list_remove(&r->queued.link);
     request_note_pending(r, &s->pending);
     queue_insert(&s->waiting, &r->queued);
@@ -36,8 +36,8 @@ bool tier_begin_load(struct sched *s, struct request *r) {
 
     if (!kv_tier_has_file(s->tier) || !kv_tier_want(s->tier, &k, tier_on_device(s, r), r->id))
         return false;
-    assert(!r->loading && !r->compiling && list_empty(&r->queued.link));
-    r->loading = r->compiling = true;
+    assert(!r->loading && !r->grammar.compiling && list_empty(&r->queued.link));
+    r->loading = r->grammar.compiling = true;
     list_push_back(&s->compiling, &r->queued.link);
     return true;
 }
@@ -45,7 +45,7 @@ bool tier_begin_load(struct sched *s, struct request *r) {
 void tier_cancel_load(struct sched *s, struct request *r) {
     assert(r->loading);
     kv_tier_cancel(s->tier, r->id);
-    r->loading = r->compiling = false;
+    r->loading = r->grammar.compiling = false;
 }
 
 /* Queues the requests that need not wait any longer. */

@@ -43,7 +43,7 @@ static void measure(const char *name, uint32_t n_words, bool resting) {
         for (int i = 0; i < REQUESTS; i++) {
             r[i].n_tokens++;
             spec_propose(&spec, &r[i]);
-            bool drafted = r[i].spec->n_draft > 0;
+            bool drafted = r[i].draft.spec->n_draft > 0;
             n_drafts += drafted;
             if (drafted && resting)
                 spec_refused(&r[i]);
@@ -54,7 +54,7 @@ static void measure(const char *name, uint32_t n_words, bool resting) {
            (double)spent / STEPS / 1e3, (double)spent / STEPS / REQUESTS,
            100.0 * (double)n_drafts / STEPS / REQUESTS);
     for (int i = 0; i < REQUESTS; i++) {
-        spec_request_free(r[i].spec);
+        spec_request_free(r[i].draft.spec);
         free(r[i].tokens);
     }
     spec_deinit(&spec);

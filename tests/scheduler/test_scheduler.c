@@ -333,7 +333,7 @@ Test(scheduler, breakers_reach_the_sampler_as_bits) {
     c->m.sampling.dry_penalty_last_n = -1;
     c->m.breakers = (struct str){(const char *)ids, sizeof(ids)};
     sim_submit(&sim, c, 0);
-    const struct engine_samplers *e = (*sched_slot(sim.sched, c->m.id))->param.samplers;
+    const struct engine_samplers *e = (*sched_slot(sim.sched, c->m.id))->sampling.param.samplers;
     cr_assert(e && e->breakers);
     cr_expect_eq(e->breakers[0], 1u << 3 | 1u << 31);
     cr_expect_eq(e->breakers[1], 1u << 8);

@@ -61,7 +61,7 @@ Test(spec, sources_left_out_are_not_asked) {
         spec_begin_step(&s, 1, 1);
         spec_propose(&s, &r);
         cr_expect_eq(n_asked, !out);
-        spec_request_free(r.spec);
+        spec_request_free(r.draft.spec);
         spec_deinit(&s);
     }
 }
@@ -87,18 +87,18 @@ Test(spec, predicted_tokens_are_counted_by_themselves) {
     cr_assert_eq(spec_init(&s, &(struct spec_opts){.source = both}), 0);
     spec_propose(&s, &r);
     spec_learn(&s, &r, 2, 1, false);
-    cr_expect(r.n_drafted == 2 && r.n_accepted == 1 && r.n_predicted == 0 &&
-              r.n_predicted_accepted == 0);
-    r.spec = spec_request_free(r.spec);
+    cr_expect(r.draft.n_drafted == 2 && r.draft.n_accepted == 1 && r.draft.n_predicted == 0 &&
+              r.draft.n_predicted_accepted == 0);
+    r.draft.spec = spec_request_free(r.draft.spec);
     offers = false;
-    r.prediction = expected;
-    r.n_prediction = ARRAY_SIZE(expected);
+    r.draft.prediction = expected;
+    r.draft.n_prediction = ARRAY_SIZE(expected);
     spec_propose(&s, &r);
-    cr_assert_eq(r.spec->n_draft, 2);
+    cr_assert_eq(r.draft.spec->n_draft, 2);
     spec_learn(&s, &r, 2, 1, false);
-    cr_expect(r.n_drafted == 4 && r.n_accepted == 2 && r.n_predicted == 2 &&
-              r.n_predicted_accepted == 1);
-    spec_request_free(r.spec);
+    cr_expect(r.draft.n_drafted == 4 && r.draft.n_accepted == 2 && r.draft.n_predicted == 2 &&
+              r.draft.n_predicted_accepted == 1);
+    spec_request_free(r.draft.spec);
     spec_deinit(&s);
 }
 
@@ -106,21 +106,21 @@ Test(spec, estimates_follow_what_happens) {
     struct request r = request_of(10, 900);
 
     spec_propose(&spec, &r);
-    cr_expect_eq(r.spec->n_draft, 2); /* the first one is short */
-    cr_expect_float_eq(r.spec->survival[0], 0.5F, 1e-6F);
-    cr_expect_float_eq(r.spec->survival[1], 0.25F, 1e-6F);
+    cr_expect_eq(r.draft.spec->n_draft, 2); /* the first one is short */
+    cr_expect_float_eq(r.draft.spec->survival[0], 0.5F, 1e-6F);
+    cr_expect_float_eq(r.draft.spec->survival[1], 0.25F, 1e-6F);
     for (int i = 0; i < 60; i++)
         spec_learn(&spec, &r, 8, 8, false);
     spec_propose(&spec, &r);
-    cr_expect_eq(r.spec->n_draft, 8);
-    cr_expect_gt(r.spec->survival[0], 0.9F);
-    cr_expect_gt(r.spec->survival[7], 0.4F);
-    float before = r.spec->survival[1] / r.spec->survival[0];
+    cr_expect_eq(r.draft.spec->n_draft, 8);
+    cr_expect_gt(r.draft.spec->survival[0], 0.9F);
+    cr_expect_gt(r.draft.spec->survival[7], 0.4F);
+    float before = r.draft.spec->survival[1] / r.draft.spec->survival[0];
     for (int i = 0; i < 90; i++)
         spec_learn(&spec, &r, 8, 1, false);
     spec_propose(&spec, &r);
-    cr_expect_lt(r.spec->survival[1] / r.spec->survival[0], 0.6F * before);
-    spec_request_free(r.spec);
+    cr_expect_lt(r.draft.spec->survival[1] / r.draft.spec->survival[0], 0.6F * before);
+    spec_request_free(r.draft.spec);
 }
 
 Test(spec, a_draft_grows_with_what_was_right_and_falls_at_once) {
@@ -130,18 +130,18 @@ Test(spec, a_draft_grows_with_what_was_right_and_falls_at_once) {
     n_offered = 16;
     for (int i = 0; i < 4; i++) {
         spec_propose(&spec, &r);
-        n[i] = r.spec->n_draft;
+        n[i] = r.draft.spec->n_draft;
         spec_learn(&spec, &r, n[i], n[i], false);
     }
     cr_expect(n[0] == 2 && n[1] == 6 && n[2] == 14 && n[3] == 16, "%u %u %u %u", n[0], n[1], n[2],
               n[3]);
     spec_learn(&spec, &r, 16, 0, false);
     spec_propose(&spec, &r);
-    cr_expect_leq(r.spec->n_draft, 16);
+    cr_expect_leq(r.draft.spec->n_draft, 16);
     spec_learn(&spec, &r, 16, 0, false);
     spec_propose(&spec, &r);
-    cr_expect_leq(r.spec->n_draft, 8);
-    spec_request_free(r.spec);
+    cr_expect_leq(r.draft.spec->n_draft, 8);
+    spec_request_free(r.draft.spec);
 }
 
 Test(spec, another_request_starts_from_what_all_have_seen) {
@@ -151,9 +151,9 @@ Test(spec, another_request_starts_from_what_all_have_seen) {
     for (int i = 0; i < 200; i++)
         spec_learn(&spec, &a, 8, 8, false);
     spec_propose(&spec, &b);
-    cr_expect_gt(b.spec->survival[0], 0.9F);
-    spec_request_free(a.spec);
-    spec_request_free(b.spec);
+    cr_expect_gt(b.draft.spec->survival[0], 0.9F);
+    spec_request_free(a.draft.spec);
+    spec_request_free(b.draft.spec);
 }
 
 Test(spec, an_end_says_nothing_about_the_tokens_behind_it) {
@@ -163,9 +163,9 @@ Test(spec, an_end_says_nothing_about_the_tokens_behind_it) {
     for (int i = 0; i < 20; i++)
         spec_learn(&spec, &r, 8, 2, true);
     spec_propose(&spec, &r);
-    cr_expect_gt(r.spec->survival[1], 0.7F);
-    cr_expect_gt(r.spec->survival[2] / r.spec->survival[1], 0.9F);
-    spec_request_free(r.spec);
+    cr_expect_gt(r.draft.spec->survival[1], 0.7F);
+    cr_expect_gt(r.draft.spec->survival[2] / r.draft.spec->survival[1], 0.9F);
+    spec_request_free(r.draft.spec);
 }
 
 /* Asks for @n tokens; no draft gets a row or is right. Returns the number of drafts. */
@@ -175,13 +175,13 @@ static uint32_t lose(struct request *r, uint32_t n, bool refused) {
     for (uint32_t i = 0; i < n; i++, r->n_tokens++) {
         spec_begin_step(&spec, spec.turn + 1, 1);
         spec_propose(&spec, r);
-        if (r->spec->n_draft == 0)
+        if (r->draft.spec->n_draft == 0)
             continue;
         n_drafts++;
         if (refused && !spec_probes(r))
             spec_refused(r);
         else
-            spec_learn(&spec, r, r->spec->n_draft, 0, false);
+            spec_learn(&spec, r, r->draft.spec->n_draft, 0, false);
     }
     return n_drafts;
 }
@@ -199,15 +199,15 @@ Test(spec, a_source_that_loses_rests_and_is_tried_again) {
         cr_expect_geq(later, 4, "%u", later);
         cr_expect_eq(n_asked, n + later, "resting costs nothing");
         /* A probe that is right ends the rest. */
-        while (r.spec->n_draft == 0 && r.n_tokens < r.max_tokens)
+        while (r.draft.spec->n_draft == 0 && r.n_tokens < r.max_tokens)
             r.n_tokens++, spec_begin_step(&spec, spec.turn + 1, 1), spec_propose(&spec, &r);
-        cr_assert_gt(r.spec->n_draft, 0);
-        cr_expect_leq(r.spec->n_draft, 2);
+        cr_assert_gt(r.draft.spec->n_draft, 0);
+        cr_expect_leq(r.draft.spec->n_draft, 2);
         cr_expect(spec_probes(&r));
         spec_learn(&spec, &r, 2, 1, false);
         spec_propose(&spec, &r);
         cr_expect_not(spec_probes(&r));
-        spec_request_free(r.spec);
+        spec_request_free(r.draft.spec);
     }
 }
 
@@ -229,16 +229,16 @@ static uint32_t try_all(uint32_t most, uint32_t *n_tries) {
         spec_begin_step(&spec, spec.turn + 1, 32);
         for (int i = 0; i < 32; i++, r[i - 1].n_tokens++) {
             spec_propose(&spec, &r[i]);
-            n += r[i].spec->n_draft > 0;
-            if (r[i].spec->n_draft > 0)
-                spec_learn(&spec, &r[i], r[i].spec->n_draft, 0, false);
+            n += r[i].draft.spec->n_draft > 0;
+            if (r[i].draft.spec->n_draft > 0)
+                spec_learn(&spec, &r[i], r[i].draft.spec->n_draft, 0, false);
         }
         cr_expect_leq(n, most);
         n_steps += n > 0;
         *n_tries += n;
     }
     for (int i = 0; i < 32; i++)
-        spec_request_free(r[i].spec);
+        spec_request_free(r[i].draft.spec);
     return n_steps;
 }
 
@@ -254,11 +254,11 @@ Test(spec, the_last_tokens_are_not_drafted_beyond_the_end) {
 
     n_offered = 16;
     spec_propose(&spec, &r);
-    cr_expect_leq(r.spec->n_draft, 3); /* one more token is sampled behind them */
+    cr_expect_leq(r.draft.spec->n_draft, 3); /* one more token is sampled behind them */
     r.n_tokens = r.max_tokens - 1;
     spec_propose(&spec, &r);
-    cr_expect_eq(r.spec->n_draft, 0);
-    spec_request_free(r.spec);
+    cr_expect_eq(r.draft.spec->n_draft, 0);
+    spec_request_free(r.draft.spec);
 }
 
 Test(spec, off_is_off) {
@@ -267,11 +267,11 @@ Test(spec, off_is_off) {
 
     r.flags = SUBMIT_NO_SPECULATION;
     spec_propose(&spec, &r);
-    cr_expect_null(r.spec);
+    cr_expect_null(r.draft.spec);
     r.flags = 0;
     cr_assert_eq(spec_init(&off, &(struct spec_opts){.off = true}), 0);
     spec_propose(&off, &r);
-    cr_expect_null(r.spec);
+    cr_expect_null(r.draft.spec);
 }
 
 Test(spec, slow_steps_with_drafts_are_noticed) {

@@ -127,7 +127,7 @@ static void check_batch(struct sim *s, const struct batch *t) {
         c->n_drafts_out += t->item[i].n_draft;
         check_drafts(s, c, &t->item[i]);
         const struct draft_source *by =
-            t->item[i].n_draft > 0 ? s->sched->spec.source[r->spec->source] : NULL;
+            t->item[i].n_draft > 0 ? s->sched->spec.source[r->draft.spec->source] : NULL;
         if (by == &draft_model || by == &draft_mtp)
             check_draft_tokens(
                 s, c, t->token + t->seq[i].row0 + t->item[i].n_rows - t->item[i].n_draft,
@@ -157,7 +157,7 @@ static void check_pending(const struct sim *s, const struct sim_client *c,
                           const struct request *r) {
     bool end = r->state == REQUEST_DONE && !r->acked.end;
     bool pending =
-        (!r->acked.accepted && !r->compiling) || r->acked.n_out < request_n_out(r) || end;
+        (!r->acked.accepted && !r->grammar.compiling) || r->acked.n_out < request_n_out(r) || end;
 
     HOLD(s, c, PENDING, !(sim_is_prewarm(c) ? end : pending) || !list_empty(&r->pending));
 }
@@ -194,7 +194,7 @@ static void check_running(struct sim *s, const struct sim_client *c, const struc
 
 /* Checks the state of @r in the drafter. */
 static void check_drafter(struct sim *s, const struct sim_client *c, const struct request *r) {
-    const struct drafter_seq *q = r->drafter;
+    const struct drafter_seq *q = r->draft.drafter;
     uint32_t t = s->opts.draft_page_tokens, n;
 
     if (!q)
@@ -217,9 +217,9 @@ static void check_drafter(struct sim *s, const struct sim_client *c, const struc
 
 static void check_request(struct sim *s, struct sim_client *c, const struct request *r) {
     HOLD(s, c, IN_FLIGHT, r->n_in_flight == c->n_in_flight);
-    HOLD(s, c, KNOWN, r->refused || r->n_tokens <= c->m.n_prompt + c->n_expect);
+    HOLD(s, c, KNOWN, r->end.refused || r->n_tokens <= c->m.n_prompt + c->n_expect);
     HOLD(s, c, KNOWN,
-         r->refused || memcmp(r->tokens, c->tokens, r->n_tokens * sizeof(*r->tokens)) == 0);
+         r->end.refused || memcmp(r->tokens, c->tokens, r->n_tokens * sizeof(*r->tokens)) == 0);
     check_pending(s, c, r);
     check_drafter(s, c, r);
     if (r->state == REQUEST_RUNNING) {
@@ -246,8 +246,9 @@ static void check_list(struct sim *s, const struct list *l, enum request_state s
         const struct sim_client *c = client_of(s, r);
 
         HOLD(s, c, ONE_PLACE, r->state == state && n < n_in_state);
-        HOLD(s, c, ONE_PLACE, r->compiling == (l == &s->sched->compiling));
-        HOLD(s, c, QUEUE_ORDER, r->compiling || !before || queue_before(before, &r->queued.key));
+        HOLD(s, c, ONE_PLACE, r->grammar.compiling == (l == &s->sched->compiling));
+        HOLD(s, c, QUEUE_ORDER,
+             r->grammar.compiling || !before || queue_before(before, &r->queued.key));
         before = &r->queued.key;
         HOLD(s, c, QUEUE_ORDER,
              before->arrival == c->m.arrived_ns + c->m.priority * QUEUE_LEVEL_NS);
@@ -291,10 +292,10 @@ static void check_requests(struct sim *s) {
             n_in[r->state] += r == s->sched->prewarm.now;
             continue;
         }
-        n_compiling += r->compiling;
-        n_in[r->state] += !r->compiling;
-        n_finished += r->state == REQUEST_DONE && !r->refused;
-        n_out += request_n_out(r) - (r->refused ? request_n_out(r) : c->n_given);
+        n_compiling += r->grammar.compiling;
+        n_in[r->state] += !r->grammar.compiling;
+        n_finished += r->state == REQUEST_DONE && !r->end.refused;
+        n_out += request_n_out(r) - (r->end.refused ? request_n_out(r) : c->n_given);
     }
     check_list(s, &s->sched->waiting, REQUEST_WAITING, n_in[REQUEST_WAITING]);
     check_list(s, &s->sched->compiling, REQUEST_WAITING, n_compiling);

@@ -701,12 +701,14 @@ static void check_blame(const struct sim *s, const struct crash_page *page) {
         const struct request *r = *sched_slot(s->sched, c->m.id);
 
         HOLD(s, c, CRASH_PAGE,
-             r && (drafting ? r->state == REQUEST_RUNNING && r->drafter : r->n_in_flight > 0));
+             r &&
+                 (drafting ? r->state == REQUEST_RUNNING && r->draft.drafter : r->n_in_flight > 0));
     }
     for (uint32_t i = 0; i < s->n_live; i++) {
         const struct sim_client *c = &s->client[s->live[i]];
         const struct request *r = *sched_slot(s->sched, c->m.id);
-        bool asked = r && r->state == REQUEST_RUNNING && r->drafter && r->drafter->n_asked > 0;
+        bool asked =
+            r && r->state == REQUEST_RUNNING && r->draft.drafter && r->draft.drafter->n_asked > 0;
         bool blamed = false;
         bool under_way = r && r->n_in_flight > 0;
 

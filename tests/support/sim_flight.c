@@ -20,14 +20,14 @@ static bool may_be_last(const struct request *r, const struct flight_record *f) 
                f->why == WHY_PAGES || f->why == WHY_SEQS || f->why == WHY_ALONE ||
                f->why == WHY_PREEMPTED;
     default:
-        return f->why == WHY_ENDED && f->detail == (uint32_t)r->finish;
+        return f->why == WHY_ENDED && f->detail == (uint32_t)r->end.finish;
     }
 }
 
 static void check_last(const struct sim *s, const struct sim_client *c, const struct request *r) {
     const struct flight *f = s->flight;
 
-    if (r->refused && r->record == 0) /* refused before it was queued */
+    if (r->end.refused && r->record == 0) /* refused before it was queued */
         return;
     HOLD(s, c, RECORDED, r->record > 0 && r->record <= f->n_records);
     if (r->record + FLIGHT_RECORDS <= f->n_records)
@@ -132,7 +132,7 @@ void sim_flight_at_death(struct sim *s) {
         const struct request *q = *sched_slot(s->sched, c->m.id);
         uint32_t n = flight_story(s->flight, c->m.id, r, STORY);
 
-        if (!q || sim_is_prewarm(c) || q->refused ||
+        if (!q || sim_is_prewarm(c) || q->end.refused ||
             q->record + FLIGHT_RECORDS <= s->flight->n_records)
             continue;
         HOLD(s, c, RECORDED, n > 0 && may_be_last(q, &r[n - 1]));

@@ -203,11 +203,11 @@ static uint32_t count_users(struct sim *s, const struct sched_picture *x) {
 
     for (uint32_t i = 0; i < SCHED_ID_SLOTS; i++)
         for (const struct request *r = s->sched->by_id[i]; r; r = r->next_id)
-            for (uint32_t k = 0; k < r->n_pictures; k++) {
-                const struct submit_picture *in = &r->pictures[k].in;
+            for (uint32_t k = 0; k < r->picture.n; k++) {
+                const struct submit_picture *in = &r->picture.list[k].in;
                 const struct sim_client *c = &s->client[r->id - 1];
 
-                if (r->pictures[k].held != x)
+                if (r->picture.list[k].held != x)
                     continue;
                 n++;
                 bool runs = r->state == REQUEST_RUNNING;
