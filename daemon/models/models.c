@@ -1,9 +1,9 @@
 /*
  * The loop's thread runs all code except the reading of a file and the look at one, on threads of
- * file_work.h that touch only the front_model that they make and what they have seen. decide() takes all
- * decisions: it looks at all models, and a timer runs it soon after each change that could matter,
- * and every TICK_MS for decisions that depend on time. So calls of the api decide nothing, and
- * api_worker_failed() is never called inside one.
+ * file_work.h that touch only the front_model that they make and what they have seen. decide()
+ * takes all decisions: it looks at all models, and a timer runs it soon after each change that
+ * could matter, and every TICK_MS for decisions that depend on time. So calls of the api decide
+ * nothing, and api_worker_failed() is never called inside one.
  *
  * A swap makes a second model under the name of the first (served.next and served.old), which
  * requests do not find until it is READY. Then it takes the place of the first, which is `retired`

@@ -34,7 +34,8 @@ void faults_note(struct faults *f, const struct crash_page *page, bool is_short)
 /* Returns the number of remembered deaths at which request @id was present. */
 uint32_t faults_of(const struct faults *f, uint64_t id);
 /* Begins to write the record of death number @n to a file in folder @dir ("": the service manager's
- * state folder), in place of an older one, by a thread, of which @loop is told, and takes the bytes of @record.
- * Sets @path to the file's path, or to "" if nothing will be written; a later failure is logged. */
+ * state folder), in place of an older one, by a thread, of which @loop is told, and takes the bytes
+ * of @record. Sets @path to the file's path, or to "" if nothing will be written; a later failure
+ * is logged. */
 void faults_write(uv_loop_t *loop, struct buf *record, const char *dir, uint32_t n, char *path,
                   size_t size);

@@ -5,10 +5,10 @@
  * disk) on threads, and reports its end on a loop.
  *
  * A thread that hangs is lost until its file answers, so kinds of work do not share threads: each
- * kind but FILE_MODEL has one, and models have FILE_MODEL_THREADS, of which those of one folder take
- * at most FILE_FOLDER_THREADS. However many models of a dead mount are asked for, those of other
- * folders are opened, and the configuration is read again. libuv's pool has no such limits: four
- * files that hang stop it.
+ * kind but FILE_MODEL has one, and models have FILE_MODEL_THREADS, of which those of one folder
+ * take at most FILE_FOLDER_THREADS. However many models of a dead mount are asked for, those of
+ * other folders are opened, and the configuration is read again. libuv's pool has no such limits:
+ * four files that hang stop it.
  *
  * All threads are made at the start, so that no later request fails because a thread cannot be
  * made. They are never joined.

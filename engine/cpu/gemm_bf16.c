@@ -4,8 +4,8 @@
  * The instruction multiplies two pairs of values and adds to a sum, the second product first. Each
  * of its two steps gives what fma gives: a product of two BF16 is exact in float, the addition
  * rounds to nearest, and the values with which this backend multiplies are so large that no sum is
- * subnormal (MX_BF16_LEAST), which the instruction would take for 0. gemm_f.c does the same with two
- * fmas. A processor on which bf16_is_exact() finds another result does not use this file.
+ * subnormal (MX_BF16_LEAST), which the instruction would take for 0. gemm_f.c does the same with
+ * two fmas. A processor on which bf16_is_exact() finds another result does not use this file.
  */
 
 #include "engine/cpu/kernels.h"

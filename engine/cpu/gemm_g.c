@@ -69,8 +69,12 @@ INLINE void gemm_g_run(const struct mat *m, const uint8_t *panel, const uint8_t 
 
             gemm_g_group(p, vi_load_pairs(meta + 64 + 32 * half), a, n, half, v);
             UNROLL
-            for (int c = 0; c < n; c++)
-                sum[c] = half ? vf_fma(d, v[c], sum[c]) : vf_mul(d, v[c]);
+            for (int c = 0; c < n; c++) {
+                if (half)
+                    sum[c] = vf_fma(d, v[c], sum[c]);
+                else
+                    sum[c] = vf_mul(d, v[c]);
+            }
         }
         UNROLL
         for (int c = 0; c < n; c++)

@@ -90,6 +90,7 @@ I void vf_store_half(uint16_t *p, vf x) {
     _mm_storeu_si128((void *)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128((void *)(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
 }
+/* Returns pairs [8 i, 8 i + 8) of BF16 at @p. */
 I __m256i bf16_pairs(const void *p, int i) { return _mm256_loadu_si256((const __m256i *)p + i); }
 I vf vf_load_bf16_low(const void *p) {
     return (vf){_mm256_castsi256_ps(_mm256_slli_epi32(bf16_pairs(p, 0), 16)),
