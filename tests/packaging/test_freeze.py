@@ -10,8 +10,8 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(sys.argv[1])
-FILES = ("meson.build", "flake.nix", "README.md", "CHANGELOG.md", "debian/changelog", "docs/manual/installation.md",
-         "docs/manual/arm.md", "tests/api/test_http.c", "packaging/freeze")
+FILES = ("meson.build", "flake.nix", "README.md", "CHANGELOG.md", "debian/changelog", "tests/api/test_http.c", "packaging/freeze")
+PAGES = "docs/manual", "docs/reference"
 
 
 def entries(text):
@@ -29,6 +29,8 @@ def main():
         for name in FILES:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, root / name)
+        for name in PAGES:
+            shutil.copytree(ROOT / name, root / name)
 
         def freeze(*args):
             return subprocess.run([sys.executable, root / "packaging/freeze", *args], capture_output=True, text=True)
@@ -48,6 +50,9 @@ def main():
         for name in set(FILES) - {"CHANGELOG.md", "debian/changelog", "packaging/freeze"}:
             text = (root / name).read_text()
             assert "9.8.7" in text and old not in text, name
+        pages = [page.read_text() for name in PAGES for page in (root / name).glob("*.md")]
+        assert any("weft_9.8.7_amd64.deb" in text for text in pages)
+        assert not any(re.search(rf"(?:weft|cuda)[-_:]{re.escape(old)}|{re.escape(old)}~", text) for text in pages)
 
         added = "### Fixed\n\n- One more.\n\n### Removed\n\n- A thing.\n\n"
         log.write_text(once.replace("Changes since 9.8.7 are added here.\n\n", "Changes since 9.8.7 are added here.\n\n" + added))
