@@ -65,6 +65,7 @@ template <int D> struct alignas(16) Shared {
 
     uint16_t q[D][2][1][32][8]; /* attention_load_queries(); first: 16 bytes are stored at a time */
     struct attn_item item;      /* in shared memory because tiles need the registers */
+    uint32_t index, first;      /* of attention_load_item() */
     struct Place place;
     float m[ATTN_QUERIES][ATTN_TILES], l[ATTN_QUERIES][ATTN_TILES];
     struct Reach reach[ATTN_QUERIES];
@@ -337,6 +338,10 @@ DEVICE void attention_load_item(const struct attend_args &a, uint32_t i, uint32_
     constexpr uint32_t words = sizeof(struct attn_item) / 4;
     uint32_t at = threadIdx.x;
 
+    if (at == 0) {
+        s.index = i;
+        s.first = first;
+    }
     if (at < words)
         ((uint32_t *)&s.item)[at] = item_word(at, ((const uint32_t *)&a.batch->item[i])[at], first);
     sync_block();
@@ -442,12 +447,12 @@ DEVICE void attention_attend_item(const struct attend_args &a, const ROWS &rows,
             wait_for_previous();
             if (to <= s.place.first) /* no merge reads this chunk */
                 return;
-            rows.load(a, s, from * ATTN_CHUNK, to);
+            rows.load(a, s, tile / ATTN_CHUNK * ATTN_CHUNK, to);
 #pragma unroll
             for (uint32_t k = 0; k < 2; k++) {
                 all[k].clear();
                 if (warp + 8 * k < it.n_q)
-                    all[k].begin(a, it, first, warp + 8 * k);
+                    all[k].begin(a, it, s.place.first / ATTN_CHUNK, warp + 8 * k);
             }
             sync_block();
             if (seen && written && ROWS::fresh)
@@ -526,15 +531,21 @@ DEVICE void attention_decode(const struct decode_args &a, struct Shared<D> &s,
                              float (*head)[32 * D]) {
     const struct attend_args &at = a.attend;
 
-    for (uint32_t i = blockIdx.x; i < at.batch->n_items; i += gridDim.x) {
-        uint32_t n_q = at.batch->item[i].n_q, n_rows = a.store.n_kv ? (n_q - 1) / at.group + 1 : 0;
+    /* the position is kept in shared memory, because tiles need the registers */
+    for (uint32_t i = blockIdx.x, first = 0; i < at.batch->n_items;) {
+        uint32_t n_q = first || !a.store.n_kv ? 0 : at.batch->item[i].n_q;
 
-        for (uint32_t first = 0; first < n_q; first += ATTN_QUERIES) {
-            attention_load_item<D>(at, i, first, s);
-            attention_attend_item<D, K, V>(at, Computed<D>{a.store, head, first ? 0 : n_rows}, s);
+        attention_load_item<D>(at, i, first, s);
+        attention_attend_item<D, K, V>(
+            at, Computed<D>{a.store, head, (n_q + at.group - 1) / at.group}, s);
+        i = s.index;
+        first = s.first + ATTN_QUERIES;
+        if (first >= at.batch->item[i].n_q) {
             sync_block();
+            merge_complete(at, s.item, a.arrived);
+            i += gridDim.x;
+            first = 0;
         }
-        merge_complete(at, s.item, a.arrived);
         sync_block();
     }
 }
