@@ -156,6 +156,10 @@ static void allow_all_shared(void) {
 
         allow_shared(k.kernel, k.shared, s.latent ? "attend_latent" : "attend_wide");
         allow_shared(few.kernel, few.shared, "attend");
+        if (s.latent || s.head_dim > 128)
+            continue;
+        few = attend_decode_for(&s);
+        allow_shared(few.kernel, few.shared, "attend_decode");
     }
     allow_shared(kernel_matvec, narrow, "matvec");
     allow_shared(kernel_matvec_16, narrow, "matvec_16");
