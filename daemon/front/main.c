@@ -587,7 +587,7 @@ static int front_version(void) {
 
 /* Options of jemalloc. By default, what free() joins to 8 MB or more returns to the system at once,
  * in the thread that frees, and the next large body is paged in anew. Here a thread of jemalloc
- * returns within ten seconds what is not used again. */
+ * returns what is not used again, ten to twenty seconds later. */
 extern const char *malloc_conf;
 const char *malloc_conf = "oversize_threshold:0,background_thread:true,max_background_threads:1";
 
