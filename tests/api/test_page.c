@@ -292,7 +292,7 @@ Test(page, the_requests_are_the_tenants_own) {
     expect_status(&w, "sk-one", "/v1/requests?tenant=two", 403);
     expect_status(&w, "sk-one", "/v1/requests?tenant=nobody", 403);
     expect_requests(&w, "sk-one", "/v1/requests/1/why", 1,
-                    J("'records':[{'code':'pages','text':'waited for pages of the KV "
+                    J("{'code':'pages','text':'waited for pages of the KV "
                       "cache','at_ms':0,'ms':5,'steps':3,'rows':0},{'code':'ended',"));
     expect_requests(&w, "sk-two", "/v1/requests/2/why", 1, J("'steps':4,"));
     expect_status(&w, "sk-one", "/v1/requests/2/why", 404);
