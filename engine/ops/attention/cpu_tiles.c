@@ -250,30 +250,22 @@ void CPU_NAME(attend)(const struct kv_view *v, const struct attn_tile *t, const 
                       uint32_t stride, uint32_t n, struct attn_state *const *state) {
     struct weights_of_tile w;
 
+/* A chain of conditions: with a switch four queries on keys and values of q8_0 took 8 % longer (gcc
+ * 12). F32 has no pages here. */
 #define KEYS(name, ...)                                                                            \
-    case ENGINE_KV_##name:                                                                         \
+    if (v->type.k == ENGINE_KV_##name)                                                             \
         keys_n(v, ENGINE_KV_##name, t, q, stride, n_now, state, &w);                               \
-        break;
+    else
 #define VALUES(name, ...)                                                                          \
-    case ENGINE_KV_##name:                                                                         \
+    if (v->type.v == ENGINE_KV_##name)                                                             \
         values_n(v, ENGINE_KV_##name, t, n_now, state, &w);                                        \
-        break;
+    else
 #define CASE(n_queries)                                                                            \
     do {                                                                                           \
         const int n_now = n_queries;                                                               \
                                                                                                    \
-        switch (v->type.k) {                                                                       \
-            KEYS(F16)                                                                              \
-            KV_CODED(KEYS)                                                                         \
-        default: /* F32 has no pages here */                                                       \
-            assert(false);                                                                         \
-        }                                                                                          \
-        switch (v->type.v) {                                                                       \
-            VALUES(F16)                                                                            \
-            KV_CODED(VALUES)                                                                       \
-        default:                                                                                   \
-            assert(false);                                                                         \
-        }                                                                                          \
+        KEYS(F16) KV_CODED(KEYS) assert(false);                                                    \
+        VALUES(F16) KV_CODED(VALUES) assert(false);                                                \
     } while (0)
 #ifdef VEC_PLAIN
     CASE((int)n);
