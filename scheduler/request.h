@@ -49,7 +49,7 @@ struct request_picture {
     struct sched_picture *held;
 };
 
-/* How its tokens are chosen, and which of them end it. */
+/* Parameters by which tokens are chosen, and the tokens that end the request. */
 struct request_sampling {
     /* fields other than the tokens and n_bans */
     struct engine_param param;
@@ -67,7 +67,7 @@ struct request_sampling {
     bool ignore_eos;
 };
 
-/* The tokens that its output may have. */
+/* Tokens that the output may have. */
 struct request_grammar {
     /* NULL: all tokens */
     struct allowed *allowed;
@@ -84,7 +84,7 @@ struct request_grammar {
     bool compiling;
 };
 
-/* Its drafted tokens. */
+/* Drafted tokens. */
 struct request_draft {
     /* [n_prediction] or NULL */
     int32_t *prediction;
@@ -133,12 +133,12 @@ struct request_pool {
     uint32_t n, n_embd, n_vector;
 };
 
-/* As in struct event. */
+/* Times of struct event. */
 struct request_times {
     int64_t first_step_ns, prompt_end_ns, computed_ns;
 };
 
-/* Why it is DONE. */
+/* Reason for which the request is DONE. */
 struct request_end {
     enum finish_reason finish;
     bool refused;

@@ -337,8 +337,8 @@ Test(plan, a_head_start_leaves_out_all_others_or_none) {
     cr_assert_gt(n_left_out, 20);
 }
 
-/* Where other tenants may arrive, a tenant's prompts take no longer than is efficient, and beside
- * its own decode they add a quarter of the target. */
+/* Prompts take no longer than is efficient where other tenants may arrive, and beside decode of the
+ * same tenant they add a quarter of the target. */
 Test(plan, steps_are_short_for_tenants_that_may_arrive) {
     for (int decodes = 0; decodes < 2; decodes++)
         for (int shared = 0; shared < 2; shared++) {
