@@ -93,7 +93,7 @@ static struct compiler_stats stats(void) {
     return s;
 }
 
-/* Waits until @n grammars are prepared. */
+/* Waits until at least @n grammars are prepared. */
 static void wait_until_prepared(uint64_t n) {
     struct pollfd p = {compiler_fd(compiler), POLLIN, 0};
 
@@ -101,7 +101,6 @@ static void wait_until_prepared(uint64_t n) {
         cr_assert_eq(poll(&p, 1, 30000), 1);
         compiler_deliver(compiler, on_ready, NULL);
     }
-    cr_assert_eq(stats().n_prepared, n);
 }
 
 Test(compiler, equal_texts_are_compiled_once) {
@@ -121,6 +120,7 @@ Test(compiler, equal_texts_are_compiled_once) {
     cr_assert_eq(ask_for(7, 0, "{\"json_object\":true}", "{\"after\":[\"x\"]}", &c), 1);
     wait_for(6);
     wait_until_prepared(2);
+    cr_assert_eq(stats().n_prepared, 2);
     cr_assert_neq(told[5].constraint, told[0].constraint);
     for (int i = 0; i < 6; i++)
         release_told(0);
@@ -171,11 +171,14 @@ Test(compiler, grammars_in_use_are_prepared) {
 
     begin(1);
     for (uint64_t id = 1; id <= 30; id++) {
+        /* Is read before the request: its preparation may end within wait_for(). */
+        const uint64_t n_before = stats().n_prepared;
+
         snprintf(text, sizeof(text), "{\"json_schema\":{\"pattern\":\"[^a]%d*[^bc]\"}}", (int)id);
         cr_assert_eq(ask_for(id, 0, text, "", &c), 1);
         wait_for((uint32_t)id);
         if (id % 3 == 0)
-            wait_until_prepared(stats().n_prepared + 1);
+            wait_until_prepared(n_before + 1);
         release_told((uint32_t)id - 1);
         cr_assert_eq(stats().n_entries, 0);
     }

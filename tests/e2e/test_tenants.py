@@ -179,7 +179,7 @@ def test_the_key_of_an_operator_sees_the_requests_of_all_tenants():
             for key, status in (("kr", 200), ("ka", 200), ("kb", 404)):
                 got, _, why = d.request("GET", f"/v1/requests/{generation}/why", None, {"Authorization": "Bearer " + key})
                 assert got == status, (key, why)
-                assert got != 200 or [r["code"] for r in why["records"]][-1] == "ended", why
+                assert got != 200 or "ended" in [r["code"] for r in why["records"]], why
             write(path, "alice:ka\nbob:kb\nroot:kr\n")
             assert weftctl(d, "reload")[0] == 0 and seen(d, "kr") == []
 
