@@ -2,7 +2,7 @@
 
 /*
  * archs - reads a model from a GGUF file: finds the architecture by its name, reads its
- * hyperparameters, and builds the list of ops with their tensors. All conditions that op.h and
+ * hyperparameters, and builds the list of ops with their tensors. All conditions that op_list.h and
  * shape.h state are checked there, so backends need not check them. Implemented by engine/arch.
  */
 

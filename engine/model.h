@@ -12,7 +12,7 @@
  * Invariants, once engine/arch has filled it: the first op of pass 0 and of those that draft is
  * EMBED, the last of all LOGITS; ROUTE is followed by EXPERTS and perhaps SHARED, the last STATE_IN
  * by DELTA, KDA, CONV or MAMBA, a gated QKV by ATTEND and GATE; every op's tensors have the shapes
- * that op.h says;
+ * that op_list.h says;
  * n_kv_layer[c] is the number of QKV ops with keys for pages of class c, shape.state.n_layer that
  * of recurrent ops; model_measure() was called. op[i].weights are set by model_load() and freed by
  * the backend.

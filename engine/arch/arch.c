@@ -975,7 +975,7 @@ static void read_groups(struct binder *b, struct model_shape *s) {
                     s->n_expert, n, used, s->n_expert_used);
 }
 
-/* Reads the hyperparameters of experts, and refuses those that differ from OP_ROUTE (op.h). */
+/* Reads the hyperparameters of experts, and refuses those that differ from OP_ROUTE (op_list.h). */
 static void read_experts(struct binder *b, const struct arch *arch, struct model *model) {
     struct model_shape *s = &model->shape;
     double scale = 0;

@@ -461,7 +461,7 @@ static int cpu_load_scan(struct be *b, struct weights *w, const struct model_op 
     return r ? r : scan_load(b, w, &op->recurrent);
 }
 
-#define OP_ROW(kind, name, feature, cost) [OP_##kind].run = ops_##name,
+#define OP(kind, name, feature, cost, device) [OP_##kind].run = ops_##name,
 
 /* clang-format off */
 /* Kinds without a loader have matrices only. */
@@ -480,9 +480,11 @@ static const struct op_code cpu_code[] = {
     [OP_SELECT].load = load_select,
     [OP_CHAIN].load = load_layer_input,
     [OP_NGRAM].load = cpu_load_ngram,
-    OPS(OP_ROW)
+#include "engine/op_list.h"
 };
 /* clang-format on */
+
+#undef OP
 
 static int cpu_load_parts(struct be *b, const struct model_op *op, struct weights *w,
                           struct err *err) {

@@ -1,6 +1,6 @@
 /*
  * blocks - ops of block drafters (engine/arch/dflash.c): TAP, FUSE, BLOCK_IN, BLOCK_OUT, SELECT and
- * CHAIN of op.h. The convolutions and the selection are those of all host backends
+ * CHAIN of op_list.h. The convolutions and the selection are those of all host backends
  * (engine/blocks.h).
  */
 

@@ -1,6 +1,6 @@
 /*
- * ops - the ops of a step that have no file of their own; op.h has their formulas. An op is a few
- * rounds of the thread pool: its input rows are normed and converted to activations
+ * ops - the ops of a step that have no file of their own; op_list.h has their formulas. An op is a
+ * few rounds of the thread pool: its input rows are normed and converted to activations
  * (ops_prepare()), multiplied by its matrices (matmul_run()), and the results are finished row by
  * row (each_row()).
  */

@@ -279,9 +279,10 @@ int be_grow(struct be *b, uint8_t **acts, size_t *have, size_t size);
 
 /* Functions of be_ops for a step. They return 0, because all memory is allocated at open; only
  * ops_ngram() can fail, with -EIO, when its table cannot be read or the file has changed. */
-#define DECLARE_OP(kind, name, feature, cost)                                                      \
+#define OP(kind, name, feature, cost, device)                                                      \
     int ops_##name(struct step *s, const struct model_op *op);
-OPS(DECLARE_OP)
+#include "engine/op_list.h"
+#undef OP
 int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out);
 /* Multiplies @n values of the queries of a row at @pos by their temperature. */
 void ops_temper(const struct temper *t, uint32_t pos, float *q, uint32_t n);

@@ -857,9 +857,9 @@ int step_upload(struct be *b, const struct engine_batch *batch, struct step **ou
 int step_start(struct step *s);
 /* Enqueues an op of the step. Returns 0 or -EIO. */
 typedef int step_op(struct step *s, const struct model_op *op);
-#define STEP_OP(kind, name, feature, cost) step_op step_##name;
-OPS(STEP_OP)
-#undef STEP_OP
+#define OP(kind, name, feature, cost, device) step_op step_##name;
+#include "engine/op_list.h"
+#undef OP
 /* The functions of kinds that share one (ops.c). */
 step_op step_norm_x, step_in;
 /* Return the name of a property of an op of compressed or sparse keys, or of an indexer of @n_head

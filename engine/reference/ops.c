@@ -1,7 +1,7 @@
 /*
  * ops - the ops of the reference backend that have no file of their own, written from the formulas
- * of op.h. Dot products are those of host_dot(); all other sums are in index order. A row does not
- * depend on the other rows of the batch.
+ * of op_list.h. Dot products are those of host_dot(); all other sums are in index order. A row does
+ * not depend on the other rows of the batch.
  */
 
 #include <assert.h>

@@ -211,9 +211,13 @@ static const float *ref_peek(const struct be *b, uint32_t want) {
     return b->logits + (size_t)b->step.host.logits_of[want] * b->shape->n_vocab;
 }
 
-#define OP_ROW(kind, name, feature, cost) [OP_##kind] = {ref_##name},
+#define OP(kind, name, feature, cost, device) [OP_##kind] = {ref_##name},
 
-static const struct op_code ref_code[] = {OPS(OP_ROW)};
+static const struct op_code ref_code[] = {
+#include "engine/op_list.h"
+};
+
+#undef OP
 
 const struct be_ops backend_reference = {
     .abi = BACKEND_ABI,

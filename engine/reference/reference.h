@@ -2,10 +2,10 @@
 
 /*
  * reference - the backend with which the other backends are compared. It is plain C, written from
- * the formulas of op.h: activations are f32, weights are decoded row by row when they are needed
- * (engine/formats/quant.h), and every sum has one fixed order. Keys and values are rounded to the
- * format of the pages and read back from there, as in every backend. The other backends round
- * differently, so tests compare with tolerances.
+ * the formulas of op_list.h: activations are f32, weights are decoded row by row when they are
+ * needed (engine/formats/quant.h), and every sum has one fixed order. Keys and values are rounded
+ * to the format of the pages and read back from there, as in every backend. The other backends
+ * round differently, so tests compare with tolerances.
  */
 
 #include "base/arena.h"
@@ -157,10 +157,11 @@ void ref_convolve(struct be *b, const struct model_op *op, uint32_t r, float *pa
 /* gate[i] = glu(gate[i], up[i]) for @n values, as enum glu and @limit say (op.h). */
 void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n);
 
-/* Functions of be_ops.op, which implement the formulas of op.h. */
-#define DECLARE_OP(kind, name, feature, cost)                                                      \
+/* Functions of be_ops.op, which implement the formulas of op_list.h. */
+#define OP(kind, name, feature, cost, device)                                                      \
     int ref_##name(struct step *s, const struct model_op *op);
-OPS(DECLARE_OP)
+#include "engine/op_list.h"
+#undef OP
 /* Allocates the buffers for a block drafter, if the model has one. */
 void ref_blocks_alloc(struct be *b, const struct be_opts *o);
 /* Allocates the buffers for compressed keys, if the model has them. */

@@ -1,5 +1,5 @@
 /*
- * cpu_latent - multi-head latent attention in absorbed form (OP_MLA_IN to OP_MLA_OUT, op.h).
+ * cpu_latent - multi-head latent attention in absorbed form (OP_MLA_IN to OP_MLA_OUT, op_list.h).
  *
  * All heads share one latent key of mla.rank values with n_rot rotary values, which is also the
  * value. A head's up projections of keys and values are multiplied into its query and its output

@@ -1,6 +1,6 @@
 /*
  * compressed - attention to compressed keys (DeepSeek-V4; struct compressed_shape). The letters are
- * those of the formulas of OP_CSA_IN to OP_CSA_OUT (op.h).
+ * those of the formulas of OP_CSA_IN to OP_CSA_OUT (op_list.h).
  *
  * All heads share one key for each position, which is also the value. A row sees two kinds of keys:
  *

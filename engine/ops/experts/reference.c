@@ -1,5 +1,5 @@
 /*
- * reference - mixtures of experts in the reference backend, written from the formulas of op.h.
+ * reference - mixtures of experts in the reference backend, written from the formulas of op_list.h.
  */
 
 #include "engine/reference/reference.h"

@@ -1,5 +1,6 @@
 /*
- * delta - gated delta nets (OP_DELTA) and Kimi delta attention (OP_KDA); op.h has the formulas.
+ * delta - gated delta nets (OP_DELTA) and Kimi delta attention (OP_KDA); op_list.h has the
+ * formulas.
  *
  * First, rows are convolved one by one. Then every value head of every sequence processes the rows
  * of the sequence one after the other; these pairs of a head and a sequence are the work items of

@@ -1,7 +1,8 @@
 /*
- * mamba - Mamba-2 (OP_MAMBA; op.h has the formulas). First, rows are convolved one by one. Then
- * every head of every sequence processes the rows of the sequence in order. Last, rows are gated
- * and normed one by one. The bits of a row do not depend on how a prompt is divided into chunks.
+ * mamba - Mamba-2 (OP_MAMBA; op_list.h has the formulas). First, rows are convolved one by one.
+ * Then every head of every sequence processes the rows of the sequence in order. Last, rows are
+ * gated and normed one by one. The bits of a row do not depend on how a prompt is divided into
+ * chunks.
  *
  * The data of a state is, for each head, a matrix [dim / 16][n_state][16 values].
  */

@@ -1,7 +1,7 @@
 /*
  * cpu_rows - kernels of recurrent layers: the convolution of a row, and the update of a
  * head's state by a row. The formulas are those of OP_DELTA, OP_KDA, OP_MAMBA and OP_SCAN
- * (op.h).
+ * (op_list.h).
  *
  * A head's state is a matrix M[dim of keys][dim of values]. Its columns, one for each value, do not
  * depend on each other, so a lane owns a column: 16 columns of the state are [dim][16] floats, and

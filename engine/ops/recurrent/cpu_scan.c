@@ -1,7 +1,7 @@
 /*
- * scan - Mamba-1 (OP_SCAN; op.h has the formulas). Rows are convolved one by one; two products give
- * t, B and C of all rows and their steps; sixteen channels of a sequence then process its rows in
- * order. The bits of a row do not depend on how a prompt is divided into chunks.
+ * scan - Mamba-1 (OP_SCAN; op_list.h has the formulas). Rows are convolved one by one; two products
+ * give t, B and C of all rows and their steps; sixteen channels of a sequence then process its rows
+ * in order. The bits of a row do not depend on how a prompt is divided into chunks.
  *
  * Buffers of STATE_IN hold what the products give, because nothing else uses them between the two
  * ops: t, B and C are in between[0], steps in in[2]. The data of a state is, for each sixteen

@@ -1,6 +1,6 @@
 /*
- * sparse - the indexer of sparse attention (OP_INDEX, op.h): chooses the keys that each row sees in
- * the ATTEND op that follows.
+ * sparse - the indexer of sparse attention (OP_INDEX, op_list.h): chooses the keys that each row
+ * sees in the ATTEND op that follows.
  *
  * Positions are divided into blocks of sparse_shape.ratio. A block has one key, the normed and
  * rotated mean of its tokens' keys, which is stored as f16 in the page of its first position, after

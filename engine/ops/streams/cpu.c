@@ -1,7 +1,7 @@
 /*
  * streams - residual streams (hyper-connections) and the n-gram table. The letters are those of the
- * formulas of OP_HC_OUT, OP_MIX, OP_HC_IN and OP_NGRAM (op.h). Everything except the products is
- * computed row by row, so the bits of a row do not depend on the other rows.
+ * formulas of OP_HC_OUT, OP_MIX, OP_HC_IN and OP_NGRAM (op_list.h). Everything except the products
+ * is computed row by row, so the bits of a row do not depend on the other rows.
  *
  * The n-gram table is not loaded. It may have tens of gigabytes, of which a token reads a few
  * kilobytes; its rows are read from the file in each step, and the system's page cache keeps those

@@ -1,7 +1,7 @@
 /*
  * cpu_alt - alternating updates of residual streams (OP_ALT_BEGIN to OP_ALT_END) and the low-rank
- * branch beside attention (OP_LAUREL), with the letters of op.h. Everything except the products is
- * computed row by row, so the bits of a row do not depend on the other rows.
+ * branch beside attention (OP_LAUREL), with the letters of op_list.h. Everything except the
+ * products is computed row by row, so the bits of a row do not depend on the other rows.
  */
 
 #include <assert.h>

@@ -1,6 +1,6 @@
 /*
  * reference_alt - alternating updates of residual streams in the reference backend, written from
- * the formulas of op.h (OP_ALT_BEGIN to OP_ALT_END, OP_LAUREL).
+ * the formulas of op_list.h (OP_ALT_BEGIN to OP_ALT_END, OP_LAUREL).
  */
 
 #include <math.h>
