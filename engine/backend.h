@@ -13,7 +13,7 @@
 #include "engine/shape.h"
 #include "engine/types.h"
 
-#define BACKEND_ABI 16u
+#define BACKEND_ABI 17u
 /* steps between two copies of the pick counters from a device (be_ops.picks); a copy is 48 KiB for
  * 48 layers of 128 experts */
 #define PICKS_STEPS 64
@@ -150,7 +150,7 @@ struct op_family {
 
 /* Functions of a backend for a kind of op. The reference backend has only run. */
 struct op_code {
-    /* Computes the op. NULL: not supported; models with such an op are refused. */
+    /* Computes the op. */
     int (*run)(struct step *s, const struct model_op *op);
     /* Returns the name of a feature of @op that the backend lacks although it has the op's kind;
      * models that need it are refused. Returns NULL if it can compute the op. The pointer is NULL
@@ -206,8 +206,9 @@ struct be_ops {
      * batch. A host backend computes inside the ops; a device backend enqueues work on its
      * stream. */
     int (*begin)(struct be *b, const struct engine_batch *batch, struct step **out);
-    /* [OP_KINDS] */
-    const struct op_code *op;
+    /* [OP_KINDS]; NULL: the backend does not compute ops of the kind, and refuses models with
+     * them */
+    const struct op_code *const *op;
     /* In the table for several devices: the table for one device, which may support more. Else
      * NULL. */
     const struct be_ops *one;
@@ -284,7 +285,7 @@ struct be_ops {
 /* Returns the name of a feature of @op, whose kind @ops has, that @ops lacks, or NULL. */
 static inline const char *be_lacks(const struct be_ops *ops, const struct model_shape *s,
                                    const struct model_op *op) {
-    const struct op_code *code = &ops->op[op->kind];
+    const struct op_code *code = ops->op[op->kind];
 
     return code->lacks ? code->lacks(s, op) : NULL;
 }

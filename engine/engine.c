@@ -141,8 +141,8 @@ static int alloc_flights(struct engine *e) {
  * layers, computes MTP blocks and block drafters but no assistants; devices that divide matrices
  * compute no drafts. */
 static bool drafts(const struct engine_opts *o, const struct be_ops *ops) {
-    return o->drafts && ops->op[OP_KEEP].run &&
-           !(o->block && dflash_found(o->block) && !ops->op[OP_TAP].run) &&
+    return o->drafts && ops->op[OP_KEEP] &&
+           !(o->block && dflash_found(o->block) && !ops->op[OP_TAP]) &&
            !(ops->device && o->block && assistant_found(o->block));
 }
 

@@ -62,7 +62,7 @@ static bool fuse_accepts(const struct fusing *f, const struct model_op *op,
                          const struct model_op *from) {
     enum act_role role = fuse_role(from->kind);
 
-    if (!(f->ops->op[op->kind].takes & OP_BIT(from->kind)))
+    if (!(f->ops->op[op->kind]->takes & OP_BIT(from->kind)))
         return false;
     if (from->kind == OP_GATE && from->w[0])
         return false;
@@ -92,7 +92,7 @@ static void fuse_from(const struct fusing *f, struct model_op *op) {
 static void fuse_adds(const struct fusing *f, struct model_op *op) {
     struct model_op *last = f->last;
 
-    if (!last || last->branch || !(f->ops->op[op->kind].adds & OP_BIT(last->kind)))
+    if (!last || last->branch || !(f->ops->op[op->kind]->adds & OP_BIT(last->kind)))
         return;
     if (last->kind == OP_DEEP && !last->links.adds)
         return;
@@ -102,7 +102,7 @@ static void fuse_adds(const struct fusing *f, struct model_op *op) {
 
 /* Decides whether @op makes a work list in this pass. */
 static void fuse_lists(struct fusing *f, struct model_op *op) {
-    enum op_list list = f->ops->op[op->kind].list;
+    enum op_list list = f->ops->op[op->kind]->list;
 
     if (list == LIST_HEADS) {
         op->links.first |= !f->heads_listed << f->pass;

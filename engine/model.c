@@ -114,7 +114,7 @@ static uint64_t model_bytes(const struct model_op *op) {
 /* Returns the name of a feature that an op needs and the backend lacks, or NULL. */
 static const char *model_lacks(const struct model *m, const struct be_ops *ops,
                                const struct model_op *op) {
-    if (!ops->op[op->kind].run)
+    if (!ops->op[op->kind])
         return op_feature(op->kind);
     return be_lacks(ops, &m->shape, op);
 }
@@ -171,7 +171,7 @@ int model_forward(const struct model *m, const struct be_ops *ops, struct step *
     assert(pass < PASSES && m->pass[pass].run[0].begin < m->pass[pass].run[0].end);
     for (int k = 0; k < 2; k++)
         for (uint32_t i = m->pass[pass].run[k].begin; i < m->pass[pass].run[k].end && r == 0; i++) {
-            r = ops->op[m->op[i].kind].run(s, &m->op[i]);
+            r = ops->op[m->op[i].kind]->run(s, &m->op[i]);
             if (progress)
                 __atomic_fetch_add(progress, 1, __ATOMIC_RELAXED);
         }

@@ -149,7 +149,7 @@ static int run_step(const struct proof *p, bool judge, uint32_t pos0, uint32_t e
     page[n_pages - 1] += p->moved; /* window pages are never copied */
     TRY(ops->begin(judge ? p->judge : p->be, &batch, &s));
     for (uint32_t i = 0; i < p->n_ops; i++)
-        TRY(ops->op[p->op[i].kind].run(s, &p->op[i]));
+        TRY(ops->op[p->op[i].kind]->run(s, &p->op[i]));
     TRY(ops->sample(s));
     return ops->end(s, out);
 }

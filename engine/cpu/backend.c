@@ -483,6 +483,13 @@ static const struct op_code cpu_code[] = {
 #include "engine/op_list.h"
 };
 /* clang-format on */
+#undef OP
+
+#define OP(kind, name, feature, cost, device) [OP_##kind] = &cpu_code[OP_##kind],
+
+static const struct op_code *const cpu_ops[OP_KINDS] = {
+#include "engine/op_list.h"
+};
 
 #undef OP
 
@@ -744,7 +751,7 @@ const struct be_ops backend_cpu = {
     .load = cpu_load,
     .loaded = loaded,
     .begin = ops_begin,
-    .op = cpu_code,
+    .op = cpu_ops,
     .mask = ops_mask,
     .sample = ops_sample,
     .end = ops_end,

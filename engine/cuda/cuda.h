@@ -42,9 +42,9 @@
 #define GRAPHS 11u /* sizes of steps that have a graph (graph.c) */
 
 struct vis_ops;
-extern const struct vis_ops vis_cuda;            /* image encoders (vision/vision.c) */
-extern const struct be_ops weft_backend_cuda;    /* of one device; BACKEND_CUDA_SYMBOL */
-extern const struct op_code cuda_code[OP_KINDS]; /* ops.c */
+extern const struct vis_ops vis_cuda;                  /* image encoders (vision/vision.c) */
+extern const struct be_ops weft_backend_cuda;          /* of one device; BACKEND_CUDA_SYMBOL */
+extern const struct op_code *const cuda_ops[OP_KINDS]; /* ops.c */
 
 struct region { /* an allocation */
     void **where;
@@ -1011,8 +1011,6 @@ const char *latent_lacks(const struct model_shape *s);
 uint32_t latent_query_width(const struct model_shape *m);
 /* Sets the addresses of the rotary part of the queries. */
 void latent_attend(const struct be *b, struct attend_args *a);
-/* Returns the name of a property of a recurrent op that is not supported, or NULL. */
-const char *recurrent_lacks(const struct model_shape *s, const struct model_op *op);
 /* Returns the buffer of product @i of a STATE_IN op with parts, of max_rows rows. */
 float *recurrent_part(const struct be *b, uint32_t i);
 /* Returns @op's part of what a sequence's state has after its layers (state_shape.n_more), of slot

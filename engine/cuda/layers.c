@@ -228,7 +228,7 @@ static int begin_on(struct ranks *k, uint32_t at) {
 }
 
 static int compute(struct ranks *k, const struct model_op *op) {
-    return weft_backend_cuda.op[op->kind].run(step_now(k), op);
+    return cuda_ops[op->kind]->run(step_now(k), op);
 }
 
 /* Ends the step on a device, and begins it on the next one with x. */
@@ -426,16 +426,19 @@ static int layers_sample(struct step *s) {
 
 void layers_ops(struct be_ops *all) {
     static struct op_code code[OP_KINDS];
+    static const struct op_code *rows[OP_KINDS];
 
     for (uint32_t i = 0; i < OP_KINDS; i++) {
-        code[i] = weft_backend_cuda.op[i];
+        if (!cuda_ops[i])
+            continue;
+        code[i] = *cuda_ops[i];
         code[i].lacks = layers_lacks;
-        if (code[i].run)
-            code[i].run = layers_run;
+        code[i].run = layers_run;
+        rows[i] = &code[i];
     }
     all->divide = layers_divide;
     all->room = room_layers;
     all->begin = layers_begin;
-    all->op = code;
+    all->op = rows;
     all->sample = layers_sample;
 }

@@ -361,7 +361,7 @@ int load_decoded(struct be *b, const struct tensor *const t[], uint32_t n, float
 }
 
 float *load_place(const struct be *b, const struct model_op *op, int i) {
-    const struct op_code *code = &weft_backend_cuda.op[op->kind];
+    const struct op_code *code = cuda_ops[op->kind];
     float *at;
 
     if (cuda_counts(b))
@@ -383,7 +383,7 @@ int load_matrices(struct be *b, struct weights *w, const struct model_op *op, st
 /* Loads all tensors of an op. Returns 0 or -errno. */
 static int load_tensors(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
-    const struct op_code *code = &weft_backend_cuda.op[op->kind];
+    const struct op_code *code = cuda_ops[op->kind];
 
     TRY(load_vector(b, op->norm, &w->norm, err));
     TRY(load_vector(b, op->norm_bias, &w->norm_bias, err));

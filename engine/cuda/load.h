@@ -5,6 +5,8 @@
  * (ops.c). Functions that return int return 0 or -errno with @err.
  */
 
+#include <stddef.h>
+
 #include "engine/cuda/cuda.h"
 
 /* The parts of a tensor that form a matrix: parts of @n rows, @stride apart, from row @first on.
@@ -51,7 +53,7 @@ int load_table(struct be *b, const struct tensor *t, struct tile_source *out, st
  * supported without gates, where w[1] is w[0]. */
 bool load_has_relu_gates(const struct model_op *op);
 
-/* Functions of rows, as op_code.lacks and op_code.load say (engine/ops/experts/cuda_load.c). */
+/* Functions of rows, as op_code.lacks and op_code.load say. */
 typedef const char *op_lacks(const struct model_shape *s, const struct model_op *op);
 typedef int op_load(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
 /* Register @n elements of @size bytes for allocation, the address of which is written to @where;
@@ -77,8 +79,25 @@ bool ops_run_again(const struct model_shape *s, const struct model_op *op);
 /* Sets @out to the families of the model's ops, in their order. Returns their number. */
 uint32_t ops_families(const struct model_shape *s, const struct op_family *out[OP_KINDS]);
 
-op_lacks route_lacks, experts_lacks, shared_lacks;
-op_load load_route, load_experts, load_shared;
+/* Names what heads of @h lack, for op_code.lacks; NULL: nothing. */
+const char *heads_lack(const struct model_shape *s, const struct heads *h);
+/* Loads a matrix that multiplies the row, and one or two tables. */
+op_load load_with_tables;
+
+/* The rows of the kinds of ops that this backend computes, each in the file of its function. */
+#define ROW_cuda(row) extern const struct op_code row;
+#define ROW_host(row)
+#define OP(kind, name, feature, cost, device) ROW_##device(cuda_op_##name)
+#include "engine/op_list.h"
+#undef OP
+#undef ROW_cuda
+#undef ROW_host
+/* The offset of a member in struct be, for op_code.out. */
+#define BE_AT(member) offsetof(struct be, member)
+/* Kinds whose addition to x is computed with the norm of the next op, for op_code.adds. */
+#define CUDA_ADDITIONS                                                                             \
+    (OP_BIT(OP_PROJ) | OP_BIT(OP_JOIN) | OP_BIT(OP_EXPERTS) | OP_BIT(OP_SHARED) |                  \
+     OP_BIT(OP_BLOCK_OUT) | OP_BIT(OP_DEEP))
 
 /* Implements op_division.load of delta nets (engine/ops/recurrent/cuda_ranks.c). */
 int recurrent_load_part(struct be *b, const struct model_op *op, struct weights **out,

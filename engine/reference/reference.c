@@ -211,9 +211,9 @@ static const float *ref_peek(const struct be *b, uint32_t want) {
     return b->logits + (size_t)b->step.host.logits_of[want] * b->shape->n_vocab;
 }
 
-#define OP(kind, name, feature, cost, device) [OP_##kind] = {ref_##name},
+#define OP(kind, name, feature, cost, device) [OP_##kind] = &(const struct op_code){ref_##name},
 
-static const struct op_code ref_code[] = {
+static const struct op_code *const ref_ops[OP_KINDS] = {
 #include "engine/op_list.h"
 };
 
@@ -229,7 +229,7 @@ const struct be_ops backend_reference = {
     .isa = ref_isa,
     .n_threads = ref_n_threads,
     .begin = ref_begin,
-    .op = ref_code,
+    .op = ref_ops,
     .mask = mask,
     .sample = ref_sample,
     .end = ref_end,

@@ -224,7 +224,7 @@ static bool ranks_is_part(const struct model_op *op) {
 
 /* Computes an op as its row says. */
 static int ranks_run(struct step *s, const struct model_op *op) {
-    const struct op_code *code = &cuda_code[op->kind];
+    const struct op_code *code = cuda_ops[op->kind];
     const struct op_division *d = &code->division;
 
     if (d->run)
@@ -300,7 +300,7 @@ static int copy_ranks(struct be *b, const struct engine_copy *c) {
 /* Returns the name of a property of an op that several devices do not support, or NULL; the op's
  * kind is supported. */
 static const char *ranks_lack(const struct model_shape *s, const struct model_op *op) {
-    const struct op_division *division = &cuda_code[op->kind].division;
+    const struct op_division *division = &cuda_ops[op->kind]->division;
     const char *what = NULL;
 
     if (division->lacks)
@@ -310,20 +310,22 @@ static const char *ranks_lack(const struct model_shape *s, const struct model_op
 
 void ranks_ops(struct be_ops *all) {
     static struct op_code code[OP_KINDS];
+    static const struct op_code *rows[OP_KINDS];
 
     for (uint32_t i = 0; i < OP_KINDS; i++) {
-        const struct op_division *d = &cuda_code[i].division;
-
-        code[i] = cuda_code[i];
-        code[i].run = d->cut == CUT_NEVER ? NULL : ranks_run;
+        if (!cuda_ops[i] || cuda_ops[i]->division.cut == CUT_NEVER)
+            continue;
+        code[i] = *cuda_ops[i];
+        code[i].run = ranks_run;
         code[i].lacks = ranks_lack;
-        if (d->takes)
-            code[i].takes = d->takes;
+        if (code[i].division.takes)
+            code[i].takes = code[i].division.takes;
+        rows[i] = &code[i];
     }
     all->room = room_ranks;
     all->open = open_ranks;
     all->copy = copy_ranks;
     all->begin = begin_ranks;
-    all->op = code;
+    all->op = rows;
     all->sample = sample_ranks;
 }

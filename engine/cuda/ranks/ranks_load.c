@@ -36,7 +36,7 @@ static bool is_handed_over(const struct be *b, const struct model_op *op) {
 
 int ranks_load_part(struct be *b, const struct model_op *op, struct weights **out,
                     struct err *err) {
-    const struct op_division *d = &cuda_code[op->kind].division;
+    const struct op_division *d = &cuda_ops[op->kind]->division;
     struct tensor w[OP_MATRICES], bias[OP_MATRICES], sinks;
     struct model_op part = ranks_part_of(b, op);
 
@@ -85,7 +85,7 @@ static int scale_parts(const struct ranks *k, struct weights *const part[RANKS])
  * the first rank alone. The down projection of a shared expert is scaled, too. */
 int ranks_load(struct ranks *k, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *part[RANKS] = {NULL}, *down[RANKS] = {NULL};
-    bool first = cuda_code[op->kind].division.cut == CUT_FIRST || is_handed_over(k->be[0], op);
+    bool first = cuda_ops[op->kind]->division.cut == CUT_FIRST || is_handed_over(k->be[0], op);
 
     TRY(check_layer(k, op, err));
     for (uint32_t i = first ? 1 : k->n; i-- > 0;) {

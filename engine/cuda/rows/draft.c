@@ -294,3 +294,79 @@ static void memory_draft(struct be *b) {
 }
 
 const struct op_family draft_family = {.scratch = memory_draft};
+
+/* -- rows of the table of ops (engine/cuda/ops.c) ---------------------------------------------- */
+
+static const char *keys_lacks(const struct model_shape *s, const struct model_op *op) {
+    return op->qkv.norm_all ? "drafting blocks with norms over all heads together" : NULL;
+}
+
+static const char *tap_lacks(const struct model_shape *s, const struct model_op *op) {
+    if (s->mla.rank)
+        return "block drafters beside latent attention";
+    return s->n_embd % 4 ? "block drafters beside rows whose width 4 does not divide" : NULL;
+}
+
+static int load_chain(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    TRY(load_table(b, op->w[1], &w->raw, err));
+    return load_table(b, op->w[0], &w->after_raw, err);
+}
+
+const struct op_code cuda_op_keys = {
+    .run = step_keys,
+    .lacks = keys_lacks,
+    .out = {BE_AT(act.k), BE_AT(act.v)},
+    .adds = CUDA_ADDITIONS,
+};
+
+const struct op_code cuda_op_holes = {
+    .run = step_holes,
+};
+
+const struct op_code cuda_op_keep = {
+    .run = step_keep,
+    .family = &draft_family,
+};
+
+const struct op_code cuda_op_draft_in = {
+    .run = step_draft_in,
+    .out = {BE_AT(act.x)},
+    .family = &draft_family,
+};
+
+const struct op_code cuda_op_tap = {
+    .run = step_tap,
+    .lacks = tap_lacks,
+    .family = &draft_family,
+};
+
+const struct op_code cuda_op_fuse = {
+    .run = step_fuse,
+    .out = {BE_AT(act.o)},
+    .family = &draft_family,
+};
+
+const struct op_code cuda_op_block_in = {
+    .run = step_block_in,
+    .decodes = true,
+    .out = {BE_AT(draft.d)},
+    .adds = CUDA_ADDITIONS,
+};
+
+const struct op_code cuda_op_block_out = {
+    .run = step_block_out,
+    .decodes = true,
+};
+
+const struct op_code cuda_op_select = {
+    .run = step_select,
+    .load = load_with_tables,
+    .out = {BE_AT(draft.g)},
+    .takes = OP_BIT(OP_LOGITS),
+};
+
+const struct op_code cuda_op_chain = {
+    .run = step_select,
+    .load = load_chain,
+    .takes = OP_BIT(OP_LOGITS),
+};

@@ -231,3 +231,25 @@ int step_attend_from(struct step *s, const struct model_op *op, const struct sto
     }
     return run ? turn_back(s, h, run) : 0;
 }
+
+/* -- rows of the table of ops (engine/cuda/ops.c) ---------------------------------------------- */
+
+static const char *attend_lacks(const struct model_shape *s, const struct model_op *op) {
+    if (s->encoder)
+        return "attention of encoders";
+    if (op->attn.chunked)
+        return "attention in chunks";
+    if (s->mla.rank)
+        return latent_lacks(s);
+    const char *what = heads_lack(s, &op->heads);
+    return !what && op->attn.sparse ? sparse_lacks(s, op) : what;
+}
+
+const struct op_code cuda_op_attend = {
+    .run = step_attend,
+    .lacks = attend_lacks,
+    .takes = OP_BIT(OP_QKV), /* step_attend_stores() */
+    .list = LIST_KEYS,
+    .family = &attention_family,
+    .division = {CUT_ROWS},
+};

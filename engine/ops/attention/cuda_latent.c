@@ -165,3 +165,55 @@ static int clear_latent(struct be *b) {
 }
 
 const struct op_family latent_family = {.scratch = memory_latent, .clear = clear_latent};
+
+/* -- rows of the table of ops (engine/cuda/ops.c) ---------------------------------------------- */
+
+/* Matrices that each device has completely: op_division.keeps. Those of MLA_IN produce latent
+ * vectors, if w[1] does not produce the queries. */
+static bool mla_in_keeps(const struct model_shape *s, int i) {
+    return i == 0 || s->mla.q_rank;
+}
+
+static const char *mla_in_lacks(const struct model_shape *s, const struct model_op *op) {
+    return latent_lacks(s);
+}
+
+static const char *latent_divided_lacks(const struct model_shape *s, const struct model_op *op) {
+    return op->w[0]->scale ? "latent heads in NVFP4" : NULL;
+}
+
+static float *place_mla_in(const struct be *b, const struct model_op *op, int i) {
+    if (i == 0)
+        return b->act.k;
+    return b->shape->mla.q_rank ? b->latent.r : b->latent.q;
+}
+
+const struct op_code cuda_op_mla_in = {
+    .run = step_in,
+    .lacks = mla_in_lacks,
+    .place = place_mla_in,
+    .adds = CUDA_ADDITIONS,
+    .division = {CUT_ROWS, .keeps = mla_in_keeps},
+};
+
+const struct op_code cuda_op_mla_q = {
+    .run = step_mla_q,
+    .out = {BE_AT(latent.q)},
+    .division = {CUT_ROWS},
+};
+
+const struct op_code cuda_op_mla_kv = {
+    .run = step_mla_kv,
+    .out = {BE_AT(act.q)},
+    .list = LIST_HEADS,
+    .family = &latent_family,
+    .division = {CUT_ROWS, .lacks = latent_divided_lacks},
+};
+
+const struct op_code cuda_op_mla_out = {
+    .run = step_mla_out,
+    .out = {BE_AT(act.q)},
+    .list = LIST_HEADS,
+    .family = &latent_family,
+    .division = {CUT_ROWS, .lacks = latent_divided_lacks},
+};

@@ -310,3 +310,83 @@ static void memory_compressed(struct be *b) {
 }
 
 const struct op_family compressed_family = {.scratch = memory_compressed};
+
+/* -- rows of the table of ops (engine/cuda/ops.c) ---------------------------------------------- */
+
+/* Loads the parts of an output, which are one tensor, with the first of their ops, as matrices of
+ * experts. */
+static int load_output_parts(struct be *b, struct weights *w, const struct model_op *op,
+                             struct err *err) {
+    struct tensor all = *op->w[0];
+    uint32_t n = b->shape->compressed.n_group;
+
+    if (op->part)
+        return 0;
+    all.ne[2] = n;
+    all.n_dims = 3;
+    all.n_bytes *= n;
+    all.scale = NULL; /* one number for all parts, applied below */
+    const struct parts rows = load_all_rows(&all);
+    TRY(load_parts(b, w, &all, &rows, NULL, load_place(b, op, 0), err));
+    w->m[0].inverse *= op->w[0]->scale ? load_first_of(op->w[0]->scale) : 1;
+    return 0;
+}
+
+const struct op_code cuda_op_hc_out = {
+    .run = step_hc_out,
+    .lacks = compressed_lacks,
+    .family = &streams_family,
+};
+
+const struct op_code cuda_op_hc_in = {
+    .run = step_hc_in,
+    .out = {BE_AT(compressed.low)},
+    .family = &streams_family,
+};
+
+const struct op_code cuda_op_csa_in = {
+    .run = step_csa_in,
+    .out = {BE_AT(compressed.r), BE_AT(compressed.key), BE_AT(compressed.t)},
+    .adds = CUDA_ADDITIONS,
+    .family = &compressed_family,
+};
+
+const struct op_code cuda_op_csa_keys = {
+    .run = step_csa_keys,
+    .family = &recurrent_family,
+};
+
+const struct op_code cuda_op_csa_q = {
+    .run = step_csa_q,
+    .out = {BE_AT(act.q)},
+    .takes = OP_BIT(OP_CSA_IN),
+};
+
+const struct op_code cuda_op_compress = {
+    .run = step_compress,
+    .decodes = true,
+    .out = {BE_AT(compressed.u), BE_AT(compressed.g)},
+    .adds = CUDA_ADDITIONS,
+    .family = &recurrent_family,
+};
+
+const struct op_code cuda_op_csa_index = {
+    .run = step_csa_index,
+    .lacks = compressed_lacks,
+    .out = {BE_AT(indexer.q)},
+    .takes = OP_BIT(OP_CSA_IN),
+    .family = &compressed_family,
+};
+
+const struct op_code cuda_op_csa_attend = {
+    .run = step_csa_attend,
+    .family = &recurrent_family,
+};
+
+const struct op_code cuda_op_csa_out = {
+    .run = step_csa_out,
+    .load = load_output_parts,
+    .out = {BE_AT(recurrent.out)},
+    .list = LIST_HEADS,
+    .family = &latent_family,
+};

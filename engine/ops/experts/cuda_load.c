@@ -18,7 +18,7 @@ static const char *picks_lack(const struct model_shape *s) {
     return s->n_expert_used > ROUTE_PICKS ? "more than 32 experts for a token" : NULL;
 }
 
-const char *route_lacks(const struct model_shape *s, const struct model_op *op) {
+static const char *route_lacks(const struct model_shape *s, const struct model_op *op) {
     const char *what = picks_lack(s);
 
     if (!what && !op->norm && !s->stream.n)
@@ -30,7 +30,7 @@ const char *route_lacks(const struct model_shape *s, const struct model_op *op) 
     return what;
 }
 
-const char *shared_lacks(const struct model_shape *s, const struct model_op *op) {
+static const char *shared_lacks(const struct model_shape *s, const struct model_op *op) {
     const char *what = picks_lack(s);
 
     if (!what && load_has_relu_gates(op))
@@ -38,7 +38,7 @@ const char *shared_lacks(const struct model_shape *s, const struct model_op *op)
     return what;
 }
 
-const char *experts_lacks(const struct model_shape *s, const struct model_op *op) {
+static const char *experts_lacks(const struct model_shape *s, const struct model_op *op) {
     const char *what = picks_lack(s);
 
     if (!what && op->post_norm && !op->branch)
@@ -168,7 +168,8 @@ static struct parts half_of_experts(const struct be *b, const struct model_op *o
 }
 
 /* Loads a shared expert. Its down projection has rows of another size, and its gate is a vector. */
-int load_shared(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+static int load_shared(struct be *b, struct weights *w, const struct model_op *op,
+                       struct err *err) {
     struct weights *down = load_weights_new(b);
 
     if (!down)
@@ -192,7 +193,8 @@ static int load_joined(struct be *b, struct weights *w, const struct model_op *o
 }
 
 /* Loads the device's experts, and hands the host's to its backend. */
-int load_experts(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+static int load_experts(struct be *b, struct weights *w, const struct model_op *op,
+                        struct err *err) {
     uint32_t n_host = n_host_experts(b->shape, op->layer);
 
     if (n_host && !cuda_counts(b) && b->shape->fetches)
@@ -212,8 +214,41 @@ int load_experts(struct be *b, struct weights *w, const struct model_op *op, str
     return 0;
 }
 
-int load_route(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+static int load_route(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
     if (op->picks)
         TRY(load_table(b, op->picks, &w->raw, err));
     return load_matrices(b, w, op, err);
 }
+
+/* -- rows of the table of ops (engine/cuda/ops.c) ---------------------------------------------- */
+
+const struct op_code cuda_op_route = {
+    .run = step_route,
+    .lacks = route_lacks,
+    .load = load_route,
+    .out = {BE_AT(experts.logits)},
+    .adds = CUDA_ADDITIONS,
+    .family = &experts_family,
+    .division = {CUT_LOADER},
+};
+
+const struct op_code cuda_op_experts = {
+    .run = step_experts,
+    .lacks = experts_lacks,
+    .load = load_experts,
+    .out = {BE_AT(experts.gate), BE_AT(experts.up), BE_AT(experts.y)},
+    .takes = OP_BIT(OP_ROUTE),
+    .family = &experts_family,
+    .division = {CUT_LOADER, .lacks = experts_divided_lacks,
+                 .part = {experts_own_gates, experts_own_sum}, .adds = true},
+};
+
+const struct op_code cuda_op_shared = {
+    .run = step_shared,
+    .lacks = shared_lacks,
+    .load = load_shared,
+    .takes = OP_BIT(OP_EXPERTS),
+    .family = &experts_family,
+    .division = {CUT_ROWS, .keeps = shared_keeps, .part = {shared_own_gates, shared_own_sum},
+                 .adds = true},
+};

@@ -12,7 +12,8 @@
 #include "engine/cuda/load.h"
 #include "engine/ops/recurrent/kernels_recurrent.h"
 
-const char *recurrent_lacks(const struct model_shape *s, const struct model_op *op) {
+/* Returns the name of a property of a recurrent op that is not supported, or NULL. */
+static const char *recurrent_lacks(const struct model_shape *s, const struct model_op *op) {
     bool mamba = s->mamba.n_head > 0;
     uint32_t dim = mamba ? s->mamba.n_state : s->delta.dim;
 
@@ -288,3 +289,80 @@ static void memory_recurrent(struct be *b) {
 }
 
 const struct op_family recurrent_family = {.scratch = memory_recurrent, .check = recurrent_check};
+
+/* -- rows of the table of ops (engine/cuda/ops.c) ---------------------------------------------- */
+
+static const char *delta_divided_lacks(const struct model_shape *s, const struct model_op *op) {
+    bool mixed = op->recurrent.joined && s->delta.tiled;
+
+    return mixed ? "delta nets with joined betas and tiled heads" : NULL;
+}
+
+static float *place_state_in(const struct be *b, const struct model_op *op, int i) {
+    if (op->state_in.low == LOW_DOWN)
+        return b->recurrent.low[i];
+    return op->state_in.parts ? recurrent_part(b, (uint32_t)i)
+                              : b->recurrent.in[op->state_in.first + i];
+}
+
+/* Loads the matrices; the products of LOW_UP have inputs of their own, so that w[1] becomes
+ * @w->down. */
+static int load_state_in(struct be *b, struct weights *w, const struct model_op *op,
+                         struct err *err) {
+    if (op->state_in.low != LOW_UP)
+        return load_matrices(b, w, op, err);
+    w->down = load_weights_new(b);
+    if (!w->down)
+        return -ENOMEM;
+    TRY(load_matrix(b, w, op->w[0], NULL, load_place(b, op, 0), err));
+    return load_matrix(b, w->down, op->w[1], NULL, load_place(b, op, 1), err);
+}
+
+static int load_recurrent(struct be *b, struct weights *w, const struct model_op *op,
+                          struct err *err) {
+    const struct op_recurrent *r = &op->recurrent;
+    const struct tensor *const conv[] = {r->conv, r->conv_more[0], r->conv_more[1]};
+
+    TRY(load_vector(b, r->dt, &w->dt, err));
+    TRY(load_vector(b, r->decay, &w->decay, err));
+    TRY(load_vector(b, r->skip, &w->skip, err));
+    TRY(load_vector(b, r->conv_bias, &w->conv_bias, err));
+    return load_decoded(b, conv, r->conv_more[0] ? 3 : 1, &w->taps, err);
+}
+
+const struct op_code cuda_op_state_in = {
+    .run = step_state_in,
+    .load = load_state_in,
+    .place = place_state_in,
+    .adds = CUDA_ADDITIONS,
+    .division = {CUT_LOADER, .load = recurrent_load_part},
+};
+
+const struct op_code cuda_op_delta = {
+    .run = step_delta,
+    .lacks = recurrent_lacks,
+    .load = load_recurrent,
+    .family = &recurrent_family,
+    .division = {CUT_LOADER, .lacks = delta_divided_lacks, .load = recurrent_load_part},
+};
+
+const struct op_code cuda_op_kda = {
+    .run = step_delta,
+    .lacks = recurrent_lacks,
+    .load = load_recurrent,
+    .family = &recurrent_family,
+};
+
+const struct op_code cuda_op_conv = {
+    .run = step_conv,
+    .lacks = recurrent_lacks,
+    .load = load_recurrent,
+    .family = &recurrent_family,
+};
+
+const struct op_code cuda_op_mamba = {
+    .run = step_mamba,
+    .lacks = recurrent_lacks,
+    .load = load_recurrent,
+    .family = &recurrent_family,
+};

@@ -160,3 +160,13 @@ static void memory_sparse(struct be *b) {
 }
 
 const struct op_family sparse_family = {.scratch = memory_sparse};
+
+/* -- rows of the table of ops (engine/cuda/ops.c) ---------------------------------------------- */
+
+const struct op_code cuda_op_index = {
+    .run = step_index,
+    .lacks = sparse_lacks,
+    .out = {BE_AT(indexer.q), BE_AT(sparse.k)},
+    .adds = CUDA_ADDITIONS,
+    .family = &sparse_family,
+};

@@ -71,3 +71,24 @@ static void memory_streams(struct be *b) {
 }
 
 const struct op_family streams_family = {.scratch = memory_streams};
+
+/* -- rows of the table of ops (engine/cuda/ops.c) ---------------------------------------------- */
+
+/* Loads a MIX: w[1] and w[2] multiply the streams; w[0] multiplies the low-rank result of w[1], and
+ * becomes @w->down. */
+static int load_mix(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    w->down = load_weights_new(b);
+    if (!w->down)
+        return -ENOMEM;
+    TRY(load_matrix(b, w->down, op->w[0], NULL, load_place(b, op, 0), err));
+    for (int i = 1; i < 3; i++)
+        TRY(op->w[i] ? load_matrix(b, w, op->w[i], NULL, load_place(b, op, i), err) : 0);
+    return 0;
+}
+
+const struct op_code cuda_op_mix = {
+    .run = step_mix,
+    .load = load_mix,
+    .out = {BE_AT(streams.gate), BE_AT(compressed.low), BE_AT(compressed.weight)},
+    .family = &streams_family,
+};

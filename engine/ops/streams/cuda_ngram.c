@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "base/try.h"
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/load.h"
 #include "engine/ngram.h"
 #include "engine/ops/streams/kernels_streams.h"
 
@@ -150,3 +150,25 @@ int step_ngram(struct step *s, const struct model_op *op) {
     TRY(CUDA_LAUNCH(b, ngram_add, s->grid.rows, parts, CUDA_THREADS, &a));
     return CUDA_LAUNCH(b, ngram_keep, s->grid.seqs, parts, CUDA_THREADS, &a);
 }
+
+/* -- rows of the table of ops (engine/cuda/ops.c) ---------------------------------------------- */
+
+/* Uses the buffer of rows that a step copies as the table, which stays in the file. */
+static void ngram_name_table(const struct be *b, struct weights *w, const struct model_op *op) {
+    uint32_t n = b->opts->max_rows * ngram_n_rows(b->shape);
+
+    w->raw = load_source(b, op->ngram.table, b->streams.rows, n);
+}
+
+static int ngram_load(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    TRY(load_decoded(b, &op->ngram.conv, 1, &w->taps, err));
+    ngram_name_table(b, w, op);
+    return load_matrices(b, w, op, err);
+}
+
+const struct op_code cuda_op_ngram = {
+    .run = step_ngram,
+    .load = ngram_load,
+    .out = {BE_AT(streams.gate), BE_AT(act.q)},
+    .family = &recurrent_family,
+};

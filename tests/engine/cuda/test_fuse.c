@@ -118,13 +118,29 @@ Test(fuse, latent_attention_packs_for_its_projection) {
                 "   15 logits 0\n");
 }
 
+/* Returns a backend with the rows @code, one for each kind. */
+static struct be_ops backend_of(const struct op_code *code) {
+    static const struct op_code *rows[OP_KINDS];
+
+    for (uint32_t i = 0; i < OP_KINDS; i++)
+        rows[i] = &code[i];
+    return (struct be_ops){.op = rows};
+}
+
+/* Links @n ops of a model with @shape whose backend has the rows @code. */
+static void link_shape(struct model_op *op, uint32_t n, const struct model_shape *shape,
+                       const struct op_code *code) {
+    const struct be_ops ops = backend_of(code);
+
+    fuse_list(op, n, shape, &ops);
+}
+
 static const struct op_code attends[OP_KINDS] = {
     [OP_QKV] = {.adds = OP_BIT(OP_PROJ)},
     [OP_ATTEND] = {.list = LIST_KEYS},
 };
 
 Test(fuse, the_first_op_of_a_device_neither_adds_nor_shares_a_list) {
-    const struct be_ops ops = {.op = attends};
     struct model_op op[9] = {[0] = {.kind = OP_EMBED}};
     struct model_shape shape = {.n_layer = 2};
 
@@ -133,31 +149,29 @@ Test(fuse, the_first_op_of_a_device_neither_adds_nor_shares_a_list) {
 
         op[1 + i] = (struct model_op){.kind = kinds[i % 3], .layer = i / 3, .heads = {4, 2, 16}};
     }
-    fuse_list(op, 7, &shape, &ops);
+    link_shape(op, 7, &shape, attends);
     cr_expect(op[4].links.adds == &op[3] && op[3].links.into == &op[4]);
     cr_expect(op[2].links.first == 1 && op[5].links.first == 0);
     shape.cut[1] = 1;
     shape.cut[2] = 2;
-    fuse_list(op, 7, &shape, &ops);
+    link_shape(op, 7, &shape, attends);
     cr_expect(!op[4].links.adds && !op[3].links.into);
     cr_expect(op[2].links.first == 1 && op[5].links.first == 1);
 }
 
 Test(fuse, a_branch_is_not_added_to_x) {
-    const struct be_ops ops = {.op = attends};
     struct model_op op[2] = {{.kind = OP_PROJ, .branch = true}, {.kind = OP_QKV}};
     const struct model_shape shape = {.n_layer = 1};
 
-    fuse_list(op, 2, &shape, &ops);
+    link_shape(op, 2, &shape, attends);
     cr_expect(!op[1].links.adds && !op[0].links.into);
 }
 
 /* Links @n ops of a model of one layer whose backend has the rows @code. */
 static void link_ops(struct model_op *op, uint32_t n, const struct op_code *code) {
-    const struct be_ops ops = {.op = code};
     const struct model_shape shape = {.n_layer = 1};
 
-    fuse_list(op, n, &shape, &ops);
+    link_shape(op, n, &shape, code);
 }
 
 static const struct op_code completes[OP_KINDS] = {
@@ -262,7 +276,7 @@ Test(fuse, packed_rows_are_for_the_next_op) {
 }
 
 Test(fuse, a_list_counts_as_made_in_its_pass) {
-    const struct be_ops ops = {.op = completes};
+    const struct be_ops ops = backend_of(completes);
     struct model_op op[] = {{.kind = OP_ATTEND, .heads = {4, 2, 16}},
                             {.kind = OP_ATTEND, .heads = {4, 2, 16}}};
     struct model m = {.n_ops = 2, .op = op, .shape.n_layer = 1};
@@ -279,25 +293,23 @@ Test(fuse, a_list_counts_as_made_in_its_pass) {
 Test(fuse, logits_begin_anew_where_devices_divide_the_layers) {
     static const struct op_code logits[OP_KINDS] = {
         [OP_LOGITS] = {.adds = OP_BIT(OP_PROJ)}, [OP_QKV] = {.adds = OP_BIT(OP_PROJ)}};
-    const struct be_ops ops = {.op = logits};
     struct model_op last[2] = {{.kind = OP_PROJ, .layer = 1}, {.kind = OP_LOGITS, .layer = 1}};
     struct model_shape shape = {.n_layer = 2};
 
-    fuse_list(last, 2, &shape, &ops);
+    link_shape(last, 2, &shape, logits);
     cr_expect(last[1].links.adds == &last[0]);
     shape.cut[1] = 1;
     shape.cut[2] = 2;
-    fuse_list(last, 2, &shape, &ops);
+    link_shape(last, 2, &shape, logits);
     cr_expect(!last[1].links.adds);
 }
 
 Test(fuse, an_embedding_does_not_end_the_work_of_a_device) {
-    const struct be_ops ops = {.op = completes};
     struct model_op op[3] = {{.kind = OP_ATTEND, .layer = 1, .heads = {4, 2, 16}},
                              {.kind = OP_EMBED},
                              {.kind = OP_ATTEND, .layer = 1, .heads = {4, 2, 16}}};
     const struct model_shape shape = {.n_layer = 2, .cut = {0, 1, 2}};
 
-    fuse_list(op, 3, &shape, &ops);
+    link_shape(op, 3, &shape, completes);
     cr_expect(op[0].links.first == 1 && op[2].links.first == 0);
 }

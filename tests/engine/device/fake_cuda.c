@@ -137,7 +137,7 @@ static int end(struct step *s, struct engine_result *out) {
 }
 
 static int run_real(struct step *s, const struct model_op *op) {
-    return backend_reference.op[op->kind].run(s->real, op);
+    return backend_reference.op[op->kind]->run(s->real, op);
 }
 
 static int mask(struct step *s, uint32_t want, const uint32_t *bits) {
@@ -148,9 +148,10 @@ static int copy(struct be *b, const struct engine_copy *c) {
     return backend_reference.copy(b->real, c);
 }
 
-static const struct op_code fake_code[OP_KINDS] = {
-    [OP_EMBED] = {run_real}, [OP_QKV] = {run_real},     [OP_ATTEND] = {run_real},
-    [OP_PROJ] = {run_real},  [OP_GATE_UP] = {run_real}, [OP_LOGITS] = {run_real},
+static const struct op_code real = {run_real};
+static const struct op_code *const fake_ops[OP_KINDS] = {
+    [OP_EMBED] = &real, [OP_QKV] = &real,     [OP_ATTEND] = &real,
+    [OP_PROJ] = &real,  [OP_GATE_UP] = &real, [OP_LOGITS] = &real,
 };
 
 struct be_ops weft_backend_cuda = {
@@ -163,7 +164,7 @@ struct be_ops weft_backend_cuda = {
     .isa = isa,
     .n_threads = n_threads,
     .begin = begin,
-    .op = fake_code,
+    .op = fake_ops,
     .mask = mask,
     .sample = sample,
     .end = end,
