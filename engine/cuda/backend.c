@@ -59,7 +59,9 @@ static int no_device(const struct cuda_api *api, int e, struct err *err) {
 static int find_and_use(const struct cuda_api *api, int number, struct cuda_device *out) {
     int e = api->describe(number, out);
 
-    return e ? e : api->use(number);
+    if (e)
+        return e;
+    return api->use(number);
 }
 
 /* Describes device @number; fails if the kernels of this library do not run on it. */
@@ -133,7 +135,9 @@ static size_t cuda_values_bytes(const struct be *b, uint64_t n_values) {
 }
 
 uint32_t cuda_page_ranks(const struct be *b) {
-    return b->shape->mla.rank ? 1 : b->group.n;
+    if (b->shape->mla.rank)
+        return 1;
+    return b->group.n;
 }
 
 /* Counts the bytes of a page, for each class: with the device's layers, and with all layers of
@@ -465,7 +469,9 @@ static const char *cuda_isa(const struct be *b) {
 }
 
 static const char *cuda_address(const struct be *b, uint32_t i) {
-    return i ? "" : b->device.address;
+    if (i)
+        return "";
+    return b->device.address;
 }
 
 static uint32_t cuda_n_threads(const struct be *b) {
@@ -532,9 +538,9 @@ static bool cuda_coarse(const struct be *b) {
 
 static const uint64_t *picks(const struct be *b) {
     assert(!b->experts.counted || (b->sampling.last && b->experts.host_picks));
-    return b->experts.counted && b->sampling.last->ended == b->experts.counted
-               ? b->experts.host_picks
-               : NULL;
+    if (b->experts.counted && b->sampling.last->ended == b->experts.counted)
+        return b->experts.host_picks;
+    return NULL;
 }
 
 static const char *cuda_note(const struct be *b) {
@@ -542,7 +548,9 @@ static const char *cuda_note(const struct be *b) {
 }
 
 static const char *fault(const struct be *b) {
-    return b->fault.lost ? b->fault.text : "";
+    if (!b->fault.lost)
+        return "";
+    return b->fault.text;
 }
 
 static void *cuda_host_page(struct be *b, uint32_t page) {

@@ -22,7 +22,9 @@ static double bounds_vector(const struct tensor *t, size_t n, double otherwise) 
 
     for (size_t i = 0; i < n && t; i++)
         most = fmax(most, fabs(bounds_at(t, i)));
-    return t ? most : otherwise;
+    if (t)
+        return most;
+    return otherwise;
 }
 
 double bounds_norm(const struct model_shape *m, const struct model_op *op) {
@@ -131,5 +133,7 @@ float bounds_scale(double most) {
     if (!isfinite(most) || most <= 0)
         return 0;
     frexp(most, &e);
-    return e < -99 || e > 99 ? 0 : ldexpf(1, BOUNDS_EXPONENT - e);
+    if (e < -99 || e > 99)
+        return 0;
+    return ldexpf(1, BOUNDS_EXPONENT - e);
 }

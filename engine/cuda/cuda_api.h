@@ -50,7 +50,9 @@ enum {
  * down: one percent more than 196 KiB would mean 228. Devices with fewer sizes (164 KiB, 100 KiB)
  * take their largest one. */
 static inline int cuda_carveout(uint32_t bytes) {
-    return bytes < SHARED_USED ? (int)(100 * SHARED_USED / SHARED_MOST) : 100;
+    if (bytes >= SHARED_USED)
+        return 100;
+    return (int)(100 * SHARED_USED / SHARED_MOST);
 }
 
 /* Properties of a device. */

@@ -27,7 +27,9 @@
 static const uint32_t sizes[GRAPHS] = {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128};
 
 uint32_t graph_rows(uint32_t i) {
-    return i < GRAPHS ? sizes[i] : 0;
+    if (i >= GRAPHS)
+        return 0;
+    return sizes[i];
 }
 
 /* Returns the graph of the step's pass and size, with or without shared items of many queries;

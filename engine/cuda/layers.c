@@ -99,7 +99,9 @@ static int layers_divide(struct model_shape *s, const struct engine_opts *o, str
 /* Returns the bytes of pages and states of all layers that fit, if a device has @room for its @own
  * of @all. */
 static uint64_t room_of_all(uint64_t room, uint64_t own, uint64_t all) {
-    return own ? (uint64_t)((double)room / (double)own * (double)all) : UINT64_MAX;
+    if (!own)
+        return UINT64_MAX;
+    return (uint64_t)((double)room / (double)own * (double)all);
 }
 
 /* Implements be_ops.room; called after layers_divide(), which waited for memory of ending
@@ -149,7 +151,9 @@ static const struct model_op *first_embed(const struct ranks *k) {
 /* Returns the device that computes an op: the last one for the logits and the draft block. The
  * first and the last may embed. */
 static uint32_t layers_device(const struct ranks *k, const struct model_op *op) {
-    return op->kind == OP_LOGITS ? k->n - 1 : device_of_layer(k->be[0]->shape, op->layer);
+    if (op->kind == OP_LOGITS)
+        return k->n - 1;
+    return device_of_layer(k->be[0]->shape, op->layer);
 }
 
 int layers_load(struct ranks *k, const struct model_op *op, struct weights **out, struct err *err) {
@@ -271,7 +275,9 @@ static int run_op(struct ranks *k, const struct model_op *op) {
 static int layers_run(struct step *s, const struct model_op *op) {
     struct ranks *k = s->be->group.ranks;
 
-    return op < k->done ? 0 : run_op(k, op);
+    if (op < k->done)
+        return 0;
+    return run_op(k, op);
 }
 
 /* -- parts of a batch -------------------------------------------------------------------------- */
@@ -284,7 +290,9 @@ static uint32_t part_rows(const struct ranks *k, const struct engine_batch *batc
 
     for (uint32_t i = 0; i < batch->n_seqs; i++)
         whole |= batch->seq[i].n_pictures > 0;
-    return whole || n < 2 ? 0 : (uint32_t)round_up((batch->n_rows + n - 1) / n, MATMUL_COLUMNS);
+    if (whole || n < 2)
+        return 0;
+    return (uint32_t)round_up((batch->n_rows + n - 1) / n, MATMUL_COLUMNS);
 }
 
 /* Returns at most @n rows of @batch from @row0 on as a batch without wants. */

@@ -38,7 +38,9 @@ static int wait_buffer(struct be *b, int i) {
     bool busy = b->load.buffer[i].busy;
 
     b->load.buffer[i].busy = false;
-    return busy ? cuda_wait_event(b, b->load.buffer[i].event, "a copy of weights") : 0;
+    if (!busy)
+        return 0;
+    return cuda_wait_event(b, b->load.buffer[i].event, "a copy of weights");
 }
 
 /* Starts to copy @n bytes of the file to @to through buffer @i. The caller marks the buffer busy.
@@ -88,12 +90,16 @@ int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to) {
 
 int load_own(struct be *b, const void *data, size_t n, void **out, struct err *err) {
     TRY(load_own_memory(&b->load.weights, n, out, err));
-    return cuda_counts(b) ? 0 : cuda_load_bytes(b, data, n, *out);
+    if (cuda_counts(b))
+        return 0;
+    return cuda_load_bytes(b, data, n, *out);
 }
 
 int load_vector(struct be *b, const struct tensor *t, float **out, struct err *err) {
     assert(!*out);
-    return t ? load_own(b, t->data, t->n_bytes, (void **)out, err) : 0;
+    if (!t)
+        return 0;
+    return load_own(b, t->data, t->n_bytes, (void **)out, err);
 }
 
 struct tile_source load_source(const struct be *b, const struct tensor *t, const uint8_t *data,
@@ -250,7 +256,9 @@ static int load_fill_tiles(struct be *b, const struct tensor *t, const struct pa
     TRY(repack_all(b, t, m, p));
     TRY(check_values(b, t, err));
     *most = mx_float_of((uint32_t)b->load.found_host->most);
-    return b->group.n == 1 ? cuda_scale_tiles(b, m, n_tiles, *most) : 0;
+    if (b->group.n != 1)
+        return 0;
+    return cuda_scale_tiles(b, m, n_tiles, *most);
 }
 
 int load_parts(struct be *b, struct weights *w, const struct tensor *t, const struct parts *p,
@@ -516,7 +524,9 @@ const void *cuda_load_back(struct be *b, const void *from, size_t n) {
         return NULL;
     if (cuda_copy(b, b->load.buffer[0].host, from, n, CUDA_TO_HOST) < 0)
         return NULL;
-    return cuda_load_wait(b) < 0 ? NULL : b->load.buffer[0].host;
+    if (cuda_load_wait(b) < 0)
+        return NULL;
+    return b->load.buffer[0].host;
 }
 
 void cuda_unload(struct be *b) {

@@ -85,11 +85,15 @@ static void add_activations(struct be *b) {
 }
 
 uint32_t cuda_few(const struct be *b) {
-    return b->shape->mla.rank ? ATTN_LATENT : ATTN_QUERIES;
+    if (b->shape->mla.rank)
+        return ATTN_LATENT;
+    return ATTN_QUERIES;
 }
 
 uint32_t cuda_head_values(const struct be *b, const struct heads *h) {
-    return b->shape->mla.rank ? b->shape->mla.rank : h->dim;
+    if (b->shape->mla.rank)
+        return b->shape->mla.rank;
+    return h->dim;
 }
 
 uint32_t cuda_partials(const struct be *b, const struct heads *h, uint32_t few) {

@@ -16,11 +16,15 @@
 const char *heads_lack(const struct model_shape *s, const struct heads *h) {
     bool widest = h->dim == s->widest.head; /* is refused with its size */
 
-    return h->dim % 8 && !widest ? "heads whose size 8 does not divide" : NULL;
+    if (h->dim % 8 && !widest)
+        return "heads whose size 8 does not divide";
+    return NULL;
 }
 
 static const char *embed_divided_lacks(const struct model_shape *s, const struct model_op *op) {
-    return op->w[1] || op->w[2] ? "learned positions" : NULL;
+    if (op->w[1] || op->w[2])
+        return "learned positions";
+    return NULL;
 }
 
 bool ops_run_again(const struct model_shape *s, const struct model_op *op) {
@@ -36,15 +40,21 @@ static const char *qkv_divided_lacks(const struct model_shape *s, const struct m
         return "layer norms";
     if (op->qkv.norm_all)
         return "norms over all heads together";
-    return op->w[1] ? NULL : "layers that read the keys of others";
+    if (op->w[1])
+        return NULL;
+    return "layers that read the keys of others";
 }
 
 static const char *gate_divided_lacks(const struct model_shape *s, const struct model_op *op) {
-    return op->w[0] ? "gates of heads with weights of their own" : NULL;
+    if (op->w[0])
+        return "gates of heads with weights of their own";
+    return NULL;
 }
 
 static const char *ffn_divided_lacks(const struct model_shape *s, const struct model_op *op) {
-    return op->w[1] == op->w[0] || !op->w[1] ? "FFNs without gates" : NULL;
+    if (op->w[1] == op->w[0] || !op->w[1])
+        return "FFNs without gates";
+    return NULL;
 }
 
 static const char *qkv_lacks(const struct model_shape *s, const struct model_op *op) {
@@ -58,15 +68,21 @@ static const char *qkv_lacks(const struct model_shape *s, const struct model_op 
         return "gated queries with biases";
     if (op->heads.dim % TILE_ROWS)
         return "gated heads whose size 16 does not divide";
-    return s->delta.n_key_head ? NULL : "gated queries without delta nets";
+    if (s->delta.n_key_head)
+        return NULL;
+    return "gated queries without delta nets";
 }
 
 static const char *norm_lacks(const struct model_shape *s, const struct model_op *op) {
-    return op->norm_bias ? "norms with biases" : NULL;
+    if (op->norm_bias)
+        return "norms with biases";
+    return NULL;
 }
 
 static const char *logits_lacks(const struct model_shape *s, const struct model_op *op) {
-    return op->bias[0] ? "logits with biases" : NULL;
+    if (op->bias[0])
+        return "logits with biases";
+    return NULL;
 }
 
 bool load_has_relu_gates(const struct model_op *op) {
@@ -80,7 +96,9 @@ static const char *gate_up_lacks(const struct model_shape *s, const struct model
         return "GELU without gates";
     if (op->ffn.sparsity > 0)
         return "FFNs with sparse gates";
-    return load_has_relu_gates(op) ? "FFNs with rectified gates" : NULL;
+    if (load_has_relu_gates(op))
+        return "FFNs with rectified gates";
+    return NULL;
 }
 
 /* -- where products go: op_code.place ---------------------------------------------------------- */
@@ -90,7 +108,9 @@ static float *place_proj(const struct be *b, const struct model_op *op, int i) {
 }
 
 static float *place_logits(const struct be *b, const struct model_op *op, int i) {
-    return b->group.n > 1 ? b->sampling.z : b->sampling.logits;
+    if (b->group.n > 1)
+        return b->sampling.z;
+    return b->sampling.logits;
 }
 
 /* -- weights: op_code.load --------------------------------------------------------------------- */
@@ -153,7 +173,9 @@ int load_table(struct be *b, const struct tensor *t, struct tile_source *out, st
 int load_with_tables(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
     TRY(load_matrix(b, w, op->w[0], NULL, load_place(b, op, 0), err));
     TRY(load_table(b, op->w[1], &w->raw, err));
-    return op->w[2] ? load_table(b, op->w[2], &w->after_raw, err) : 0;
+    if (!op->w[2])
+        return 0;
+    return load_table(b, op->w[2], &w->after_raw, err);
 }
 
 /* Loads ones as the weights of a norm without weights. */
@@ -170,7 +192,9 @@ static int load_ones(struct be *b, float **out, struct err *err) {
 
 static int ops_load_norm(struct be *b, struct weights *w, const struct model_op *op,
                          struct err *err) {
-    return op->norm ? 0 : load_ones(b, &w->norm, err);
+    if (op->norm)
+        return 0;
+    return load_ones(b, &w->norm, err);
 }
 
 static int load_qkv(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
@@ -183,7 +207,9 @@ static int load_gate_up(struct be *b, struct weights *w, const struct model_op *
                         struct err *err) {
     if (!ffn_is_hosts(b->shape, op->layer))
         return load_matrices(b, w, op, err);
-    return cuda_counts(b) ? 0 : ffn_load_host(b, w, op, err);
+    if (cuda_counts(b))
+        return 0;
+    return ffn_load_host(b, w, op, err);
 }
 
 static int load_proj(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {

@@ -59,7 +59,9 @@ static int selftest_send_piece(struct be *b, const struct piece *p) {
 }
 
 int selftest_send(struct be *b, const float *from, float *to, size_t n) {
-    return n == 0 ? 0 : cuda_copy(b, to, from, n * sizeof(*from), CUDA_TO_DEVICE);
+    if (n == 0)
+        return 0;
+    return cuda_copy(b, to, from, n * sizeof(*from), CUDA_TO_DEVICE);
 }
 
 int selftest_fetch(struct be *b, void *to, const void *from, size_t bytes) {
@@ -358,7 +360,9 @@ static double selftest_error(const struct product *p, const float *y) {
             norm += sum[r] * sum[r];
         }
     }
-    return d == 0 ? 0 : sqrt(d / norm);
+    if (d == 0)
+        return 0;
+    return sqrt(d / norm);
 }
 
 /* Returns true if the rows of @y have the bits of @wide, the result of matmul_wide; row r must
@@ -393,7 +397,9 @@ int selftest_disable(struct be *b, const char *what, const char *why) {
 static double selftest_limit(const struct be *b, const struct tensor *t) {
     enum tile_format f = tile_format_of((uint32_t)t->format->type);
 
-    return b->products.planes == 2 && BYTES_FORMAT(f) ? SELFTEST_LIMIT_BYTES : SELFTEST_LIMIT;
+    if (b->products.planes == 2 && BYTES_FORMAT(f))
+        return SELFTEST_LIMIT_BYTES;
+    return SELFTEST_LIMIT;
 }
 
 /* Tests products of one tensor in every way. The first must be near the exact product, the others

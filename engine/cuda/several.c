@@ -247,7 +247,9 @@ static void *several_host_state(struct be *b, uint32_t state) {
 /* -- the table --------------------------------------------------------------------------------- */
 
 static const char *several_address(const struct be *b, uint32_t i) {
-    return i < b->group.ranks->n ? b->group.ranks->be[i]->device.address : "";
+    if (i >= b->group.ranks->n)
+        return "";
+    return b->group.ranks->be[i]->device.address;
 }
 
 /* Finds out whether all devices are of one kind and can access each other's memory.

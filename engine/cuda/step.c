@@ -387,8 +387,9 @@ bool step_fuses(const struct step *s) {
 }
 
 int step_launch_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {
-    return a->kind < PACK_RELU ? CUDA_LAUNCH(b, pack, n_rows, 1, PACK_THREADS, a)
-                               : CUDA_LAUNCH(b, pack_gated, n_rows, 1, PACK_THREADS, a);
+    if (a->kind < PACK_RELU)
+        return CUDA_LAUNCH(b, pack, n_rows, 1, PACK_THREADS, a);
+    return CUDA_LAUNCH(b, pack_gated, n_rows, 1, PACK_THREADS, a);
 }
 
 int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *weight,
@@ -399,7 +400,9 @@ int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *
 }
 
 uint32_t step_pass(const struct step *s) {
-    return s->batch->holes ? PASS_HOLES : s->batch->model;
+    if (s->batch->holes)
+        return PASS_HOLES;
+    return s->batch->model;
 }
 
 bool step_lists(const struct step *s, const struct model_op *op) {
@@ -409,7 +412,9 @@ bool step_lists(const struct step *s, const struct model_op *op) {
 const struct weights *step_weights(const struct be *b, const struct model_op *op) {
     const struct weights *w = op->weights;
 
-    return w && w->rank[b->group.rank] ? w->rank[b->group.rank] : w;
+    if (w && w->rank[b->group.rank])
+        return w->rank[b->group.rank];
+    return w;
 }
 
 /* Returns the op whose result @op adds to x; NULL: x is complete. A DEEP before @op has completed
@@ -421,7 +426,9 @@ static const struct model_op *step_left(const struct step *s, const struct model
         left = s->pictures ? NULL : left->links.adds;
     if (left && left->links.from && left->links.from->kind == OP_EXPERTS)
         left = left->links.from;
-    return left && residual_is_open(s, left) ? left : NULL;
+    if (left && residual_is_open(s, left))
+        return left;
+    return NULL;
 }
 
 /* Adds the result of @op to x; @pack: packs x for the next op, or NULL. */
@@ -434,7 +441,9 @@ static int step_add(struct step *s, const struct model_op *op, const struct pack
 int step_complete(struct step *s, const struct model_op *op) {
     const struct model_op *left = step_left(s, op);
 
-    return left ? step_add(s, left, NULL) : 0;
+    if (!left)
+        return 0;
+    return step_add(s, left, NULL);
 }
 
 int step_finish(struct step *s, const struct model_op *op) {
@@ -652,7 +661,9 @@ static int step_pack_in(struct step *s, const struct model_op *op) {
         return step_pack_heads(s, op);
     default:
         assert(op->in == ACT_D);
-        return from ? 0 : step_pack(s, PACK_PLAIN, b->recurrent.out, NULL, n);
+        if (from)
+            return 0;
+        return step_pack(s, PACK_PLAIN, b->recurrent.out, NULL, n);
     }
 }
 
@@ -716,7 +727,9 @@ int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu
 enum pack_kind step_glu_left(const struct step *s, const struct weights *w, enum pack_kind glu) {
     const struct operand x = step_glu_rows(s, w, glu);
 
-    return step_matvec_gates(s, w) || product_gates(s->be, w, &x) ? PACK_PLAIN : glu;
+    if (step_matvec_gates(s, w) || product_gates(s->be, w, &x))
+        return PACK_PLAIN;
+    return glu;
 }
 
 int step_gate_up(struct step *s, const struct model_op *op) {
@@ -760,7 +773,9 @@ int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
         TRY(cuda_matmul(b, w, &x, false));
     if (cap.scale != 1 || cap.cap != 0)
         TRY(CUDA_LAUNCH(b, cap, (cap.n + CUDA_THREADS - 1) / CUDA_THREADS, n, CUDA_THREADS, &cap));
-    return s->logits->links.into ? draft_select(s, first, n) : 0;
+    if (!s->logits->links.into)
+        return 0;
+    return draft_select(s, first, n);
 }
 
 /* Packs the norm of the wanted rows, or their hidden states. */

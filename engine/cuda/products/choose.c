@@ -160,7 +160,9 @@ static const struct choice *product_find(const struct products *p, const struct 
 }
 
 uint32_t product_class(uint32_t i) {
-    return i < 32 && FEWEST <= MOST >> i ? FEWEST << i : 0;
+    if (i < 32 && FEWEST <= MOST >> i)
+        return FEWEST << i;
+    return 0;
 }
 
 struct product_way product_chosen(const struct be *b, const struct weights *w,

@@ -134,7 +134,9 @@ static bool is_uniform(const struct matmul_args *a) {
 /* Returns the bytes of the rows that each block packs; 0: none. */
 static uint32_t own_bytes(const struct be *b, const struct matmul_args *a,
                           const struct pack_args *norm) {
-    return norm ? matvec_norm_bytes(a->n_rows, norm->n_padded, b->products.planes) : 0;
+    if (!norm)
+        return 0;
+    return matvec_norm_bytes(a->n_rows, norm->n_padded, b->products.planes);
 }
 
 bool cuda_matvec_packs(uint32_t n_rows, const struct pack_args *norm) {

@@ -158,7 +158,9 @@ int ranks_multiply(struct step *s, const struct weights *w, enum gathered in, bo
 static const struct model_op *ranks_sum(const struct model_op *op) {
     const struct model_op *from = op->links.from;
 
-    return from && from->kind == OP_EXPERTS ? from : op;
+    if (from && from->kind == OP_EXPERTS)
+        return from;
+    return op;
 }
 
 static bool ranks_is_hosts(const struct step *s, const struct model_op *op) {
@@ -305,7 +307,9 @@ static const char *ranks_lack(const struct model_shape *s, const struct model_op
 
     if (division->lacks)
         what = division->lacks(s, op);
-    return what ? what : be_lacks(&weft_backend_cuda, s, op);
+    if (what)
+        return what;
+    return be_lacks(&weft_backend_cuda, s, op);
 }
 
 void ranks_ops(struct be_ops *all) {

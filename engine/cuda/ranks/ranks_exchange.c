@@ -13,7 +13,9 @@
 static int record_ready(const struct be *b) {
     int e = b->api->use(b->number);
 
-    return e ? e : b->api->event_record(b->group.ready, b->stream);
+    if (e)
+        return e;
+    return b->api->event_record(b->group.ready, b->stream);
 }
 
 /* Makes later work of @b wait for the events of ranks @of. */

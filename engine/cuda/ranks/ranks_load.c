@@ -97,5 +97,7 @@ int ranks_load(struct ranks *k, const struct model_op *op, struct weights **out,
     if (first)
         return 0;
     TRY(scale_parts(k, part));
-    return down[0] ? scale_parts(k, down) : 0;
+    if (!down[0])
+        return 0;
+    return scale_parts(k, down);
 }

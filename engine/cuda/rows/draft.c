@@ -298,13 +298,17 @@ const struct op_family draft_family = {.scratch = memory_draft};
 /* -- rows of the table of ops (engine/cuda/ops.c) ---------------------------------------------- */
 
 static const char *keys_lacks(const struct model_shape *s, const struct model_op *op) {
-    return op->qkv.norm_all ? "drafting blocks with norms over all heads together" : NULL;
+    if (op->qkv.norm_all)
+        return "drafting blocks with norms over all heads together";
+    return NULL;
 }
 
 static const char *tap_lacks(const struct model_shape *s, const struct model_op *op) {
     if (s->mla.rank)
         return "block drafters beside latent attention";
-    return s->n_embd % 4 ? "block drafters beside rows whose width 4 does not divide" : NULL;
+    if (s->n_embd % 4)
+        return "block drafters beside rows whose width 4 does not divide";
+    return NULL;
 }
 
 static int load_chain(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {

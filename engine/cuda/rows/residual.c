@@ -15,7 +15,9 @@ float *residual_target(const struct be *b, const struct model_op *op) {
 
     if (b->group.n > 1)
         return b->act.own_t;
-    return plain ? b->act.x : b->act.o;
+    if (plain)
+        return b->act.x;
+    return b->act.o;
 }
 
 /* Launches residual(): to = (base + gain norm(t)) * scale. n 0: n_embd values in a row; eps 0: the
@@ -41,7 +43,9 @@ static int residual_launch(struct step *s, const struct residual_args *what,
 static const float *post_norm_of(const struct be *b, const struct model_op *op) {
     const struct weights *w = step_weights(b, op);
 
-    return w ? w->post_norm : NULL;
+    if (!w)
+        return NULL;
+    return w->post_norm;
 }
 
 /* Returns true for the PROJ of an FFN that the host computes. */
@@ -66,7 +70,9 @@ bool residual_is_open(const struct step *s, const struct model_op *op) {
 static float *residual_rows(const struct be *b, const struct model_op *op) {
     if (residual_is_hosts(b, op))
         return b->experts.host_y;
-    return op->kind == OP_JOIN ? b->act.q : b->act.o;
+    if (op->kind == OP_JOIN)
+        return b->act.q;
+    return b->act.o;
 }
 
 int residual_add(struct step *s, const struct model_op *op, const struct pack_args *pack) {

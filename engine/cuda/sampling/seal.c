@@ -206,7 +206,9 @@ int step_mask(struct step *s, uint32_t want, const uint32_t *bits) {
     assert(want < s->batch->n_wants && s->batch->want[want].what != WANT_HIDDEN);
     assert(s->place[want] < s->n_scored);
     s->mask[s->place[want]] = bits;
-    return s->be->fault.lost ? -EIO : 0;
+    if (s->be->fault.lost)
+        return -EIO;
+    return 0;
 }
 
 /* Uploads the parameters of as many wants of [first, first + n) as the staging area has room for.
@@ -245,7 +247,9 @@ static int launch_sampling(struct be *b, const struct sample_args *a, uint32_t n
     TRY(CUDA_LAUNCH(b, sample_scan, n_blocks, n, SAMPLE_THREADS, a));
     if (needs & SAMPLE_WEIGH)
         TRY(CUDA_LAUNCH(b, sample_weigh, n_blocks, n, SAMPLE_THREADS, a));
-    return needs & SAMPLE_DRAW ? CUDA_LAUNCH(b, sample_draw, n_blocks, n, SAMPLE_THREADS, a) : 0;
+    if (needs & SAMPLE_DRAW)
+        return CUDA_LAUNCH(b, sample_draw, n_blocks, n, SAMPLE_THREADS, a);
+    return 0;
 }
 
 /* Samples want @k on the host from its logits on the device, and overwrites the token and the log

@@ -30,7 +30,9 @@ struct vis_be {
 };
 
 static const char *cuda_vision_lacks(const struct projector *p) {
-    return p->n_layer && p->n_embd / p->n_head > VIS_WIDEST ? "heads of this size" : NULL;
+    if (p->n_layer && p->n_embd / p->n_head > VIS_WIDEST)
+        return "heads of this size";
+    return NULL;
 }
 
 static size_t whole(size_t n) {
@@ -41,7 +43,9 @@ static size_t whole(size_t n) {
 static uint32_t cuda_vision_padded(uint32_t dim) {
     if (dim <= 64)
         return 64;
-    return dim <= 80 ? 80 : VIS_WIDEST;
+    if (dim <= 80)
+        return 80;
+    return VIS_WIDEST;
 }
 
 /* Returns the next @bytes of the encoder's memory; while they are counted, @v has no backend. */

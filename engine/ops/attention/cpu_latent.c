@@ -43,7 +43,9 @@ int mla_open(struct be *b) {
     a->r = be_rows(b, m->mla.q_rank);
     a->q = be_rows(b, (size_t)m->n_head * mla_query_width(m));
     a->mm = be_alloc(b, m->n_head, sizeof(*a->mm));
-    return b->no_memory ? -ENOMEM : 0;
+    if (b->no_memory)
+        return -ENOMEM;
+    return 0;
 }
 
 /* Returns the bytes of the activations of one head for the largest batch, in whole tiles. */

@@ -29,7 +29,9 @@ static uint32_t latent_items_of(const struct step *s) {
 }
 
 uint32_t latent_heads(const struct be *b) {
-    return b->shape->mla.rank ? b->shape->n_head : b->shape->compressed.n_group;
+    if (b->shape->mla.rank)
+        return b->shape->n_head;
+    return b->shape->compressed.n_group;
 }
 
 const char *latent_lacks(const struct model_shape *s) {
@@ -38,7 +40,9 @@ const char *latent_lacks(const struct model_shape *s) {
     static_assert(LATENT_VALUE == 512 && LATENT_KEY == 576, "as the texts say");
     if (m->rank > LATENT_VALUE || s->head_dim > LATENT_KEY)
         return "latent vectors of more than 512 values, or 576 with those that turn";
-    return m->rank % 8 || s->head_dim % 8 ? "latent vectors whose size 8 does not divide" : NULL;
+    if (m->rank % 8 || s->head_dim % 8)
+        return "latent vectors whose size 8 does not divide";
+    return NULL;
 }
 
 /* Launches the list of items. */
@@ -179,13 +183,17 @@ static const char *mla_in_lacks(const struct model_shape *s, const struct model_
 }
 
 static const char *latent_divided_lacks(const struct model_shape *s, const struct model_op *op) {
-    return op->w[0]->scale ? "latent heads in NVFP4" : NULL;
+    if (op->w[0]->scale)
+        return "latent heads in NVFP4";
+    return NULL;
 }
 
 static float *place_mla_in(const struct be *b, const struct model_op *op, int i) {
     if (i == 0)
         return b->act.k;
-    return b->shape->mla.q_rank ? b->latent.r : b->latent.q;
+    if (b->shape->mla.q_rank)
+        return b->latent.r;
+    return b->latent.q;
 }
 
 const struct op_code cuda_op_mla_in = {

@@ -108,7 +108,9 @@ int compressed_open(struct be *b, uint32_t max_context) {
     d->pick = be_map(b, (size_t)b->max_rows * MAX(c->n_block, 1u) * sizeof(*d->pick));
     d->n_pick = be_map(b, b->max_rows * sizeof(*d->n_pick));
     d->part = be_map(b, pool_n_threads(b->pool) * d->part_width * sizeof(float));
-    return b->no_memory ? -ENOMEM : 0;
+    if (b->no_memory)
+        return -ENOMEM;
+    return 0;
 }
 
 /* Applies RoPE with @cs to the last n_rot of the @n values of @x. */

@@ -332,7 +332,9 @@ static void cpu_experts_count_picks(struct be *b, uint32_t layer) {
 }
 
 const uint64_t *experts_picks(const struct be *b) {
-    return b->experts ? b->experts->picks : NULL;
+    if (!b->experts)
+        return NULL;
+    return b->experts->picks;
 }
 
 int ops_experts(struct step *s, const struct model_op *op) {
@@ -472,5 +474,7 @@ int experts_open(struct be *b) {
     e->mm = be_alloc(b, m->n_expert, sizeof(*e->mm));
     if (b->counts_picks)
         e->picks = be_alloc(b, (size_t)m->n_layer * m->n_expert, sizeof(*e->picks));
-    return b->no_memory ? -ENOMEM : 0;
+    if (b->no_memory)
+        return -ENOMEM;
+    return 0;
 }

@@ -64,8 +64,9 @@ static int check_route(struct selftest_op *t, struct err *err) {
     TRY(selftest_fetch(b, expert, a.expert, n_pairs * sizeof(*expert)));
     selftest_end(b);
     uint32_t n = wrong_picks(t, logits, t->weights.pick_bias ? bias : NULL, weight, expert);
-    return n ? selftest_refuse(b, err, "%u of %u rows pick other experts or weights", n, t->n_rows)
-             : 0;
+    if (!n)
+        return 0;
+    return selftest_refuse(b, err, "%u of %u rows pick other experts or weights", n, t->n_rows);
 }
 
 /* Tests the first router of the device that does not read its picks from a table. */
@@ -74,5 +75,7 @@ int experts_check(struct be *b, struct err *err) {
 
     while (op && op->picks)
         op = selftest_next(b, OP_ROUTE, op);
-    return op ? selftest_try(b, op, check_route, err) : 0;
+    if (!op)
+        return 0;
+    return selftest_try(b, op, check_route, err);
 }

@@ -15,7 +15,9 @@ static const char *picks_lack(const struct model_shape *s) {
     static_assert(MODEL_EXPERTS_MAX <= ROUTE_EXPERTS && EXPERT_GROUPS_MAX <= ROUTE_GROUPS &&
                       ROUTE_PICKS == 32,
                   "as the texts say");
-    return s->n_expert_used > ROUTE_PICKS ? "more than 32 experts for a token" : NULL;
+    if (s->n_expert_used > ROUTE_PICKS)
+        return "more than 32 experts for a token";
+    return NULL;
 }
 
 static const char *route_lacks(const struct model_shape *s, const struct model_op *op) {
@@ -45,7 +47,9 @@ static const char *experts_lacks(const struct model_shape *s, const struct model
         what = "experts with a norm behind them";
     if (!what && op->ffn.early)
         what = "experts whose inputs are weighed";
-    return what ? what : shared_lacks(s, op);
+    if (what)
+        return what;
+    return shared_lacks(s, op);
 }
 
 /* Counts the buffers of exchange with the host. */

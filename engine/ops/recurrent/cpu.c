@@ -31,7 +31,9 @@ int recurrent_open(struct be *b, uint32_t n_states) {
     d->mix[0] = be_rows(b, d->n_keep);
     d->mix[1] = be_rows(b, d->n_heads);
     d->state = be_map(b, n_states * state_floats(s) * sizeof(float));
-    return b->no_memory ? -ENOMEM : 0;
+    if (b->no_memory)
+        return -ENOMEM;
+    return 0;
 }
 
 void *recurrent_slot(struct be *b, uint32_t state) {

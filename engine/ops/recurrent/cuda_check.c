@@ -178,13 +178,15 @@ static int check_kda(struct selftest_op *t, struct err *err) {
     uint32_t first = MIN(FIRST, t->n_rows);
     TRY(run_kda(t, &k, 0, first, k.in_two));
     TRY(first < t->n_rows ? run_kda(t, &k, first, t->n_rows, k.in_two) : 0);
-    return memcmp(k.at_once, k.in_two, rows * sizeof(float)) == 0
-               ? 0
-               : selftest_refuse(b, err, "Kimi delta attention in two steps gives other bits");
+    if (memcmp(k.at_once, k.in_two, rows * sizeof(float)) == 0)
+        return 0;
+    return selftest_refuse(b, err, "Kimi delta attention in two steps gives other bits");
 }
 
 int recurrent_check(struct be *b, struct err *err) {
     const struct model_op *op = selftest_next(b, OP_KDA, NULL);
 
-    return op ? selftest_try(b, op, check_kda, err) : 0;
+    if (!op)
+        return 0;
+    return selftest_try(b, op, check_kda, err);
 }

@@ -63,7 +63,9 @@ int sparse_open(struct be *b, uint32_t max_context) {
     d->k = be_rows(b, p->dim);
     d->score = be_map(b, CHOOSE_ROWS * d->max_blocks * sizeof(float));
     d->seen = be_map(b, (size_t)b->max_rows * d->words * sizeof(*d->seen));
-    return b->no_memory ? -ENOMEM : 0;
+    if (b->no_memory)
+        return -ENOMEM;
+    return 0;
 }
 
 const uint32_t *sparse_seen(const struct be *b, uint32_t row) {

@@ -36,7 +36,9 @@ struct run {
 /* Returns the number of weights of a row: one for each stream, and for HC_IN the shares of the
  * streams in each other. */
 static size_t n_weights(const struct stream_shape *s) {
-    return s->rounds ? (size_t)s->n * (s->n + 1) : s->n;
+    if (s->rounds)
+        return (size_t)s->n * (s->n + 1);
+    return s->n;
 }
 
 int streams_open(struct be *b) {
@@ -51,7 +53,9 @@ int streams_open(struct be *b) {
     d->gate = s->rounds ? NULL : be_rows(b, streams_width(b));
     d->low = be_rows(b, s->n_low);
     d->weight = be_rows(b, n_weights(s));
-    return b->no_memory ? -ENOMEM : 0;
+    if (b->no_memory)
+        return -ENOMEM;
+    return 0;
 }
 
 /* y = the RMS norm of each stream of @x with its part of @norm; y may be x. */

@@ -29,7 +29,9 @@ const struct model_op *ngram_op(const struct model_shape *s) {
 }
 
 uint32_t ngram_n_rows(const struct model_shape *s) {
-    return s->ngram.n ? (s->ngram.n - 1) * s->ngram.n_head : 0;
+    if (!s->ngram.n)
+        return 0;
+    return (s->ngram.n - 1) * s->ngram.n_head;
 }
 
 /* Asks the device for the tokens before the step and those that the previous step sampled, and
