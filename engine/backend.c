@@ -98,13 +98,17 @@ const struct be_ops *backend_table(const struct be_ops *ops, const struct engine
                                    struct err *err) {
     uint32_t number[ENGINE_DEVICES];
 
-    return ops->several && devices_of(o, number) > 1 ? ops->several(o, err) : ops;
+    if (ops->several && devices_of(o, number) > 1)
+        return ops->several(o, err);
+    return ops;
 }
 
 /* Returns @ops if this machine can run it, else NULL with @err. Returns NULL for NULL. */
 static const struct be_ops *backend_probe(const struct be_ops *ops, const struct engine_opts *o,
                                           struct err *err) {
-    return ops && (!ops->probe || ops->probe(o, err) == 0) ? ops : NULL;
+    if (ops && (!ops->probe || ops->probe(o, err) == 0))
+        return ops;
+    return NULL;
 }
 
 /* "cuda" is never replaced by another backend; "auto" may be, and engine_new() then says so. For
@@ -121,7 +125,9 @@ const struct be_ops *backend_find(const char *name, const struct engine_opts *o,
         struct engine_opts first = o ? *o : (struct engine_opts){0};
 
         first.n_devices = 1;
-        return backend_probe(cuda, &first, err) ? cuda : &backend_cpu;
+        if (backend_probe(cuda, &first, err))
+            return cuda;
+        return &backend_cpu;
     }
     err_set(err, 0, NULL, "unknown backend '%s'; use auto, cuda, cpu or reference", name);
     return NULL;

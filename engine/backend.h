@@ -44,7 +44,9 @@ static inline uint32_t devices_of(const struct engine_opts *o, uint32_t out[ENGI
     }
     if (*p || out[n - 1] > 255)
         return 0;
-    return o->n_devices ? MIN(n, o->n_devices) : n;
+    if (!o->n_devices)
+        return n;
+    return MIN(n, o->n_devices);
 }
 
 /*
@@ -287,7 +289,9 @@ static inline const char *be_lacks(const struct be_ops *ops, const struct model_
                                    const struct model_op *op) {
     const struct op_code *code = ops->op[op->kind];
 
-    return code->lacks ? code->lacks(s, op) : NULL;
+    if (!code->lacks)
+        return NULL;
+    return code->lacks(s, op);
 }
 
 /* weft-cuda.so exports its table under this name. */

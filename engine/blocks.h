@@ -17,7 +17,9 @@ void block_convolve(const struct host_step *h, const struct model_shape *s, uint
 
 /* Returns the number of values of @d of block_convolve() for a row. */
 static inline size_t block_values(const struct model_shape *s) {
-    return s->block.kernel ? (size_t)2 * s->block.kernel * (s->n_embd / s->block.group) : 0;
+    if (!s->block.kernel)
+        return 0;
+    return (size_t)2 * s->block.kernel * (s->n_embd / s->block.group);
 }
 
 /* A candidate: its token and logit. */

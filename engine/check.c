@@ -21,7 +21,9 @@ static void check_copies(const struct check *k, const struct engine_copy *c, uin
 /* Returns the number of positions whose pages a sequence needs. */
 static uint32_t check_end_of(const struct check *k, const struct engine_batch *b,
                              const struct engine_seq *s) {
-    return b->model && k->shape->borrows ? s->pos0 : s->pos0 + s->n_rows;
+    if (b->model && k->shape->borrows)
+        return s->pos0;
+    return s->pos0 + s->n_rows;
 }
 
 /* Checks the pages that the rows of @s read and write in layers with a window. */

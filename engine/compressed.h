@@ -29,6 +29,7 @@ static inline uint32_t window_rows(const struct model_shape *s, const struct mod
 static inline uint64_t window_at(const struct model_shape *s, const struct model_op *op) {
     const struct state_shape *t = &s->state;
 
-    return op->layer >= s->n_layer ? t->n_layer * t->n_floats + op->more
-                                   : op->csa.state * t->n_floats;
+    if (op->layer >= s->n_layer)
+        return t->n_layer * t->n_floats + op->more;
+    return op->csa.state * t->n_floats;
 }

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/result.h"
 #include "base/try.h"
 #include "engine/archs.h"
 #include "engine/build_id.h"
@@ -134,7 +135,7 @@ static int alloc_flights(struct engine *e) {
     }
     e->sample = calloc(e->opts.max_wants, sizeof(*e->sample));
     e->state = calloc(e->opts.n_states + e->opts.n_snapshots + 1, sizeof(*e->state));
-    return e->sample && e->state ? 0 : -ENOMEM;
+    return enomem_unless(e->sample && e->state);
 }
 
 /* Returns true if the model drafts (pass 1 is wanted). One device, or several that divide the
@@ -481,7 +482,9 @@ struct engine *engine_free(struct engine *e) {
 }
 
 const char *engine_fault(const struct engine *e) {
-    return e->ops->fault ? e->ops->fault(e->be) : "";
+    if (!e->ops->fault)
+        return "";
+    return e->ops->fault(e->be);
 }
 
 float engine_score(struct engine *e, const float *hidden) {
@@ -509,7 +512,9 @@ void *engine_host_snapshot(struct engine *e, uint32_t snapshot) {
     assert(snapshot < e->opts.n_snapshots);
     bool there = e->ops->host_state && (e->host_snapshots || !e->ops->device);
 
-    return there ? e->ops->host_state(e->be, e->opts.n_states + snapshot) : NULL;
+    if (!there)
+        return NULL;
+    return e->ops->host_state(e->be, e->opts.n_states + snapshot);
 }
 
 void engine_set_snapshot(struct engine *e, uint32_t snapshot, uint32_t n_tokens) {
@@ -518,7 +523,9 @@ void engine_set_snapshot(struct engine *e, uint32_t snapshot, uint32_t n_tokens)
 }
 
 const float *engine_peek(const struct engine *e, uint32_t want) {
-    return e->ops->peek ? e->ops->peek(e->be, want) : NULL;
+    if (!e->ops->peek)
+        return NULL;
+    return e->ops->peek(e->be, want);
 }
 
 /* -- pictures --------------------------------------------------------------------------------- */
@@ -549,7 +556,9 @@ static int lose(struct engine *e, int r) {
 }
 
 int engine_picture_step(struct engine *e, uint64_t work, uint64_t *left) {
-    return e->lost ? -EIO : lose(e, image_encoder_step(e->encoder, work, left));
+    if (e->lost)
+        return -EIO;
+    return lose(e, image_encoder_step(e->encoder, work, left));
 }
 
 /* Runs copies between pages. A host backend numbers its host pages after the other pages, so every
@@ -677,7 +686,9 @@ int engine_seal(struct engine *e, uint64_t step) {
     if (e->lost)
         return -EIO;
     f->sealed = true;
-    return e->ops->device ? lose(e, sample_step(e, f)) : 0;
+    if (!e->ops->device)
+        return 0;
+    return lose(e, sample_step(e, f));
 }
 
 /* Fills the samples of the step before into the rows that are fed. */

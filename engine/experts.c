@@ -59,7 +59,9 @@ static float experts_judge_group(const float *p, const struct expert_rule *r, ui
             second = score;
         }
     }
-    return each > 1 ? best + second : best;
+    if (each <= 1)
+        return best;
+    return best + second;
 }
 
 /* Excludes the experts of all but the best groups: sets their p to -inf. */

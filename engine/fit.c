@@ -35,7 +35,9 @@ struct fit_text fit_text(uint64_t bytes) {
 static uint64_t stored(const struct be_ops *ops, enum op_kind kind, const struct tensor *t) {
     if (!t)
         return 0;
-    return ops->stored_bytes && kind != OP_EMBED ? ops->stored_bytes(t) : t->n_bytes;
+    if (ops->stored_bytes && kind != OP_EMBED)
+        return ops->stored_bytes(t);
+    return t->n_bytes;
 }
 
 /* Returns true if an earlier op, or an earlier matrix of op @i, has the same tensor in the same
@@ -169,7 +171,9 @@ uint64_t fit_divide(const struct fit_windows *w, uint64_t bytes, uint32_t *n_seq
     *n_seqs = (uint32_t)MIN(w->max_seqs, (room - rows) / fit_pages_of_seq(w));
     uint64_t n =
         (bytes - (*n_seqs * fit_pages_of_seq(w) + rows) * w->window_page) / page_and_part(w);
-    return n > bytes / (w->page + w->window_page) ? n : 0;
+    if (n > bytes / (w->page + w->window_page))
+        return n;
+    return 0;
 }
 
 /* Returns the bytes that suffice for @n pages: the window pages of all sequences count if they take
@@ -189,7 +193,9 @@ static uint64_t kv_for(const struct fit *f, uint64_t n_tokens) {
 
     if (f->windows)
         return divided_for(f->windows, n);
-    return f->state ? MAX(4 * pages, 4 * f->state) + f->page : pages;
+    if (!f->state)
+        return pages;
+    return MAX(4 * pages, 4 * f->state) + f->page;
 }
 
 /* Returns the longest context whose KV memory is at most @bytes. */

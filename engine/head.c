@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mathx.h"
+#include "base/result.h"
 #include "base/try.h"
 #include "engine/bind/bind.h"
 #include "engine/formats/quant.h"
@@ -109,7 +110,7 @@ static int head_init_wide(struct head *h, const struct head_tensors *t) {
     h->between = calloc(h->n_wide, sizeof(*h->between));
     for (int i = 0; i < 2; i++)
         h->wide[i] = head_decode(t->wide[i]);
-    return h->between && h->wide[0] && h->wide[1] ? 0 : -ENOMEM;
+    return enomem_unless(h->between && h->wide[0] && h->wide[1]);
 }
 
 int head_init(struct head *h, const struct head_tensors *t, uint32_t n_embd) {
@@ -133,7 +134,7 @@ int head_init(struct head *h, const struct head_tensors *t, uint32_t n_embd) {
         h->out_bias = no ? bias[0] - bias[1] : bias[0];
     free(no);
     free(bias);
-    return ok ? 0 : -ENOMEM;
+    return enomem_unless(ok);
 }
 
 void head_deinit(struct head *h) {

@@ -1,8 +1,9 @@
 #include "engine/host.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <string.h>
+
+#include "base/result.h"
 
 /* Allocates the buffers of hidden states. Returns false without memory. */
 static bool alloc_hidden(struct host_step *h, const struct be_opts *o) {
@@ -43,7 +44,7 @@ int host_step_init(struct host_step *h, const struct be_opts *o) {
     ok = alloc_hidden(h, o) && ok;
     if (!ok)
         host_step_deinit(h);
-    return ok ? 0 : -ENOMEM;
+    return enomem_unless(ok);
 }
 
 void host_step_deinit(struct host_step *h) {

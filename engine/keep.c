@@ -121,7 +121,9 @@ static int keep_disable(struct keep *k) {
 static int map_read_only(const struct keep *k, void *at, size_t size, uint64_t offset) {
     void *p = mmap(at, size, PROT_READ, MAP_PRIVATE | MAP_FIXED, k->fd, (off_t)offset);
 
-    return p == MAP_FAILED ? -errno : 0;
+    if (p == MAP_FAILED)
+        return -errno;
+    return 0;
 }
 
 int keep_map(struct keep *k, void *at, size_t size) {
@@ -150,7 +152,9 @@ int keep_back(const struct keep *k, void *at, uint64_t offset) {
         return -ENOMEM;
     if (madvise(at, KEEP_PAGE, MADV_COLLAPSE) == 0)
         return 0;
-    return fallocate(k->fd, 0, (off_t)offset, KEEP_PAGE) < 0 ? -ENOMEM : 0;
+    if (fallocate(k->fd, 0, (off_t)offset, KEEP_PAGE) < 0)
+        return -ENOMEM;
+    return 0;
 }
 
 void keep_describe(struct keep *k, void *at, uint64_t n_used) {

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/result.h"
 #include "engine/backend.h"
 
 /* Returns the number of values of a hidden state. */
@@ -29,7 +30,7 @@ struct kept {
 static inline int kept_init(struct kept *k, uint32_t n_slots) {
     k->n_slots = n_slots;
     k->of = n_slots ? calloc((size_t)n_slots * ENGINE_KEPT, sizeof(*k->of)) : NULL;
-    return k->of || !n_slots ? 0 : -ENOMEM;
+    return enomem_unless(k->of || !n_slots);
 }
 
 /* Frees the table; accepts and leaves a zeroed one. */

@@ -132,7 +132,9 @@ static inline uint32_t attn_first(const struct attn *a, uint32_t pos) {
         return 0;
     if (a->chunked)
         return pos - pos % a->window;
-    return pos >= a->window ? pos - a->window + 1 : 0;
+    if (pos < a->window)
+        return 0;
+    return pos - a->window + 1;
 }
 
 /* Temperature of queries by position: a factor of 1 + slope ln(1 + floor((position + ahead) /
@@ -371,5 +373,7 @@ static inline const struct tensor *op_taps(const struct op_recurrent *r, uint64_
     if (!r->conv_more[0])
         return r->conv;
     *c %= each;
-    return part ? r->conv_more[part - 1] : r->conv;
+    if (part)
+        return r->conv_more[part - 1];
+    return r->conv;
 }

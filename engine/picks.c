@@ -37,10 +37,10 @@ static int picks_settle(int fd, const struct picks_head *right, size_t n_bytes) 
     if ((uint64_t)st.st_size == n_bytes && pread(fd, &h, sizeof(h), 0) == sizeof(h) &&
         memcmp(&h, right, offsetof(struct picks_head, placed)) == 0)
         return 0;
-    return ftruncate(fd, 0) == 0 && ftruncate(fd, (off_t)n_bytes) == 0 &&
-                   pwrite(fd, right, sizeof(*right), 0) == sizeof(*right)
-               ? 0
-               : -1;
+    if (ftruncate(fd, 0) == 0 && ftruncate(fd, (off_t)n_bytes) == 0 &&
+        pwrite(fd, right, sizeof(*right), 0) == sizeof(*right))
+        return 0;
+    return -1;
 }
 
 void picks_open(struct picks *k, int fd, const struct gguf *file, const struct model_shape *s) {
@@ -73,11 +73,15 @@ void picks_close(struct picks *k) {
 }
 
 const uint64_t *picks_counts(const struct picks *k) {
-    return k->head ? k->before : NULL;
+    if (!k->head)
+        return NULL;
+    return k->before;
 }
 
 const uint32_t *picks_placed(const struct picks *k) {
-    return k->head && k->head->placed ? (const uint32_t *)(k->head + 1) : NULL;
+    if (k->head && k->head->placed)
+        return (const uint32_t *)(k->head + 1);
+    return NULL;
 }
 
 void picks_place(struct picks *k, const uint32_t *bits) {

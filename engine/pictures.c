@@ -82,7 +82,9 @@ static const char *not_on_device(const struct be_ops *ops, const struct gguf *pr
 
     if (!ops->vision)
         return "there are several devices";
-    return projector_read(&p, projector, NULL) < 0 ? "no projector" : ops->vision->lacks(&p);
+    if (projector_read(&p, projector, NULL) < 0)
+        return "no projector";
+    return ops->vision->lacks(&p);
 }
 
 /* Returns the encoder's options: it runs on the device if that supports it, else on the CPU. */

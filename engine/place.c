@@ -31,7 +31,9 @@ static int place_compare(const void *a, const void *b, void *ctx) {
 
     if (c->picks[x] != c->picks[y])
         return c->picks[x] < c->picks[y] ? -1 : 1;
-    return x < y ? -1 : 1; /* never equal */
+    if (x < y)
+        return -1;
+    return 1; /* never equal */
 }
 
 /* Writes the experts of the first @n_layer layers to @out. Returns their number. */
@@ -96,7 +98,9 @@ static double hosts_picks(const struct place_case *c, const uint32_t *host, doub
 double place_share(const struct place_case *c, const uint32_t *host) {
     double all, n = hosts_picks(c, host, &all);
 
-    return all > 0 ? n / all : 0;
+    if (all <= 0)
+        return 0;
+    return n / all;
 }
 
 double place_cost(const struct place_case *c, const uint32_t *host) {
@@ -343,7 +347,9 @@ static int check_host(struct model *m, const struct engine_opts *o, struct err *
                 "does not fit: %u of %u experts are not on the device and take %s; the machine has "
                 "%s of memory",
                 p.n_host, p.n_experts, fit_text(p.host_bytes).s, fit_text(have).s);
-    return MAX(p.ffn_bytes, p.host_bytes) > have ? -ENOMEM : 0;
+    if (MAX(p.ffn_bytes, p.host_bytes) > have)
+        return -ENOMEM;
+    return 0;
 }
 
 /* Returns the KV memory for which experts move to the host. */
@@ -404,7 +410,9 @@ static bool host_can_ffn(const struct model *m) {
 static uint32_t fewest_or_before(uint32_t fewest, int64_t before, uint32_t n_layer) {
     bool stays = before >= fewest && before <= fewest + n_layer / 10;
 
-    return stays ? (uint32_t)before : fewest;
+    if (!stays)
+        return fewest;
+    return (uint32_t)before;
 }
 
 /* Implements place() for a model without experts. */

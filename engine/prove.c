@@ -1,11 +1,11 @@
 #include "engine/prove.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/result.h"
 #include "base/try.h"
 #include "engine/fuse.h"
 #include "engine/sampler.h"
@@ -62,7 +62,9 @@ static uint32_t prove_kind(const struct proof *p, const struct model_op *op) {
 
     if (n == 0)
         return op->kind;
-    return n == p->m->shape.n_expert ? OP_KINDS : OP_KINDS + 1;
+    if (n == p->m->shape.n_expert)
+        return OP_KINDS;
+    return OP_KINDS + 1;
 }
 
 /* Returns what an op's kernels depend on beside its kind, heads and pages. */
@@ -161,7 +163,9 @@ static double prove_distance(const float *x, const float *right, uint32_t n) {
         d += pow((double)x[i] - (double)right[i], 2);
         norm += pow((double)right[i], 2);
     }
-    return d == 0 ? 0 : sqrt(d / norm);
+    if (d == 0)
+        return 0;
+    return sqrt(d / norm);
 }
 
 static void prove_fail(struct proof *p, const char *what, double error) {
@@ -365,8 +369,8 @@ static int open_judge(struct proof *p, const struct engine_opts *o, struct err *
     p->op = calloc(p->m->n_ops, sizeof(*p->op));
     p->logits = calloc(s->n_vocab, sizeof(*p->logits));
     p->hidden = calloc(s->n_embd, sizeof(*p->hidden));
-    return p->op && p->logits && p->hidden && sampler_init(&p->sampler, s->n_vocab) == 0 ? 0
-                                                                                         : -ENOMEM;
+    return enomem_unless(p->op && p->logits && p->hidden &&
+                         sampler_init(&p->sampler, s->n_vocab) == 0);
 }
 
 /* Returns the largest error of a device that is right, by the coarser of the formats of keys and
@@ -378,7 +382,9 @@ static double prove_limit(const struct model *m, struct kv_formats kv, bool coar
         return LIMIT_COARSE;
     if (bits < 8)
         return LIMIT_Q4_0;
-    return bits == 8 || has_host_part(&m->shape) ? LIMIT_Q8_0 : LIMIT;
+    if (bits == 8 || has_host_part(&m->shape))
+        return LIMIT_Q8_0;
+    return LIMIT;
 }
 
 int prove_device(const struct model *m, const struct be_ops *ops, struct be *be,

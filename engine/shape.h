@@ -298,12 +298,16 @@ static inline uint64_t state_floats(const struct state_shape *s) {
 static inline uint64_t index_bytes(const struct model_shape *s, uint32_t page_tokens) {
     const struct sparse_shape *p = &s->sparse;
 
-    return p->n_layer ? (uint64_t)page_tokens / p->ratio * p->dim * 2 : 0;
+    if (!p->n_layer)
+        return 0;
+    return (uint64_t)page_tokens / p->ratio * p->dim * 2;
 }
 
 /* Returns the bytes of one value of a compressed key: f16, or f32 if keys are f32. */
 static inline uint32_t compressed_value(struct kv_formats kv) {
-    return kv.k == ENGINE_KV_F32 ? 4 : 2;
+    if (kv.k == ENGINE_KV_F32)
+        return 4;
+    return 2;
 }
 
 /* Returns the bytes of a page of class @cls. */

@@ -244,7 +244,7 @@ int size_check(const struct sizing *z, struct err *err) {
     const struct fit_sizes s = size_of_parts(z);
     uint32_t n = z->opts->n_pages + z->opts->n_host_pages;
 
-    return z->ops->device
-               ? 0
-               : fit_check(z->model, z->ops, &s, n, size_kv_bytes(z->opts, z->info), err);
+    if (z->ops->device)
+        return 0;
+    return fit_check(z->model, z->ops, &s, n, size_kv_bytes(z->opts, z->info), err);
 }

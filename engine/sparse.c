@@ -9,7 +9,9 @@ static uint32_t bits_of(float x) {
 
     x += 0.0f; /* -0 is 0 */
     memcpy(&u, &x, sizeof(u));
-    return u >> 31 ? ~u : u | 1u << 31;
+    if (u >> 31)
+        return ~u;
+    return u | 1u << 31;
 }
 
 /* Returns bits_of() the @k-th largest score, found byte by byte from the highest. *@ties: number of

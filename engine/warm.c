@@ -25,7 +25,9 @@ static uint32_t warm_most_seqs(const struct warming *w) {
     const struct model_shape *s = &w->m->shape;
     uint32_t most = MIN(MIN(w->opts->max_rows, w->opts->max_seqs), w->opts->max_wants);
 
-    return s->state.n_layer || s->drafts ? MIN(most, w->n_states) : most;
+    if (s->state.n_layer || s->drafts)
+        return MIN(most, w->n_states);
+    return most;
 }
 
 /* Lays out @n rows in one sequence or, with @apart, in one each. Pages are used again where there

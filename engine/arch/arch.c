@@ -1047,7 +1047,9 @@ static double read_eps(struct binder *b, const struct arch *a, struct model_shap
     if (!layer_norm || a->may_rms)
         meta_f32_opt(b, "attention.layer_norm_rms_epsilon", 0, 0.1, &rms);
     s->layer_norm = layer_norm && rms <= 0;
-    return s->layer_norm || rms < 0 ? eps : rms;
+    if (s->layer_norm || rms < 0)
+        return eps;
+    return rms;
 }
 
 /* Reads the hyperparameters that every architecture has. Sizes are bounded so that a product of two
@@ -1176,7 +1178,9 @@ static const struct tensor *rope_divisors(struct binder *b, const struct arch *a
     const struct tensor *near = bind_any(b, "rope_factors_short.weight");
     const struct tensor *far = bind_any(b, "rope_factors_long.weight");
     meta_u32_opt(b, "rope.scaling.original_context_length", 1, 1u << 30, &original);
-    return context > original ? far : near;
+    if (context > original)
+        return far;
+    return near;
 }
 
 /* Returns true if the heads of a model are not rotated. A file of Granite may say so. */
@@ -1257,7 +1261,9 @@ static int arch_bind_all(struct model *m, const struct arch *a, const struct eng
     m->n_params = b.n_params;
     m->views = STEAL(b.views);
     bind_deinit(&b);
-    return b.r < 0 ? b.r : m->r;
+    if (b.r < 0)
+        return b.r;
+    return m->r;
 }
 
 /* Does what arch_read() does, for architecture @a. */

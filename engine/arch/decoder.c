@@ -57,7 +57,9 @@ struct layer decoder_layer(const struct model *m, uint32_t index) {
 /* Binds the norm after a branch. Returns NULL if @name is NULL: branches have no such norm. */
 static const struct tensor *post_norm(struct binder *b, const struct model *m, const char *name,
                                       uint32_t l) {
-    return name ? layer_vector(b, l, name, m->shape.n_embd) : NULL;
+    if (!name)
+        return NULL;
+    return layer_vector(b, l, name, m->shape.n_embd);
 }
 
 void decoder_project(struct binder *b, struct model *m, uint32_t l, enum act_role in, uint64_t n_in,
@@ -208,7 +210,9 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
 static const char *ffn_norm_name(const struct decoder *d) {
     if (d->parallel)
         return "attn_norm";
-    return d->ffn_norm ? d->ffn_norm : "ffn_norm";
+    if (!d->ffn_norm)
+        return "ffn_norm";
+    return d->ffn_norm;
 }
 
 /* Binds the norm before a layer's FFN. Returns NULL if layers have no such norm. */

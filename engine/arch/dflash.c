@@ -217,7 +217,9 @@ static const char *if_there(const struct binder *b, const char *name) {
     char full[64];
 
     snprintf(full, sizeof(full), "blk.0.%s.weight", name);
-    return gguf_find(b->file, full) ? name : NULL;
+    if (gguf_find(b->file, full))
+        return name;
+    return NULL;
 }
 
 /* Binds the base taps of a convolution of layer @l, [side][tap][channel], as one row. */

@@ -61,7 +61,9 @@ static uint32_t gemma4_source(const struct plan *p, uint32_t l) {
     assert(l < p->n_own || p->n_own >= 2);
     if (l < p->n_own)
         return l;
-    return p->in_window[l] ? p->n_own - 2 : p->n_own - 1;
+    if (p->in_window[l])
+        return p->n_own - 2;
+    return p->n_own - 1;
 }
 
 /* Returns true for E2B and E4B, in which a row of a picture does not see the picture's later rows.

@@ -40,7 +40,9 @@ static uint32_t read_array(struct binder *b, const char *key, uint32_t n, uint32
     for (uint64_t i = 0; i < found && b->r == 0; i++)
         if (i == n_read || out[i] >= 1ull << 53)
             bind_refuse(b, "'%s' has %g, which is out of range", full.s, gguf_array_num(a, i));
-    return b->r < 0 ? 0 : (uint32_t)found;
+    if (b->r < 0)
+        return 0;
+    return (uint32_t)found;
 }
 
 /* Reads the hyperparameters of the indexer, which must be the same for all layers with

@@ -57,8 +57,9 @@ void window_ends(struct binder *b, struct model *model, bool scaled, struct mode
 /* Returns the scale of scores. The 27B models of Gemma 2 and 3 use the head size n_embd / n_head in
  * place of their own. */
 static float attn_scale(const struct model_shape *s, const struct decoder *d) {
-    return s->n_layer == d->wide_scores ? 1.0f / sqrtf((float)s->n_embd / (float)s->n_head)
-                                        : s->attn_scale;
+    if (s->n_layer == d->wide_scores)
+        return 1.0f / sqrtf((float)s->n_embd / (float)s->n_head);
+    return s->attn_scale;
 }
 
 void window_bind(struct binder *b, struct model *m, const struct decoder *d) {

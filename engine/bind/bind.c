@@ -6,10 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/result.h"
+
 int bind_init(struct binder *b, const struct gguf *file, const char *arch, struct err *err) {
     *b = (struct binder){.file = file, .arch = arch, .row = arch, .err = err};
     b->used = calloc(gguf_n_tensors(file) + 1, sizeof(*b->used));
-    return b->used ? 0 : -ENOMEM;
+    return enomem_unless(b->used);
 }
 
 struct view *views_free(struct view *v) {
@@ -112,7 +114,9 @@ static const struct tensor *bind_beside(struct binder *b, const struct tensor *t
     if (!end || strcmp(end, ".weight") != 0)
         return NULL;
     int n = snprintf(name, sizeof(name), "%.*s%s", (int)(end - t->name), t->name, suffix);
-    return (size_t)n < sizeof(name) ? bind_find_named(b, BIND_MAY, false, name) : NULL;
+    if ((size_t)n >= sizeof(name))
+        return NULL;
+    return bind_find_named(b, BIND_MAY, false, name);
 }
 
 /* Returns the matrix with its scale, the same object for the same tensor. Tables, whose rows are
@@ -141,7 +145,9 @@ const struct tensor *bind_matrices(struct binder *b, enum bind_need need, uint64
     va_start(ap, fmt);
     const struct tensor *t = bind_find(b, need, false, fmt, ap);
     va_end(ap);
-    return t && bind_has_shape(b, t, n_in, n_out, n) ? with_scale(b, t) : NULL;
+    if (t && bind_has_shape(b, t, n_in, n_out, n))
+        return with_scale(b, t);
+    return NULL;
 }
 
 const struct tensor *bind_vectors(struct binder *b, enum bind_need need, uint64_t n,
@@ -151,7 +157,9 @@ const struct tensor *bind_vectors(struct binder *b, enum bind_need need, uint64_
     va_start(ap, fmt);
     const struct tensor *t = bind_find(b, need, false, fmt, ap);
     va_end(ap);
-    return t && bind_has_shape(b, t, n, n_rows, 1) && is_float(b, t) ? t : NULL;
+    if (t && bind_has_shape(b, t, n, n_rows, 1) && is_float(b, t))
+        return t;
+    return NULL;
 }
 
 const struct tensor *layer_matrix(struct binder *b, uint32_t l, const char *name, uint64_t n_in,
@@ -175,7 +183,9 @@ const struct tensor *bind_table(struct binder *b, uint64_t n, uint64_t n_rows, c
     va_start(ap, fmt);
     const struct tensor *t = bind_find(b, BIND_MUST, true, fmt, ap);
     va_end(ap);
-    return t && bind_has_shape(b, t, n, n_rows, 1) ? t : NULL;
+    if (t && bind_has_shape(b, t, n, n_rows, 1))
+        return t;
+    return NULL;
 }
 
 const struct tensor *bind_rows(struct binder *b, const struct tensor *t, uint64_t first,

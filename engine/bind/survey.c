@@ -7,7 +7,9 @@ const char *survey_part(const char *name) {
     unsigned layer;
     int n = 0;
 
-    return sscanf(name, "blk.%u.%n", &layer, &n) == 1 && n > 0 ? name + n : name;
+    if (sscanf(name, "blk.%u.%n", &layer, &n) == 1 && n > 0)
+        return name + n;
+    return name;
 }
 
 bool survey_has(const struct survey_names *s, const char *name) {

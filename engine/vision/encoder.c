@@ -21,7 +21,9 @@ static const struct vis_ops *find_backend(const char *name, struct err *err) {
 static uint32_t most_patches(const struct projector *p, uint32_t max_rows) {
     uint32_t side = MAX(p->side, p->tile) / p->patch, rows = max_rows * p->merge * p->merge;
 
-    return p->side ? side * side : MAX(rows, side * side);
+    if (p->side)
+        return side * side;
+    return MAX(rows, side * side);
 }
 
 /* Reads the header, and derives sizes from it and from the options. Returns 0 or -errno. */

@@ -156,7 +156,9 @@ uint64_t vis_work(const struct image_encoder *e, const struct picture_layout *l)
 
 /* Returns the index of the mark of part @i of a picture in @n_parts parts. */
 static inline uint32_t vis_mark(const struct picture_part *a, uint32_t i, uint32_t n_parts) {
-    return i + 1 == n_parts ? 0 : 1 + a->line * PROJECTOR_TILES_MAX + a->column;
+    if (i + 1 == n_parts)
+        return 0;
+    return 1 + a->line * PROJECTOR_TILES_MAX + a->column;
 }
 /* Fills e->freq. */
 void vis_frequencies(struct image_encoder *e);

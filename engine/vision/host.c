@@ -1,9 +1,10 @@
 #include "engine/vision/host.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/result.h"
 
 static struct vis_host *host(struct vis_be *b) {
     return (struct vis_host *)b;
@@ -16,7 +17,7 @@ uint64_t vis_host_bytes(const struct vis_sizes *s) {
 int vis_host_open(struct vis_host *h, const struct vis_sizes *sizes) {
     h->sizes = *sizes;
     h->qkv = malloc(MAX(vis_host_bytes(sizes), 1u));
-    return h->qkv ? 0 : -ENOMEM;
+    return enomem_unless(h->qkv);
 }
 
 void vis_host_close(struct vis_host *h) {

@@ -80,7 +80,9 @@ static enum vis_turn turn_of(const struct image_encoder *e) {
         return VIS_STAY;
     if (e->p.kind == PROJECTOR_PIXTRAL)
         return VIS_NEIGHBOURS;
-    return e->p.kind == PROJECTOR_GEMMA4V ? VIS_QUARTERS : VIS_HALVES;
+    if (e->p.kind == PROJECTOR_GEMMA4V)
+        return VIS_QUARTERS;
+    return VIS_HALVES;
 }
 
 void vis_qkv(struct image_encoder *e, uint32_t at, uint32_t n) {

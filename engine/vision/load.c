@@ -337,7 +337,9 @@ static uint32_t find_mark(struct gguf_str t) {
         MAX(line, column) > PROJECTOR_TILES_MAX)
         return VIS_MARKS;
     snprintf(again, sizeof(again), "<|img_row_%u_col_%u|>", line, column);
-    return strcmp(text, again) ? VIS_MARKS : 1 + (line - 1) * PROJECTOR_TILES_MAX + column - 1;
+    if (strcmp(text, again))
+        return VIS_MARKS;
+    return 1 + (line - 1) * PROJECTOR_TILES_MAX + column - 1;
 }
 
 /* Takes the rows of marks from the text model's embedding, which has the projector's width. */

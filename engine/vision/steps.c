@@ -33,7 +33,9 @@ static uint32_t n_units(const struct image_encoder *e, const struct picture_layo
             return e->p.n_head * vis_head_blocks(patches(e, l));
         return windows(e, l);
     case VIS_DEEP:
-        return e->layer[layer].deep_norm.w ? blocks(e, l) : 0;
+        if (!e->layer[layer].deep_norm.w)
+            return 0;
+        return blocks(e, l);
     case VIS_ARRANGE:
         return blocks(e, l);
     case VIS_PROJECT:
@@ -55,8 +57,9 @@ static uint64_t unit_work(const struct image_encoder *e, const struct picture_la
     case VIS_QKV:
         return 3 * n * n;
     case VIS_ATTEND:
-        return vis_full_attention(e, layer) ? 2 * all * (n / e->p.n_head) * VIS_HEAD_ROWS
-                                            : 2 * window * window * n;
+        if (vis_full_attention(e, layer))
+            return 2 * all * (n / e->p.n_head) * VIS_HEAD_ROWS;
+        return 2 * window * window * n;
     case VIS_OUT:
         return n * n;
     case VIS_FFN:
