@@ -179,9 +179,18 @@ struct rope_args {
 };
 
 /* Function that a pack applies. SILU and those after it have two operands: the gates of an FFN
- * (enum glu) and of attention. RELU: max(x, 0)^2, for an FFN without gates. Bits above PACK_GATE
- * hold the limit of GLU_CUT, or with PACK_BEHIND that of GLU_SILU. */
-enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_RELU, PACK_SILU, PACK_GELU, PACK_CLAMPED, PACK_GATE };
+ * (enum glu) and of attention. RELU, max(x, 0)^2, and GELU_ALONE have one, for an FFN without
+ * gates. Bits above PACK_GATE hold the limit of GLU_CUT, or with PACK_BEHIND that of GLU_SILU. */
+enum pack_kind {
+    PACK_PLAIN,
+    PACK_NORM,
+    PACK_RELU,
+    PACK_GELU_ALONE,
+    PACK_SILU,
+    PACK_GELU,
+    PACK_CLAMPED,
+    PACK_GATE
+};
 #define PACK_BEHIND 0x80000000u
 
 /* Packs rows of f32 to half precision operands of matrix products: PLAIN x, NORM rms norm of x

@@ -698,13 +698,15 @@ enum pack_kind step_glu(const struct model_op *op) {
         return (enum pack_kind)(mx_bits_of(op->ffn.limit) |
                                 (op->ffn.glu == GLU_SILU ? PACK_BEHIND : 0));
     assert((size_t)op->ffn.glu < ARRAY_SIZE(kinds));
+    if (op->kind == OP_GATE_UP && !op->w[1])
+        return PACK_GELU_ALONE; /* gate_up_lacks() refuses the others */
     return kinds[op->ffn.glu];
 }
 
 /* Computes the gate and up of @w from the rows @x. */
 static int step_multiply_glu(struct step *s, const struct weights *w, enum pack_kind glu,
                              const struct operand *x) {
-    assert((w->n_mats == 2) == (glu != PACK_RELU));
+    assert((w->n_mats == 2) == (glu >= PACK_SILU));
     if (!step_matvec_gates(s, w))
         return cuda_matmul(s->be, w, x, false);
     struct matmul_args a = cuda_matmul_args(w, x, false);

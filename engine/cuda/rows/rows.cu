@@ -260,7 +260,7 @@ KERNEL(pack_gated, struct pack_args, PACK_THREADS, 1) {
         float u[sizeof(v) / sizeof(v[0])][4] = {};
 
         load_quads<step>(x, i, n, v);
-        if (a.kind != PACK_RELU)
+        if (a.kind >= PACK_SILU)
             load_quads<step>(up, i, n, u);
         gate_quads<step>(a, i, u, v);
     };

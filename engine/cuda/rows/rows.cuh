@@ -77,6 +77,8 @@ template <uint32_t KIND> DEVICE void gate_eight_of(uint32_t kind, const float u[
     for (int j = 0; j < 8; j++) {
         if constexpr (KIND == PACK_RELU)
             v[j] *= fmaxf(v[j], 0);
+        else if constexpr (KIND == PACK_GELU_ALONE)
+            v[j] = mx_gelu(v[j]);
         else
             v[j] = gated(KIND > PACK_GATE ? kind : KIND, v[j], u[j]);
     }
@@ -88,6 +90,8 @@ DEVICE void gate_eight(uint32_t kind, const float u[8], float v[8]) {
         gate_eight_of<PACK_SILU>(kind, u, v);
     else if (kind == PACK_RELU)
         gate_eight_of<PACK_RELU>(kind, u, v);
+    else if (kind == PACK_GELU_ALONE)
+        gate_eight_of<PACK_GELU_ALONE>(kind, u, v);
     else if (kind == PACK_GELU)
         gate_eight_of<PACK_GELU>(kind, u, v);
     else if (kind == PACK_CLAMPED)

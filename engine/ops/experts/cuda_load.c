@@ -47,6 +47,8 @@ static const char *experts_lacks(const struct model_shape *s, const struct model
         what = "experts with a norm behind them";
     if (!what && op->ffn.early)
         what = "experts whose inputs are weighed";
+    if (!what && !op->w[1] && !op->ffn.joined)
+        what = "experts whose gates have no up values";
     if (what)
         return what;
     return shared_lacks(s, op);

@@ -20,8 +20,8 @@ static float scale[8], t[ROWS * MOST];
 
 static const uint32_t lengths[] = {2,    63,   64,   100,  512,   516,   2048,  4096, 4100,
                                    5001, 8192, 8196, 9003, 12288, 12292, 14336, 26000};
-static const uint32_t kinds[] = {PACK_PLAIN, PACK_NORM,    PACK_RELU, PACK_SILU,
-                                 PACK_GELU,  PACK_CLAMPED, PACK_GATE};
+static const uint32_t kinds[] = {PACK_PLAIN, PACK_NORM, PACK_RELU,    PACK_GELU_ALONE,
+                                 PACK_SILU,  PACK_GELU, PACK_CLAMPED, PACK_GATE};
 
 static void fill(float *to, uint32_t n, uint64_t seed) {
     for (uint32_t i = 0; i < n; i++) {
@@ -55,6 +55,8 @@ static float gated_value(uint32_t kind, float g, float u) {
     switch (kind) {
     case PACK_RELU:
         return g * (g > 0 ? g : 0);
+    case PACK_GELU_ALONE:
+        return mx_gelu(g);
     case PACK_SILU:
         return mx_silu(g) * u;
     case PACK_GELU:
