@@ -7,12 +7,6 @@
 #include "engine/bind/bind.h"
 #include "engine/op_table.h"
 
-float xielu_at(const struct xielu *p, float x) {
-    if (x > 0)
-        return p->square * x * x + p->linear * x;
-    return p->below * (mx_expf(MIN(x, p->limit)) - 1 - x) + p->linear * x;
-}
-
 void model_add(struct model *m, const struct model_op *op) {
     assert((unsigned)op->kind < OP_KINDS && !op->weights);
     if (m->r < 0)

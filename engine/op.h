@@ -15,6 +15,7 @@
  */
 
 #include "engine/shape.h"
+#include "engine/shared/xielu.h"
 
 struct weights; /* tensors of one op, in the layout of the backend */
 
@@ -60,15 +61,6 @@ enum glu {
 
 /* Least mean square by which a product is scaled to another's length (ALT_BEGIN, ALT_END). */
 #define ALT_LEAST 1e-5
-
-/* Parameters of xIELU (Huang and Schlag 2024). */
-struct xielu {
-    float square, below, linear, limit;
-};
-
-/* Returns square x^2 + linear x for x > 0, below (e^min(x, limit) - 1 - x) + linear x for other
- * x. */
-float xielu_at(const struct xielu *p, float x);
 
 /* Heads of an attention layer: @n query heads; n / n_kv successive query heads share a key head
  * (GQA). */

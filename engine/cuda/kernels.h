@@ -12,6 +12,7 @@
 #include "engine/formats/tiles.h"
 #include "engine/shared/pages.h"
 #include "engine/shared/sampling.h"
+#include "engine/shared/xielu.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -179,13 +180,14 @@ struct rope_args {
 };
 
 /* Function that a pack applies. SILU and those after it have two operands: the gates of an FFN
- * (enum glu) and of attention. RELU, max(x, 0)^2, and GELU_ALONE have one, for an FFN without
+ * (enum glu) and of attention. RELU, max(x, 0)^2, GELU_ALONE and XIELU have one, for an FFN without
  * gates. Bits above PACK_GATE hold the limit of GLU_CUT, or with PACK_BEHIND that of GLU_SILU. */
 enum pack_kind {
     PACK_PLAIN,
     PACK_NORM,
     PACK_RELU,
     PACK_GELU_ALONE,
+    PACK_XIELU,
     PACK_SILU,
     PACK_GELU,
     PACK_CLAMPED,
@@ -221,6 +223,8 @@ struct pack_args {
     float eps;
     /* power of two by which rows are multiplied (bounds.h); 0: that of each row's largest value */
     float fixed;
+    /* of XIELU */
+    struct xielu xielu;
 };
 
 /* Computes hidden = rms norm of x times weight, with the bits of a NORM pack; @centred: of x -

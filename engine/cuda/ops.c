@@ -90,11 +90,10 @@ bool load_has_relu_gates(const struct model_op *op) {
 }
 
 static const char *gate_up_lacks(const struct model_shape *s, const struct model_op *op) {
-    if (op->ffn.glu == GLU_XIELU)
-        return "FFNs with xIELU";
     if (op->ffn.sparsity > 0)
         return "FFNs with sparse gates";
-    if (!op->w[1] && op->ffn.glu != GLU_GELU)
+    bool alone = op->ffn.glu == GLU_GELU || op->ffn.glu == GLU_XIELU;
+    if (!op->w[1] && !alone)
         return "FFNs whose gates have no up values";
     if (load_has_relu_gates(op))
         return "FFNs with rectified gates";

@@ -626,6 +626,7 @@ static int step_pack_ffn(struct step *s, const struct model_op *ffn, uint32_t n)
     if (ffn->kind == OP_GATE_UP) {
         a.kind = step_glu_left(s, ffn->weights, step_glu(ffn));
         a.fixed = ffn->weights->fixed_h;
+        a.xielu = ffn->ffn.xielu;
     } else {
         a.up = b->act.layer_input + (size_t)ffn->layer * b->shape->n_layer_input;
         a.up_stride = b->shape->n_layer * b->shape->n_layer_input;
@@ -697,9 +698,9 @@ enum pack_kind step_glu(const struct model_op *op) {
     if (op->ffn.limit > 0 && (op->ffn.glu == GLU_CUT || op->ffn.glu == GLU_SILU))
         return (enum pack_kind)(mx_bits_of(op->ffn.limit) |
                                 (op->ffn.glu == GLU_SILU ? PACK_BEHIND : 0));
+    if (op->kind == OP_GATE_UP && !op->w[1]) /* gate_up_lacks() refuses other functions */
+        return op->ffn.glu == GLU_XIELU ? PACK_XIELU : PACK_GELU_ALONE;
     assert((size_t)op->ffn.glu < ARRAY_SIZE(kinds));
-    if (op->kind == OP_GATE_UP && !op->w[1])
-        return PACK_GELU_ALONE; /* gate_up_lacks() refuses the others */
     return kinds[op->ffn.glu];
 }
 

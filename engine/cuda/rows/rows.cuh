@@ -71,35 +71,40 @@ DEVICE float gated(uint32_t kind, float g, float u) {
     return g / (1.0f + mx_expf(-1.702f * g)) * (u + 1);
 }
 
-/* Applies function @kind to gates @v and ups @u, and stores the result in @v. KIND is @kind, except
- * that one KIND stands for all kinds above PACK_GATE, which have limits in @kind. */
-template <uint32_t KIND> DEVICE void gate_eight_of(uint32_t kind, const float u[8], float v[8]) {
+/* Applies function a.kind to gates @v and ups @u, and stores the result in @v. KIND is a.kind,
+ * except that one KIND stands for all kinds above PACK_GATE, which have limits in a.kind. */
+template <uint32_t KIND>
+DEVICE void gate_eight_of(const struct pack_args &a, const float u[8], float v[8]) {
     for (int j = 0; j < 8; j++) {
         if constexpr (KIND == PACK_RELU)
             v[j] *= fmaxf(v[j], 0);
         else if constexpr (KIND == PACK_GELU_ALONE)
             v[j] = mx_gelu(v[j]);
+        else if constexpr (KIND == PACK_XIELU)
+            v[j] = xielu_at(&a.xielu, v[j]);
         else
-            v[j] = gated(KIND > PACK_GATE ? kind : KIND, v[j], u[j]);
+            v[j] = gated(KIND > PACK_GATE ? a.kind : KIND, v[j], u[j]);
     }
 }
 
 /* Branches once to the code of the kind, which has no further branches. */
-DEVICE void gate_eight(uint32_t kind, const float u[8], float v[8]) {
-    if (kind == PACK_SILU)
-        gate_eight_of<PACK_SILU>(kind, u, v);
-    else if (kind == PACK_RELU)
-        gate_eight_of<PACK_RELU>(kind, u, v);
-    else if (kind == PACK_GELU_ALONE)
-        gate_eight_of<PACK_GELU_ALONE>(kind, u, v);
-    else if (kind == PACK_GELU)
-        gate_eight_of<PACK_GELU>(kind, u, v);
-    else if (kind == PACK_CLAMPED)
-        gate_eight_of<PACK_CLAMPED>(kind, u, v);
-    else if (kind == PACK_GATE)
-        gate_eight_of<PACK_GATE>(kind, u, v);
+DEVICE void gate_eight(const struct pack_args &a, const float u[8], float v[8]) {
+    if (a.kind == PACK_SILU)
+        gate_eight_of<PACK_SILU>(a, u, v);
+    else if (a.kind == PACK_RELU)
+        gate_eight_of<PACK_RELU>(a, u, v);
+    else if (a.kind == PACK_GELU_ALONE)
+        gate_eight_of<PACK_GELU_ALONE>(a, u, v);
+    else if (a.kind == PACK_XIELU)
+        gate_eight_of<PACK_XIELU>(a, u, v);
+    else if (a.kind == PACK_GELU)
+        gate_eight_of<PACK_GELU>(a, u, v);
+    else if (a.kind == PACK_CLAMPED)
+        gate_eight_of<PACK_CLAMPED>(a, u, v);
+    else if (a.kind == PACK_GATE)
+        gate_eight_of<PACK_GATE>(a, u, v);
     else
-        gate_eight_of<PACK_GATE + 1>(kind, u, v);
+        gate_eight_of<PACK_GATE + 1>(a, u, v);
 }
 
 /* Applies gate_eight() to columns in the order of load_quads(). Each iteration handles the first
@@ -116,7 +121,7 @@ DEVICE void gate_quads(const struct pack_args &a, uint32_t i, float (&u)[QUADS][
                              u[1][0], u[1][1], u[1][2], u[1][3]};
 
         if (i + k * STEP < a.n)
-            gate_eight(a.kind, up, now);
+            gate_eight(a, up, now);
 #pragma unroll
         for (int q = 0; q + 2 < QUADS; q++)
             for (int j = 0; j < 4; j++) {

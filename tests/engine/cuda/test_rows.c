@@ -20,8 +20,9 @@ static float scale[8], t[ROWS * MOST];
 
 static const uint32_t lengths[] = {2,    63,   64,   100,  512,   516,   2048,  4096, 4100,
                                    5001, 8192, 8196, 9003, 12288, 12292, 14336, 26000};
-static const uint32_t kinds[] = {PACK_PLAIN, PACK_NORM, PACK_RELU,    PACK_GELU_ALONE,
+static const uint32_t kinds[] = {PACK_PLAIN, PACK_NORM, PACK_RELU, PACK_GELU_ALONE, PACK_XIELU,
                                  PACK_SILU,  PACK_GELU, PACK_CLAMPED, PACK_GATE};
+static const struct xielu xielu = {0.75f, 1.25f, 0.5f, -1e-6f};
 
 static void fill(float *to, uint32_t n, uint64_t seed) {
     for (uint32_t i = 0; i < n; i++) {
@@ -57,6 +58,8 @@ static float gated_value(uint32_t kind, float g, float u) {
         return g * (g > 0 ? g : 0);
     case PACK_GELU_ALONE:
         return mx_gelu(g);
+    case PACK_XIELU:
+        return xielu_at(&xielu, g);
     case PACK_SILU:
         return mx_silu(g) * u;
     case PACK_GELU:
@@ -105,7 +108,8 @@ static void check_pack(uint32_t kind, uint32_t n, uint32_t cores, uint32_t gap) 
                           .cores = cores,
                           .x_stride = n + gap,
                           .up_stride = n + gap,
-                          .eps = 1e-6f};
+                          .eps = 1e-6f,
+                          .xielu = xielu};
     char what[32];
 
     memset(packed, 0xFF, sizeof(packed));
