@@ -61,9 +61,9 @@ struct host_experts_ops {
                 const struct engine_opts *opts, struct err *err);
     /* accepts NULL, returns NULL */
     struct host_experts *(*close)(struct host_experts *h);
-    /* Loads the host's matrices of an EXPERTS op; called in the order of the ops. @norm: the norm
-     * of the op's input, its own or that of the ROUTE op, or NULL. */
-    int (*load)(struct host_experts *h, const struct model_op *op, const struct tensor *norm,
+    /* Loads the host's matrices of an EXPERTS op; called in the order of the ops. @normed: the op
+     * that has the norm of the op's input: itself or ROUTE, or a dense FFN's GATE_UP. */
+    int (*load)(struct host_experts *h, const struct model_op *op, const struct model_op *normed,
                 struct err *err);
     /* Computes y = e(norm x), without the factor weigh[e], for each row and each of its picks, with
      * the EXPERTS op that was loaded as number @layer, from 0. x: [n_rows][n_embd]; expert, the

@@ -471,6 +471,12 @@ static int step_centre(struct step *s, const struct weights *w) {
     return CUDA_LAUNCH(b, keep, s->grid.rows, 1, PACK_THREADS, &a);
 }
 
+/* Returns true if the input of @op's matrices is packed for wgmma: not that of ROUTE, as
+ * step_route() says. */
+static bool step_has_cores(const struct be *b, const struct model_op *op) {
+    return b->products.cores && op->kind != OP_ROUTE;
+}
+
 /* Does what step_norm() does for layer norms. */
 static int step_layer_norm(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
@@ -479,7 +485,10 @@ static int step_layer_norm(struct step *s, const struct model_op *op) {
     if (left)
         TRY(step_add(s, left, NULL));
     TRY(step_centre(s, op->weights));
-    return step_pack(s, PACK_PLAIN, b->act.centred, NULL, b->shape->n_embd);
+    struct pack_args a =
+        step_pack_args(b, PACK_PLAIN, b->act.centred, NULL, b->shape->n_embd);
+    a.cores = step_has_cores(b, op);
+    return step_launch_pack(b, s->grid.rows, &a);
 }
 
 /* Returns the argument of the pack of the input of @op's matrices. */
@@ -488,7 +497,7 @@ static struct pack_args step_norm_args(const struct be *b, const struct model_op
     struct pack_args a =
         step_pack_args(b, norm ? PACK_NORM : PACK_PLAIN, b->act.x, norm, b->shape->n_embd);
 
-    a.cores = b->products.cores && op->kind != OP_ROUTE; /* as step_route() says */
+    a.cores = step_has_cores(b, op);
     a.fixed = op->weights->fixed_norm;
     return a;
 }

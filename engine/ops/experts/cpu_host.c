@@ -68,12 +68,13 @@ static int open_experts(struct host_experts **out, const struct model_shape *sha
 
 /* Implements host_experts_ops.load. */
 static int host_experts_load(struct host_experts *h, const struct model_op *op,
-                             const struct tensor *norm, struct err *err) {
+                             const struct model_op *normed, struct err *err) {
     struct model_op *mine = &h->op[h->n];
 
     assert(op->kind == OP_EXPERTS && h->n < MODEL_LAYERS_MAX);
     *mine = *op;
-    mine->norm = norm;
+    mine->norm = normed->norm;
+    mine->norm_bias = normed->norm_bias;
     mine->weights = NULL;
     mine->post_norm = mine->weigh = NULL; /* the device applies these */
     int r = backend_cpu.load(h->be, mine, &mine->weights, err);

@@ -243,8 +243,8 @@ int experts_load_host(struct be *b, struct weights *w, const struct model_op *op
     TRY(load_numbers(b, op->layer, expert));
     w->be = b;
     w->host_layer = b->experts.n_host++;
-    const struct tensor *norm = op->norm ? op->norm : op->links.from->norm;
-    return b->experts.host_ops->load(b->experts.host, op, norm, err);
+    const struct model_op *normed = op->norm ? op : op->links.from;
+    return b->experts.host_ops->load(b->experts.host, op, normed, err);
 }
 
 int experts_load_slots(struct be *b, uint32_t layer) {
@@ -314,7 +314,7 @@ int ffn_load_host(struct be *b, struct weights *w, const struct model_op *op, st
     assert(b->experts.host && down && down->kind == OP_PROJ && down->in == ACT_H);
     w->be = b;
     w->host_layer = b->experts.n_host++;
-    return b->experts.host_ops->load(b->experts.host, &ffn, op->norm, err);
+    return b->experts.host_ops->load(b->experts.host, &ffn, op, err);
 }
 
 int ffn_on_host(struct step *s, const struct model_op *op) {

@@ -25,18 +25,25 @@ static const char *route_lacks(const struct model_shape *s, const struct model_o
 
     if (!what && !op->norm && !s->stream.n)
         what = "experts without a norm before them";
-    if (!what && s->layer_norm)
-        what = "experts behind layer norms";
     if (!what && s->gating == GATING_MASKED)
         what = "experts that masked softmaxes pick";
     return what;
 }
 
-static const char *shared_lacks(const struct model_shape *s, const struct model_op *op) {
+/* Names what FFNs of picked and of shared experts lack. */
+static const char *expert_ffn_lacks(const struct model_shape *s, const struct model_op *op) {
     const char *what = picks_lack(s);
 
     if (!what && load_has_relu_gates(op))
         what = "experts with rectified gates";
+    return what;
+}
+
+static const char *shared_lacks(const struct model_shape *s, const struct model_op *op) {
+    const char *what = expert_ffn_lacks(s, op);
+
+    if (!what && s->layer_norm) /* combine() computes the gate behind an RMS norm */
+        what = "shared experts with gates behind layer norms";
     return what;
 }
 
@@ -49,9 +56,11 @@ static const char *experts_lacks(const struct model_shape *s, const struct model
         what = "experts whose inputs are weighed";
     if (!what && !op->w[1] && !op->ffn.joined)
         what = "experts whose gates have no up values";
+    if (!what && op->norm && s->layer_norm)
+        what = "experts with layer norms of their own";
     if (what)
         return what;
-    return shared_lacks(s, op);
+    return expert_ffn_lacks(s, op);
 }
 
 /* Counts the buffers of exchange with the host. */

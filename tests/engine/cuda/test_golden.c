@@ -273,6 +273,11 @@ Test(cuda_golden, layer_norms) {
     check_file("olmo", 0.1); /* 0.059 was seen */
 }
 
+/* Experts beside attention, which read its layer norm, and half of a shared expert. */
+Test(cuda_golden, experts_behind_layer_norms) {
+    check_file("cohere2moe", 0.05);
+}
+
 /* Functions of the up values alone. */
 Test(cuda_golden, ffns_without_gates) {
     check_file("starcoder2", 0.05);
