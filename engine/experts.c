@@ -123,7 +123,7 @@ static void experts_pick_masked(float *logits, const struct expert_rule *r,
             if (logits[i] > -INFINITY && !masked)
                 sum += mx_expf(logits[i] - top);
         }
-        out[k] = (struct expert_pick){best, r->scale / sum};
+        out[k] = (struct expert_pick){best, 1 / sum * r->scale};
         logits[best] = -INFINITY;
     }
 }

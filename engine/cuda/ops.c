@@ -79,12 +79,6 @@ static const char *norm_lacks(const struct model_shape *s, const struct model_op
     return NULL;
 }
 
-static const char *logits_lacks(const struct model_shape *s, const struct model_op *op) {
-    if (op->bias[0])
-        return "logits with biases";
-    return NULL;
-}
-
 bool load_has_relu_gates(const struct model_op *op) {
     return op->ffn.glu == GLU_RELU && op->w[0] != op->w[1];
 }
@@ -306,7 +300,6 @@ const struct op_code cuda_op_deep = {
 
 const struct op_code cuda_op_logits = {
     .run = step_logits,
-    .lacks = logits_lacks,
     .load = load_logits,
     .place = place_logits,
     .division = {CUT_ROWS, .run = ranks_logits},

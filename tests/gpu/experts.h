@@ -12,7 +12,8 @@
 struct route_case {
     uint32_t n_rows, n_expert, n_used, columns;
     uint32_t n_group, n_group_used;
-    bool sigmoid, normalize, bias;
+    enum gating gating;
+    bool normalize, bias;
 };
 
 /* Returns random logits with ties, infinities and NaN. */
@@ -55,6 +56,7 @@ static uint32_t wrong_items(const struct route_case *c, const uint32_t *expert,
 }
 
 static void check_route(const struct route_case *c) {
+    static const char *const gatings[] = {"", ", sigmoid", ", root", ", masked"};
     uint32_t n_pairs = c->n_rows * c->n_used, most = n_pairs, n_items, wrong = 0;
     size_t n_list = (size_t)c->n_expert * c->n_rows;
     float *logits = make_logits(c), *bias = host_new(c->n_expert * 4);
@@ -66,7 +68,7 @@ static void check_route(const struct route_case *c) {
     const struct expert_rule rule = {.n = c->n_expert,
                                      .n_used = c->n_used,
                                      .scale = 1.5f,
-                                     .gating = c->sigmoid ? GATING_SIGMOID : GATING_SOFTMAX,
+                                     .gating = c->gating,
                                      .normalize = c->normalize,
                                      .n_group = c->n_group,
                                      .n_group_used = c->n_group_used,
@@ -82,7 +84,7 @@ static void check_route(const struct route_case *c) {
         .n_expert = c->n_expert,
         .n_used = c->n_used,
         .columns = c->columns,
-        .gating = c->sigmoid,
+        .gating = c->gating,
         .normalize = c->normalize,
         .n_group = c->n_group,
         .n_group_used = c->n_group_used,
@@ -111,8 +113,8 @@ static void check_route(const struct route_case *c) {
                      mx_bits_of(right[k].weight) != mx_bits_of(weight[r * c->n_used + k]);
     }
     snprintf(name, sizeof(name), "picks of %u rows, %u of %u experts, %u of %u groups%s%s",
-             c->n_rows, c->n_used, c->n_expert, c->n_group_used, c->n_group,
-             c->sigmoid ? ", sigmoid" : "", c->normalize ? "" : ", unnormed");
+             c->n_rows, c->n_used, c->n_expert, c->n_group_used, c->n_group, gatings[c->gating],
+             c->normalize ? "" : ", unnormed");
     report_check(name, wrong, 0);
     wrong = n_items > most ? n_items : wrong_items(c, expert, list, item, n_items);
     snprintf(name, sizeof(name), "items of %u rows, %u of %u experts", c->n_rows, c->n_used,
@@ -249,12 +251,19 @@ static void check_experts(enum tensor_type type, uint32_t n_out, uint32_t n_in, 
  * one, three and eight segments; one item and several items for an expert. */
 static void check_expert_kernels(const void *arg) {
     static const struct route_case cases[] = {
-        {20, 7, 3, 8, 0, 0, false, true, false},     {1, 128, 8, 8, 0, 0, false, true, false},
-        {13, 128, 8, 64, 0, 0, false, false, false}, {9, 40, 6, 8, 0, 0, true, true, true},
-        {70, 300, 4, 64, 0, 0, true, false, true},   {3, 1024, 32, 8, 0, 0, false, true, true},
-        {9, 256, 8, 8, 8, 4, true, true, true},      {5, 12, 3, 8, 3, 1, false, true, false},
-        {4, 128, 9, 8, 64, 7, true, false, true},    {40, 60, 4, 64, 60, 5, false, false, false},
-        {3, 1023, 32, 8, 33, 32, true, true, false},
+        {20, 7, 3, 8, 0, 0, GATING_SOFTMAX, true, false},
+        {1, 128, 8, 8, 0, 0, GATING_SOFTMAX, true, false},
+        {13, 128, 8, 64, 0, 0, GATING_SOFTMAX, false, false},
+        {9, 40, 6, 8, 0, 0, GATING_SIGMOID, true, true},
+        {70, 300, 4, 64, 0, 0, GATING_SIGMOID, false, true},
+        {3, 1024, 32, 8, 0, 0, GATING_SOFTMAX, true, true},
+        {9, 256, 8, 8, 8, 4, GATING_SIGMOID, true, true},
+        {5, 12, 3, 8, 3, 1, GATING_SOFTMAX, true, false},
+        {4, 128, 9, 8, 64, 7, GATING_SIGMOID, false, true},
+        {40, 60, 4, 64, 60, 5, GATING_SOFTMAX, false, false},
+        {3, 1023, 32, 8, 33, 32, GATING_SIGMOID, true, false},
+        {21, 16, 2, 8, 0, 0, GATING_MASKED, false, false},
+        {5, 70, 6, 64, 0, 0, GATING_MASKED, true, false},
     };
     bool tiny = *(const bool *)arg;
 

@@ -25,8 +25,6 @@ static const char *route_lacks(const struct model_shape *s, const struct model_o
 
     if (!what && !op->norm && !s->stream.n)
         what = "experts without a norm before them";
-    if (!what && s->gating == GATING_MASKED)
-        what = "experts that masked softmaxes pick";
     return what;
 }
 

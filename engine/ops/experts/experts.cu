@@ -23,7 +23,8 @@
 #include "engine/cuda/products/wide.cuh"
 #include "engine/cuda/rows/rows.cuh"
 
-enum { SOFTMAX, SIGMOID, ROOT }; /* enum gating */
+enum { SOFTMAX, SIGMOID, ROOT, MASKED }; /* enum gating */
+#define SPREAD 0.02f /* equals MASKED_SPREAD of engine/experts.c */
 
 /* -- route ------------------------------------------------------------------------------------- */
 
@@ -109,6 +110,31 @@ DEVICE uint32_t table_pick(const struct route_args &a, uint32_t r, uint32_t k) {
     return (uint32_t)a.table[t * a.n_used + k];
 }
 
+/* Returns the weight by MASKED of the expert with the largest logit, @top, of those that are left;
+ * p of the others is minus infinity. The sum is in the order of engine/experts.c. */
+DEVICE float masked_weight(const struct route_args &a, const float *p, float top) {
+    float sum = 0;
+
+    for (uint32_t i = 0; i < a.n_expert; i++) {
+        bool masked = (top - p[i]) / fmaxf(fabsf(p[i]), top) > SPREAD;
+
+        if (p[i] > -INFINITY && !masked)
+            sum += mx_expf(p[i] - top);
+    }
+    return 1 / sum;
+}
+
+/* Computes the weight of expert @e by MASKED and removes the expert from @p, by one warp. */
+DEVICE float take_masked(const struct route_args &a, float *p, uint32_t e) {
+    float weight = masked_weight(a, p, p[e]);
+
+    sync_warp();
+    if (threadIdx.x % 32 == 0)
+        p[e] = -INFINITY;
+    sync_warp();
+    return weight;
+}
+
 /* Picks the experts of row @r, by one warp; lane k has pick k. p: [n_expert] in shared memory. */
 DEVICE void expert_pick_row(const struct route_args &a, uint32_t r, float *p) {
     uint32_t lane = threadIdx.x % 32, taken = 0, mine = 0;
@@ -121,7 +147,7 @@ DEVICE void expert_pick_row(const struct route_args &a, uint32_t r, float *p) {
         p[i] = l > -INFINITY ? l : -3e38f; /* NaN too */
     }
     sync_warp();
-    if (!late)
+    if (!late && a.gating != MASKED)
         expert_probabilities(a, p);
     if (a.n_group)
         taken = excluded_groups(a, p);
@@ -142,13 +168,15 @@ DEVICE void expert_pick_row(const struct route_args &a, uint32_t r, float *p) {
 
         max = k == 0 ? v : max;
         v = late ? mx_expf(v - max) : v;
+        if (a.gating == MASKED)
+            v = take_masked(a, p, e);
         sum += v;
         taken |= e % 32 == lane ? 1u << (e / 32) : 0;
         mine = k == lane ? e : mine;
         weight = k == lane ? v : weight;
     }
     sum = sum < 0x1p-14f ? 0x1p-14f : sum;
-    sum = a.normalize ? sum : 1.0f;
+    sum = a.normalize && a.gating != MASKED ? sum : 1.0f;
     if (lane >= a.n_used)
         return;
     uint32_t pair = r * a.n_used + lane, at = add_global(a.count + mine, 1);
