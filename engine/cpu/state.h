@@ -211,7 +211,7 @@ int experts_grow(struct be *b, enum acts_kind kind, uint32_t n_in);
 
 /* Computes y of rows of a device, as host_experts_ops.run specifies. op->norm is the norm of x. */
 void experts_beside(struct step *s, const struct model_op *op, const float *x,
-                    const uint32_t *expert, float *y);
+                    const uint32_t *expert, const float *weight, float *y);
 
 /* Computes OP_ATTEND for all rows of the step, whose keys and values are in the pages already. */
 void attend_run(struct step *s, const struct model_op *op);

@@ -328,8 +328,8 @@ struct experts {
     struct host_experts *host;
     /* layers that were loaded */
     uint32_t n_host;
-    /* [max_rows][n_embd], [pairs][n_embd] */
-    float *host_x, *host_y;
+    /* [max_rows][n_embd], [pairs][n_embd], [pairs] */
+    float *host_x, *host_y, *host_weight;
     /* [pairs]; of the step */
     uint32_t *host_expert, *host_rows;
 };

@@ -167,7 +167,7 @@ struct rope_args {
     /* [rows], or NULL: queries have no factor */
     float *temper;
     float slope;
-    uint32_t span;
+    uint32_t span, ahead;
     struct {
         const double *freq;
         /* [n_pairs] index into batch_head.at; NULL: 0 for all pairs */
@@ -650,7 +650,7 @@ struct expert_cut {
     uint32_t share[EXPERT_THREADS / 32 + 1];
 };
 
-/* Computes y[pair] = W[expert] x + bias[expert] for the items. Tiles and bias of a matrix are those
+/* Computes y[pair] = W[expert] x + bias[expert] for the items, or of weight[pair] x. Tiles and bias of a matrix are those
  * of expert 0; the others follow. A row of x belongs to a pair or to the pair's row. Same bits as
  * matmul of that row.
  * expert_vec: items of up to EXPERT_ROWS pairs. Two matrices are gate and up, of equal size: m[0].y
@@ -677,6 +677,8 @@ struct expert_args {
     const struct expert_item *item;
     const uint32_t *n_items, *list;
     uint32_t stride;
+    /* [pairs] factors of the rows of x, or NULL */
+    const float *weight;
     /* expert_slots.slot: a matrix's tiles are those of slot 0; or NULL */
     const uint32_t *slot;
     /* tiles of experts without a slot, those of expert 0 first */
@@ -724,8 +726,9 @@ struct hand_over_args {
     const float *x;
     /* [rows][n_used] */
     const uint32_t *expert;
+    const float *weight;
     uint32_t n, n_used;
-    float *host_x;
+    float *host_x, *host_weight;
     uint32_t *host_expert, *host_rows;
 };
 
@@ -742,7 +745,7 @@ struct combine_args {
     const float *y, *host_y;
     /* route_args.slot; NULL: all results are in y */
     const uint32_t *slot;
-    /* weigh: a factor for each expert, or NULL */
+    /* weight: NULL: 1; weigh: a factor for each expert, or NULL */
     const float *weight, *weigh;
     const uint32_t *expert;
     /* [rows][n] result of the shared expert, or NULL */

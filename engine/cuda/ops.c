@@ -60,8 +60,6 @@ static const char *ffn_divided_lacks(const struct model_shape *s, const struct m
 static const char *qkv_lacks(const struct model_shape *s, const struct model_op *op) {
     const char *what = heads_lack(s, &op->heads);
 
-    if (op->qkv.temper.ahead)
-        return "temperatures that begin ahead";
     if (what || !op->qkv.gated)
         return what;
     if (op->bias[0])

@@ -270,7 +270,8 @@ int step_start(struct step *s) {
     struct rope_args a = {.batch = b->head,
                           .temper = b->attention.temper.slope != 0 ? b->act.factor : NULL,
                           .slope = b->attention.temper.slope,
-                          .span = b->attention.temper.span};
+                          .span = b->attention.temper.span,
+                          .ahead = b->attention.temper.ahead};
     uint32_t n_tables = 1;
     for (uint32_t i = 0; i < ROPE_TABLES; i++) {
         const struct rope_set *set = &b->shape->rope[i];

@@ -174,8 +174,10 @@ struct attn_item {
     uint32_t merge, n_merges;
 };
 
-/* Returns the first key that a query at @pos sees in a layer whose rows see the last @window
- * keys. */
-MX_FN uint32_t attn_first_key(uint32_t pos, uint32_t window) {
+/* Returns the first key that a query at @pos sees in a layer whose rows see the last @window keys,
+ * or with @chunked the keys from the last multiple of @window on. It never falls as @pos rises. */
+MX_FN uint32_t attn_first_key(uint32_t pos, uint32_t window, uint32_t chunked) {
+    if (chunked)
+        return pos - pos % window;
     return pos >= window ? pos - window + 1 : 0;
 }

@@ -69,7 +69,7 @@ ROW_KERNEL(layer_input, struct layer_input_args, CUDA_THREADS, 2) {
 
 ROW_KERNEL(rope, struct rope_args, CUDA_THREADS, 2) {
     const auto &table = a.table[blockIdx.y];
-    uint32_t pos = a.batch->pos[r];
+    uint32_t pos = a.batch->pos[r] + a.ahead;
     if (a.temper && blockIdx.y == 0 && threadIdx.x == 0)
         a.temper[r] = (float)(1.0 + (double)a.slope * mx_log(1.0 + (double)(pos / a.span)));
     for (uint32_t i = threadIdx.x; i < table.n_pairs; i += CUDA_THREADS) {

@@ -205,7 +205,8 @@ DEVICE struct Reach query_reach(const struct attend_args &a, const struct attn_i
     uint32_t row = it.row0 + (it.q0 + query) / a.group;
     uint32_t pos = query < it.n_q ? a.batch->pos[row] : it.pos0;
 
-    return {attn_first_key(pos, a.window), query < it.n_q ? last_key_of(a, it, query) : pos};
+    return {attn_first_key(pos, a.window, a.chunked),
+            query < it.n_q ? last_key_of(a, it, query) : pos};
 }
 
 /* Stores the reach of each of the block's queries in s.reach. */
@@ -339,7 +340,7 @@ DEVICE void end_query(const struct attend_args &a, const struct attn_item &it, S
 
 /* Returns the first key that any query of an item sees. */
 DEVICE uint32_t first_key_of(const struct attend_args &a, const struct attn_item &it) {
-    return attn_first_key(it.pos0 + it.q0 / a.group, a.window);
+    return attn_first_key(it.pos0 + it.q0 / a.group, a.window, a.chunked);
 }
 
 /* Fills @p with the addresses of key head @head of the sequence whose page table begins at entry
@@ -427,7 +428,10 @@ DEVICE void merge_values(const struct attend_args &a, const struct attn_merge &i
     uint32_t dim = a.n_value, q = it.q0 + query, head = blockIdx.y * a.group + q % a.group;
     uint32_t row = it.row0 + q / a.group, n_shared = it.shared.n_results;
     uint32_t n = n_shared + it.n_chunks - it.shared.n_chunks;
-    uint32_t key = a.window < UINT32_MAX ? attn_first_key(a.batch->pos[row], a.window) : 0;
+    uint32_t key = 0;
+
+    if (a.window < UINT32_MAX)
+        key = attn_first_key(a.batch->pos[row], a.window, a.chunked);
     size_t stride = (size_t)gridDim.y * a.few * a.partial_stride, step = it.shared.step * stride;
     const float *own = a.partial + partial_at(a, it.partial, query);
     const float *shared = a.partial + partial_at(a, it.shared.partial, it.shared.place + query);

@@ -211,8 +211,9 @@ template <int D> struct alignas(16) Shared {
 
     uint16_t q[D][2][WARPS][32][8]; /* attention_load_queries() */
     struct Reach reach[ATTN_WIDE];
-    /* range of the positions of a warp's queries; low > high if it has none */
-    uint32_t low[WARPS], high[WARPS];
+    /* range of the positions of a warp's queries, low > high if it has none, and the first keys that
+     * queries at its ends see */
+    uint32_t low[WARPS], high[WARPS], low_key[WARPS], high_key[WARPS];
     uint32_t index;   /* index of the item */
     uint32_t n_tiles; /* end of the tiles that are seen */
     struct attn_item item;
@@ -233,6 +234,8 @@ template <int D> DEVICE void wide_find_range(const struct attend_args &a, struct
         s.high[threadIdx.x] = INT32_MAX;
     else
         s.high[threadIdx.x] = last_key_of(a, s.item, (end < n_q ? end : n_q) - 1);
+    s.low_key[threadIdx.x] = attn_first_key(s.low[threadIdx.x], a.window, a.chunked);
+    s.high_key[threadIdx.x] = attn_first_key(s.high[threadIdx.x], a.window, a.chunked);
 }
 
 /* Computes the tile that begins with key @first for the warp's queries from @query on, and merges
@@ -408,9 +411,9 @@ DEVICE void wide_attend_item(const struct attend_args &a, struct Shared<D> &s,
                 wide_decode<D, K, V>(ring.codes[(i + 1) % STAGES], ring.tile[(i + 1) % n_tiles],
                                      p.dim);
         uint32_t low = s.low[warp], high = s.high[warp];
-        if (low <= high && first <= high && first + ATTN_TILE > attn_first_key(low, a.window))
+        if (low <= high && first <= high && first + ATTN_TILE > s.low_key[warp])
             add_tile<D>(a, s, ring.tile[i % n_tiles], query, first,
-                        first + ATTN_TILE - 1 > low || first < attn_first_key(high, a.window),
+                        first + ATTN_TILE - 1 > low || first < s.high_key[warp],
                         part);
         if ((i + 1) % ATTN_TILES == 0 || i + 1 == s.n_tiles)
             end_chunk<D>(a, s, query, i / ATTN_TILES, i + 1 == s.n_tiles, part, all);

@@ -205,6 +205,7 @@ int step_attend_from(struct step *s, const struct model_op *op, const struct sto
         .cap = op->attn.cap,
         .holes = op->attn.holes,
         .window = op->attn.window ? op->attn.window : UINT32_MAX,
+        .chunked = op->attn.chunked,
         .two_way = op->attn.two_way || op->attn.whole,
         .sinks = op->weights ? op->weights->sinks : NULL,
     };
@@ -237,8 +238,6 @@ int step_attend_from(struct step *s, const struct model_op *op, const struct sto
 static const char *attend_lacks(const struct model_shape *s, const struct model_op *op) {
     if (s->encoder)
         return "attention of encoders";
-    if (op->attn.chunked)
-        return "attention in chunks";
     if (s->mla.rank)
         return latent_lacks(s);
     const char *what = heads_lack(s, &op->heads);

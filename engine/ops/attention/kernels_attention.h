@@ -38,8 +38,8 @@ struct attend_args {
     float scale, cap;
     /* placeholder keys of the kernel holes() get no weight */
     uint32_t holes;
-    /* a row sees the last @window keys; UINT32_MAX: all */
-    uint32_t window;
+    /* arguments of attn_first_key(); window UINT32_MAX: a row sees all keys */
+    uint32_t window, chunked;
     /* rows see keys up to batch_head.last */
     uint32_t two_way;
     /* for each head the score of a key without a value, or NULL */

@@ -354,6 +354,7 @@ struct beside {
     const struct weights *w;
     const float *x;
     const uint32_t *expert;
+    const float *weight;
     float *y;
 };
 
@@ -374,7 +375,8 @@ static void cpu_experts_begin_row(void *ctx, uint32_t row, uint32_t thread) {
     for (size_t p = row * used; p < (row + 1) * used; p++) {
         bool here = k->expert[p] < b->shape.n_expert && k->w->expert[k->expert[p]][0].data;
 
-        b->experts->pick[p].expert = here ? k->expert[p] : ELSEWHERE;
+        b->experts->pick[p] =
+            (struct expert_pick){here ? k->expert[p] : ELSEWHERE, k->weight[p]};
     }
 }
 
@@ -390,10 +392,9 @@ static void copy_row_outputs(void *ctx, uint32_t row, uint32_t thread) {
 }
 
 void experts_beside(struct step *s, const struct model_op *op, const float *x,
-                    const uint32_t *expert, float *y) {
-    struct beside k = {s->be, op->weights, x, expert, y};
+                    const uint32_t *expert, const float *weight, float *y) {
+    struct beside k = {s->be, op->weights, x, expert, weight, y};
 
-    assert(!op->ffn.early); /* the device's weights of the picks are not known here */
     be_each(s->be, s->n_rows, cpu_experts_begin_row, &k);
     compute_pairs(s, op);
     be_each(s->be, s->n_rows, copy_row_outputs, &k);

@@ -43,6 +43,8 @@ static int host_experts_open_parts(struct be *b, const struct model_shape *shape
         return r;
     }
     b->scratch = be_map(b, pool_n_threads(b->pool) * sizeof(*b->scratch));
+    b->row_width = round_up(shape->n_embd, LANES);
+    b->row = be_alloc(b, pool_n_threads(b->pool), b->row_width * sizeof(float));
     r = experts_open(b);
     if (r < 0)
         err_set(err, 0, NULL, "not enough memory for the experts' buffers of %u rows", b->max_rows);
@@ -84,11 +86,11 @@ static int host_experts_load(struct host_experts *h, const struct model_op *op,
 
 /* Implements host_experts_ops.run. */
 static void host_experts_run(struct host_experts *h, uint32_t layer, uint32_t n_rows,
-                             const float *x, const uint32_t *expert, float *y) {
+                             const float *x, const uint32_t *expert, const float *weight, float *y) {
     assert(layer < h->n && n_rows <= h->be->max_rows);
     h->be->step.n_rows = n_rows;
     if (n_rows > 0)
-        experts_beside(&h->be->step, &h->op[layer], x, expert, y);
+        experts_beside(&h->be->step, &h->op[layer], x, expert, weight, y);
 }
 
 const struct host_experts_ops host_experts_cpu = {open_experts, close_experts, host_experts_load,

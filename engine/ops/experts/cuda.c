@@ -279,7 +279,8 @@ static void cuda_experts_on_host(void *ctx) {
 
     assert(*b->experts.host_rows <= b->opts->max_rows && w->host_layer < b->experts.n_host);
     b->experts.host_ops->run(b->experts.host, w->host_layer, *b->experts.host_rows,
-                             b->experts.host_x, b->experts.host_expert, b->experts.host_y);
+                             b->experts.host_x, b->experts.host_expert, b->experts.host_weight,
+                             b->experts.host_y);
 }
 
 /* Enqueues the host's part: rows and picks go down, and combine() reads the results where they lie.
@@ -292,9 +293,11 @@ static int products_on_host(struct step *s, const struct model_op *op) {
         .batch = b->head,
         .x = b->act.x,
         .expert = b->experts.expert,
+        .weight = b->experts.weight,
         .n = m->n_embd,
         .n_used = m->n_expert_used,
         .host_x = b->experts.host_x,
+        .host_weight = b->experts.host_weight,
         .host_expert = b->experts.host_expert,
         .host_rows = b->experts.host_rows,
     };
@@ -347,6 +350,7 @@ int experts_gates(struct step *s, const struct model_op *op, enum pack_kind *kin
 
     assert(w->n_mats == (op->ffn.glu == GLU_RELU ? 2 : 3));
     in.glu = step_glu(op);
+    in.weight = op->ffn.early ? b->experts.weight : NULL;
     *kind = cuda_experts_is_few(s) && n_in == 2 ? PACK_PLAIN : step_glu(op);
     TRY(w->norm ? experts_pack_norm(s, w->norm) : 0);
     return experts_product(b, &in, cuda_experts_is_few(s), cuda_experts_items(s));
@@ -442,7 +446,7 @@ int experts_combine(struct step *s, const struct model_op *op, float *to,
         .y = b->experts.y,
         .host_y = b->experts.host_y,
         .slot = cuda_experts_slots(b, op->layer),
-        .weight = b->experts.weight,
+        .weight = op->ffn.early ? NULL : b->experts.weight,
         .weigh = op->weights->weigh,
         .expert = b->experts.expert,
         .shared = shared ? b->experts.shared : NULL,

@@ -50,8 +50,6 @@ static const char *experts_lacks(const struct model_shape *s, const struct model
 
     if (!what && op->post_norm && !op->branch)
         what = "experts with a norm behind them";
-    if (!what && op->ffn.early)
-        what = "experts whose inputs are weighed";
     if (!what && !op->w[1] && !op->ffn.joined)
         what = "experts whose gates have no up values";
     if (!what && op->norm && s->layer_norm)
@@ -71,6 +69,7 @@ static void load_count_exchange(struct be *b) {
     memory_add(b, &b->experts.host_rows, 1, sizeof(uint32_t), "experts of the host", true);
     memory_add(b, &b->experts.host_x, rows * s->n_embd, sizeof(float), "experts of the host", true);
     memory_add(b, &b->experts.host_expert, pairs, sizeof(uint32_t), "experts of the host", true);
+    memory_add(b, &b->experts.host_weight, pairs, sizeof(float), "experts of the host", true);
     memory_add(b, &b->experts.host_y, pairs * s->n_embd, sizeof(float), "experts of the host",
                true);
 }
@@ -125,6 +124,7 @@ static int clear_host(struct be *b) {
         return 0;
     *b->experts.host_rows = 0;
     memset(b->experts.host_expert, 0, pairs * sizeof(uint32_t));
+    memset(b->experts.host_weight, 0, pairs * sizeof(float));
     memset(b->experts.host_y, 0, pairs * b->shape->n_embd * sizeof(float));
     return 0;
 }

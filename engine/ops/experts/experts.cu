@@ -367,10 +367,11 @@ DEVICE const uint8_t *tiles_of(const struct expert_args &a, uint32_t i, uint32_t
 
 /* Returns y of an element whose pair has row @row of x. */
 DEVICE float expert_value(const struct expert_args &a, const struct matrix &m, uint32_t expert,
-                          uint32_t row, uint32_t out, float sum) {
-    float v = sum * (a.scale[row] * m.inverse);
+                          uint32_t entry, uint32_t out, float sum) {
+    float v = sum * (a.scale[expert_row(a, entry)] * m.inverse);
 
     v = m.scale ? v * m.scale[expert] : v;
+    v = a.weight ? v * a.weight[expert_pair(a, entry)] : v;
     return m.bias ? v + m.bias[(size_t)expert * m.n_out + out] : v;
 }
 
@@ -572,7 +573,7 @@ DEVICE void expert_store_value(const struct expert_args &a, const struct Place &
     if (column >= item.n || out >= m.n_out)
         return;
     uint32_t entry = expert_pairs(a, item)[column], pair = expert_pair(a, entry);
-    float v = expert_value(a, m, item.expert, expert_row(a, entry), out, sum);
+    float v = expert_value(a, m, item.expert, entry, out, sum);
     if (a.n_mats > 1 && at.mat == 0)
         sums->gate[i] = v;
     else
@@ -674,7 +675,7 @@ KERNEL(expert_wide, struct expert_args, CUDA_THREADS, 1) {
             continue;
         uint32_t entry = expert_pairs(a, item)[column];
         m.y[(size_t)expert_pair(a, entry) * m.n_out + out] =
-            expert_value(a, m, item.expert, expert_row(a, entry), out, total[k]);
+            expert_value(a, m, item.expert, entry, out, total[k]);
     }
 }
 
@@ -685,8 +686,12 @@ ROW_KERNEL(hand_over, struct hand_over_args, PACK_THREADS, 2) {
 
     for (uint32_t i = threadIdx.x; i < a.n; i += PACK_THREADS)
         a.host_x[at + i] = a.x[at + i];
-    if (threadIdx.x < a.n_used)
-        a.host_expert[r * a.n_used + threadIdx.x] = a.expert[r * a.n_used + threadIdx.x];
+    if (threadIdx.x < a.n_used) {
+        uint32_t pair = r * a.n_used + threadIdx.x;
+
+        a.host_expert[pair] = a.expert[pair];
+        a.host_weight[pair] = a.weight[pair];
+    }
     if (r == 0 && threadIdx.x == 0)
         *a.host_rows = a.batch->n_rows;
 }
@@ -719,7 +724,8 @@ ROW_KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
 
         bool hosts = a.slot && a.slot[a.expert[pair]] == SLOT_HOST;
 
-        weight[tid] = a.weigh ? a.weight[pair] * a.weigh[a.expert[pair]] : a.weight[pair];
+        float w = a.weight ? a.weight[pair] : 1;
+        weight[tid] = a.weigh ? w * a.weigh[a.expert[pair]] : w;
         from[tid] = (hosts ? a.host_y : a.y) + (size_t)pair * a.n;
     }
     if (a.shared)

@@ -279,6 +279,12 @@ Test(cuda_golden, experts_behind_layer_norms) {
     check_file("phimoe", 0.05);
 }
 
+/* Experts whose inputs are weighed, unweighted norms behind the rotation, layers that attend in
+ * chunks. */
+Test(cuda_golden, weighed_inputs_of_experts) {
+    check_file("llama4", 0.05);
+}
+
 /* Functions of the up values alone. */
 Test(cuda_golden, ffns_without_gates) {
     check_file("starcoder2", 0.05);

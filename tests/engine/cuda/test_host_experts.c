@@ -22,12 +22,13 @@
 #define NEAR 2.5e-2
 
 /* Gate and up; joined in one tensor, in a branch with norms of its own; with biases and clamped
- * gates. Some experts of each layer are the host's. */
+ * gates; with inputs that are weighed. Some experts of each layer are the host's. */
 Test(cuda_host_experts, every_architecture_is_near_the_reference) {
     static const struct tiny_model models[] = {
         {.arch = "qwen3moe", .type = TENSOR_Q4_K, .n_ff = 512, .n_vocab = 64},
         {.arch = "gpt-oss", .type = TENSOR_MXFP4, .n_embd = 64, .n_ff = 64, .n_vocab = 64},
         {.arch = "llama", .type = TENSOR_Q6_K, .n_expert = 4, .n_expert_used = 2, .n_vocab = 64},
+        {.arch = "llama4", .type = TENSOR_Q8_0, .n_vocab = 64},
     };
 
     for (size_t i = 0; i < FEW(ARRAY_SIZE(models)); i++) {

@@ -99,28 +99,6 @@ Test(cuda_open, encoders_are_refused_by_name) {
     }
 }
 
-/* Llama 4, and a model of its kind none of whose layers attends in chunks. */
-Test(cuda_open, weighed_inputs_of_experts_are_refused_by_name) {
-    static const char *const lacks[] = {"attention in chunks", "experts whose inputs are weighed"};
-    const struct tiny_model m = {.arch = "llama4"};
-
-    for (uint32_t i = 0; i < ARRAY_SIZE(lacks); i++) {
-        struct gguf_writer w;
-        struct err err = {0};
-        char path[64];
-
-        gw_init(&w);
-        tiny_model_build(&m, &w);
-        if (i == 1)
-            gw_u32(&w, "llama4.attention.sliding_window_pattern", 1);
-        tiny_model_temp_of(&w, path);
-        gw_deinit(&w);
-        cr_expect(try_open(path, (struct engine_opts){0}, NULL, &err) < 0);
-        cr_expect(strstr(err.message, lacks[i]), "%s", err.message);
-        unlink(path);
-    }
-}
-
 /* A worker that replaces another one, whose memory becomes free a moment later. */
 Test(cuda_open, memory_of_a_process_that_ends_is_waited_for) {
     struct err err = {0};

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "engine/op.h"
 #include "tests/engine/cuda/simt.h"
 
 enum { MOST = 27000, ROWS = 3 };
@@ -134,6 +135,21 @@ Test(cuda_rows, packed_rows_have_the_bits_of_the_order) {
     for (uint32_t k = 0; k < ARRAY_SIZE(kinds); k++)
         for (uint32_t i = 0; i < ARRAY_SIZE(lengths); i++)
             check_pack(kinds[k], lengths[i], i % 2, i % 3 == 1 ? 1 : 0);
+}
+
+/* Llama 4's factor, which grows at the last position of a span. */
+Test(cuda_rows, factors_of_queries_are_those_of_the_host) {
+    static const uint32_t pos[] = {0, 8190, 8191, 8192, 16382, 16383, 100000};
+    const struct temper by = {.slope = 0.1f, .span = 8192, .ahead = 1};
+    const struct batch_head batch = {.n_rows = ARRAY_SIZE(pos), .pos = pos};
+    float factor[ARRAY_SIZE(pos)];
+    struct rope_args a = {
+        .batch = &batch, .temper = factor, .slope = by.slope, .span = by.span, .ahead = by.ahead};
+
+    simt_launch(kernel_rope, (struct simt_dim){ARRAY_SIZE(pos), 1, 1}, 0, &a);
+    for (uint32_t i = 0; i < ARRAY_SIZE(pos); i++)
+        cr_expect_eq(factor[i], temper_at(&by, pos[i]), "position %u", pos[i]);
+    cr_expect(factor[1] == 1 && factor[2] > 1);
 }
 
 /* to = (base + gain t) scale, with t or its norm; packed after the next norm. */

@@ -106,6 +106,20 @@ Test(cuda_windows, queries_that_grow_are_near_the_reference) {
     unlink(path);
 }
 
+/* Llama 4: chunks of 24 positions, of which blocks of few and of many queries see different parts,
+ * and experts whose inputs are weighed. */
+Test(cuda_windows, chunks_are_near_the_reference) {
+    const struct tiny_model m = {.arch = "llama4", .type = TENSOR_Q8_0, .n_vocab = 64};
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    ways_near_reference("llama4", path, 4e-3);
+    setenv("WEFT_CUDA_WIDE", "20", 1); /* together: 64 queries in a block */
+    ways_near_reference("llama4, many queries in a block", path, 4e-3);
+    ways_compare(path, ways_in_batches, ARRAY_SIZE(ways_in_batches));
+    unlink(path);
+}
+
 /* Granite and MiniCPM: embedding, branches, scores and logits times factors of the file. */
 Test(cuda_windows, scaled_branches_are_near_the_reference) {
     static const char *const archs[] = {"granite", "minicpm"};
