@@ -103,7 +103,7 @@ OP(MAMBA, mamba, "Mamba-2 layers", products, cuda)
  *   t, B, C = the parts of w[0] x, each with its RMS norm
  *   s = softplus(w[1] t + dt); M = e^(s decay) M + (s x) B^T; y = M C + skip x
  *   d = y silu(z) */
-OP(SCAN, scan, "Mamba-1 layers", products, host)
+OP(SCAN, scan, "Mamba-1 layers", products, cuda)
 /* Down projections of latent attention: l = w[0] y (key), r = w[1] y (query). mla.q_rank 0: w[1] y
  * is q already, and MLA_Q is absent. */
 OP(MLA_IN, mla_in, "latent attention", products, cuda)

@@ -265,6 +265,12 @@ static void set_rank(struct be *b, const struct rank *r) {
     b->group.first = b; /* set again when the other ranks are open */
 }
 
+/* Returns true for the kinds of ops of recurrent layers. */
+static bool has_state(enum op_kind kind) {
+    return OP_BIT(kind) & (OP_BIT(OP_DELTA) | OP_BIT(OP_KDA) | OP_BIT(OP_MAMBA) | OP_BIT(OP_SCAN) |
+                           OP_BIT(OP_CONV));
+}
+
 uint32_t cuda_select_layers(struct model_shape *s, const struct layers *layers) {
     uint32_t before = 0;
 
@@ -279,8 +285,7 @@ uint32_t cuda_select_layers(struct model_shape *s, const struct layers *layers) 
 
         if (own && op_has_pages(op) && !again)
             s->n_kv_values[op->kv.cls] += 2ull * op->heads.n_kv * op->heads.dim;
-        if (op->kind != OP_DELTA && op->kind != OP_KDA && op->kind != OP_MAMBA &&
-            op->kind != OP_CONV)
+        if (!has_state(op->kind))
             continue;
         s->state.n_layer += own;
         before += op->layer < layers->first;

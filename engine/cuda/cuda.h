@@ -125,7 +125,7 @@ struct weights {
     float most[MATMUL_MATRICES];
     /* ranks.c: the weights on each device; rank[0] is this struct */
     struct weights *rank[RANKS];
-    /* SHARED, MIX: m[0] */
+    /* SHARED, MIX: m[0]; SCAN, STATE_IN with LOW_UP: w[1] */
     struct weights *down;
     /* LOGITS */
     float scale, cap;
@@ -152,6 +152,8 @@ struct weights {
     float *gate;
     /* struct state_args, conv_args */
     float *taps, *dt, *decay, *skip, *conv_bias;
+    /* SCAN: of t, B and C */
+    float *part_norm[3];
 };
 
 /* A kernel and its grid; what: its name, for be.fault. */

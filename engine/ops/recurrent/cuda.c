@@ -12,12 +12,22 @@
 #include "engine/cuda/load.h"
 #include "engine/ops/recurrent/kernels_recurrent.h"
 
+static const char *scan_lacks(const struct model_shape *s) {
+    uint32_t n = s->scan.n_state;
+
+    if (n > 128 || (n & (n - 1)) != 0)
+        return "Mamba-1 states of other than 4, 8, 16, .. 128 values";
+    return NULL;
+}
+
 /* Returns the name of a property of a recurrent op that is not supported, or NULL. */
 static const char *recurrent_lacks(const struct model_shape *s, const struct model_op *op) {
     bool mamba = s->mamba.n_head > 0;
     uint32_t dim = mamba ? s->mamba.n_state : s->delta.dim;
 
     assert(s->state.kernel <= STATE_TAPS);
+    if (op->kind == OP_SCAN)
+        return scan_lacks(s);
     if (op->kind == OP_CONV) /* states of a convolution are copied in units of 16 bytes */
         return s->state.n_floats % 4 == 0 ? NULL
                                           : "short convolutions with states that 4 does not divide";
@@ -165,6 +175,48 @@ int step_conv(struct step *s, const struct model_op *op) {
     return CUDA_LAUNCH(b, conv_keep, s->grid.seqs, parts, CUDA_THREADS, &a);
 }
 
+/* Computes the layer; the projection that follows packs its output. */
+int step_scan(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    const struct weights *w = op->weights;
+    const struct scan_args a = {
+        .batch = b->head,
+        .u = b->recurrent.in[0],
+        .z = b->recurrent.in[1],
+        .step = b->recurrent.in[2],
+        .low = b->recurrent.low[0],
+        .taps = w->taps,
+        .bias = w->conv_bias,
+        .dt = w->dt,
+        .decay = w->decay,
+        .skip = w->skip,
+        .in_norm = w->part_norm[1],
+        .out_norm = w->part_norm[2],
+        .c = b->recurrent.c,
+        .out = b->recurrent.out,
+        .state = cuda_recurrent_states(b, op),
+        .stride = state_floats(&m->state),
+        .n = m->state.n_out,
+        .n_taps = m->state.kernel,
+        .n_state = m->scan.n_state,
+        .n_rank = m->scan.n_rank,
+        .eps = m->rms_eps,
+    };
+    uint32_t parts = (a.n + CUDA_THREADS - 1) / CUDA_THREADS;
+    uint32_t lanes = a.n * (a.n_state / 4);
+    struct pack_args t = step_pack_args(b, PACK_NORM, a.low, w->part_norm[0], a.n_rank);
+
+    t.x_stride = m->state.n_low;
+    TRY(CUDA_LAUNCH(b, scan_in, s->grid.rows, parts, CUDA_THREADS, &a));
+    TRY(step_pack(s, PACK_PLAIN, a.c, NULL, a.n));
+    TRY(step_multiply(s, w, false));
+    TRY(step_launch_pack(b, s->grid.rows, &t));
+    TRY(step_multiply(s, w->down, false));
+    return CUDA_LAUNCH(b, scan, s->grid.seqs, (lanes + CUDA_THREADS - 1) / CUDA_THREADS,
+                       CUDA_THREADS, &a);
+}
+
 /* Returns the address of state @i of the device's layers; pinned memory has the same address on the
  * device. */
 static uint8_t *state_at(const struct be *b, uint32_t i) {
@@ -271,6 +323,7 @@ static void memory_recurrent(struct be *b) {
     const struct state_shape *s = &b->shape->state;
     size_t rows = b->opts->max_rows, bytes = state_floats(s) * sizeof(float);
     size_t n_heads = MAX(b->shape->delta.n_value_head, b->shape->mamba.n_head);
+    bool convolves = n_heads || b->shape->scan.n_state;
 
     if (is_first_device(b) && b->recurrent.n_all) /* values of all ranks */
         memory_add(b, &b->recurrent.host_state, b->recurrent.n_states - b->recurrent.n_device,
@@ -282,7 +335,7 @@ static void memory_recurrent(struct be *b) {
         memory_add_words(b, &b->recurrent.in[i], rows * s->n_in[i]);
     for (int i = 0; i < 2; i++)
         memory_add_words(b, &b->recurrent.low[i], rows * s->n_low);
-    memory_add_words(b, &b->recurrent.c, n_heads ? rows * s->n_in[0] : 0);
+    memory_add_words(b, &b->recurrent.c, convolves ? rows * s->n_in[0] : 0);
     memory_add_words(b, &b->recurrent.mix, rows * 2 * n_heads);
     memory_add_words(b, &b->recurrent.out, rows * s->n_out);
     memory_add(b, &b->recurrent.state, b->recurrent.n_device, bytes, "states", false);
@@ -305,17 +358,20 @@ static float *place_state_in(const struct be *b, const struct model_op *op, int 
                               : b->recurrent.in[op->state_in.first + i];
 }
 
-/* Loads the matrices; the products of LOW_UP have inputs of their own, so that w[1] becomes
- * @w->down. */
-static int load_state_in(struct be *b, struct weights *w, const struct model_op *op,
-                         struct err *err) {
-    if (op->state_in.low != LOW_UP)
-        return load_matrices(b, w, op, err);
+/* Loads two matrices whose products have inputs of their own, so that w[1] becomes @w->down. */
+static int load_apart(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
     w->down = load_weights_new(b);
     if (!w->down)
         return -ENOMEM;
     TRY(load_matrix(b, w, op->w[0], NULL, load_place(b, op, 0), err));
     return load_matrix(b, w->down, op->w[1], NULL, load_place(b, op, 1), err);
+}
+
+static int load_state_in(struct be *b, struct weights *w, const struct model_op *op,
+                         struct err *err) {
+    if (op->state_in.low == LOW_UP)
+        return load_apart(b, w, op, err);
+    return load_matrices(b, w, op, err);
 }
 
 static int load_recurrent(struct be *b, struct weights *w, const struct model_op *op,
@@ -328,6 +384,13 @@ static int load_recurrent(struct be *b, struct weights *w, const struct model_op
     TRY(load_vector(b, r->skip, &w->skip, err));
     TRY(load_vector(b, r->conv_bias, &w->conv_bias, err));
     return load_decoded(b, conv, r->conv_more[0] ? 3 : 1, &w->taps, err);
+}
+
+static int load_scan(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    for (int i = 0; i < 3; i++)
+        TRY(load_vector(b, op->recurrent.part_norm[i], &w->part_norm[i], err));
+    TRY(load_recurrent(b, w, op, err));
+    return load_apart(b, w, op, err);
 }
 
 const struct op_code cuda_op_state_in = {
@@ -364,5 +427,13 @@ const struct op_code cuda_op_mamba = {
     .run = step_mamba,
     .lacks = recurrent_lacks,
     .load = load_recurrent,
+    .family = &recurrent_family,
+};
+
+const struct op_code cuda_op_scan = {
+    .run = step_scan,
+    .lacks = recurrent_lacks,
+    .load = load_scan,
+    .out = {BE_AT(recurrent.low[0]), BE_AT(recurrent.in[2])},
     .family = &recurrent_family,
 };

@@ -82,6 +82,34 @@ struct conv_args {
     uint32_t n, n_taps;
 };
 
+/* Argument of the kernels of Mamba-1 (engine/op.h). The layer's state of slot s is at state + s
+ * stride: [n_taps - 1][n] of u, oldest first, then [n][n_state]. n_state is a power of two from 4
+ * to 128.
+ *   scan_in  grid x rows, y n / CUDA_THREADS, rounded up: computes c
+ *   scan     grid x sequences, or more, y n n_state / 4 / CUDA_THREADS, rounded up: computes out,
+ *            and the state */
+struct scan_args {
+    const struct batch_head *batch;
+    /* [rows][n]: z: before its function; step: w[1] t */
+    const float *u, *z, *step;
+    /* [rows][n_rank + 2 n_state]: w[0] c */
+    const float *low;
+    /* [n_taps][n], [n] */
+    const float *taps, *bias;
+    /* [n], [n][n_state], [n] */
+    const float *dt, *decay, *skip;
+    /* [n_state] of B and C */
+    const float *in_norm, *out_norm;
+    /* [rows][n] */
+    float *c, *out;
+    /* state of the layer */
+    float *state;
+    /* values from a slot to the next */
+    size_t stride;
+    uint32_t n, n_taps, n_state, n_rank;
+    float eps;
+};
+
 /* Returns the place of key @i of value @j in a head's matrix. The matrix is stored in the order in
  * which a warp holds it: eight values, four lanes for each, and 16 bytes of consecutive keys of a
  * lane. */

@@ -1,6 +1,6 @@
 /*
- * recurrent - layers with a state: gated delta nets, Kimi delta attention, Mamba-2 (mamba.cuh) and
- * short convolutions. op.h and engine/reference/{delta,mamba,conv}.c have the formulas. A sequence
+ * recurrent - layers with a state: gated delta nets, Kimi delta attention, Mamba-2 (mamba.cuh),
+ * Mamba-1 (scan.cuh) and short convolutions. op.h and the reference backend have the formulas. A sequence
  * updates its state token by token in one order, whatever the number of rows: every sum is over a
  * fixed set of values in an order that only the head's size determines, and the state is in single
  * precision. So the result of a row depends neither on other rows of the step nor on how the rows
@@ -23,6 +23,7 @@
  */
 
 #include "engine/ops/recurrent/mamba.cuh"
+#include "engine/ops/recurrent/scan.cuh"
 
 /* -- in ---------------------------------------------------------------------------------------- */
 

@@ -98,6 +98,8 @@ LIMITS = {
     "delta_out": 64,
     "conv": 64,
     "conv_keep": 64,
+    "scan_in": 64,
+    "scan": 64,
     "hc_in": 64,
     "hc_out": 64,
     "mix_norm": 64,

@@ -14,14 +14,15 @@
 
 /* Heads of 16 and 64 values, beta and alpha separate and joined, tiled and interleaved heads, dense
  * FFNs and experts with a shared one; Mamba-2, experts without gates; Kimi delta attention beside
- * latent attention with gates, experts in groups. */
+ * latent attention with gates, experts in groups; Mamba-1. */
 Test(cuda_recurrent, every_architecture_is_near_the_reference) {
     static const char *const names[] = {
-        "qwen35-mtp",    "lfm2",    "nemotron-h-moe-mtp", "bailingmoe3-mtp", "qwen3next",
-        "qwen35moe-mtp", "lfm2moe", "bailingmoe3",        "falcon-h1",       "kimi-linear"};
+        "qwen35-mtp", "lfm2",          "nemotron-h-moe-mtp", "bailingmoe3-mtp", "jamba",
+        "qwen3next",  "qwen35moe-mtp", "lfm2moe",            "bailingmoe3",     "falcon-h1",
+        "kimi-linear"};
 
     size_t n = ARRAY_SIZE(names);
-    for (size_t i = 0; i < MAX(FEW(n), (size_t)4); i++) { /* each kind of state */
+    for (size_t i = 0; i < MAX(FEW(n), (size_t)5); i++) { /* each kind of state */
         char path[TEST_DATA_PATH];
 
         ways_golden(names[i], path);
@@ -51,6 +52,8 @@ Test(cuda_recurrent, a_sequence_is_the_same_whatever_the_batch) {
     ways_golden("kimi-linear", path);
     ways_compare(path, &ways_back[2], 2);
     ways_golden("falcon-h1", path);
+    ways_compare(path, &ways_back[2], 2);
+    ways_golden("jamba", path);
     ways_compare(path, &ways_back[2], 2);
 }
 
@@ -85,6 +88,8 @@ Test(cuda_recurrent, a_device_that_is_wrong_is_refused) {
         {"nemotron-h-moe-mtp", "mamba"},
         {"nemotron-h-moe-mtp", "mamba_out"},
         {"bailingmoe3-mtp", "kda"},
+        {"jamba", "scan_in"},
+        {"jamba", "scan"},
         {"qwen35-mtp", "delta_in"},
         {"qwen35-mtp", "delta"},
         {"qwen35-mtp", "delta_out"},
