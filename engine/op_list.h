@@ -158,18 +158,18 @@ OP(MIX, mix, "residual streams", products, cuda)
 OP(HC_IN, hc_in, "residual streams", products, cuda)
 /* Alternating updates (AltUp, Baykal et al. 2023) of n residual streams. Begins them: s[0] = x,
  * s[i] = w[i - 1] x, scaled to the length of x (ALT_LEAST). */
-OP(ALT_BEGIN, alt_begin, "alternating updates", products, host)
+OP(ALT_BEGIN, alt_begin, "alternating updates", products, cuda)
 /* r = tanh(w[0] y / n_embd), y = norm s[0]; s[i] += sum over j of (row i n + j of weigh . r) s[j],
  * with s[j] before the op; x = s[0] */
-OP(ALT_PREDICT, alt_predict, "alternating updates", products, host)
+OP(ALT_PREDICT, alt_predict, "alternating updates", products, cuda)
 /* r = tanh(w[0] y / n_embd); s[i] += (1 + row i of weigh . r) (x - s[0]), with s[0] before the op;
  * x = pick_bias s[0], element by element. The next HC_OUT adds b to all streams but s[0]. */
-OP(ALT_CORRECT, alt_correct, "alternating updates", products, host)
+OP(ALT_CORRECT, alt_correct, "alternating updates", products, cuda)
 /* x = the mean of s[0] and of all w[i - 1] s[i], scaled to the length of s[0] */
-OP(ALT_END, alt_end, "alternating updates", products, host)
+OP(ALT_END, alt_end, "alternating updates", products, cuda)
 /* Learned residual of low rank (LAuReL, Menghani et al. 2024): b += y + post_norm(w[1] w[0] y), y =
  * q_norm x */
-OP(LAUREL, laurel, "alternating updates", products, host)
+OP(LAUREL, laurel, "alternating updates", products, cuda)
 /* e = the token's rows of the table, concatenated; for each stream, norms by stream:
  *   z = k_norm(w[0] e) . q_norm(s) / sqrt(n_embd)
  *   v = sigmoid(sign(z) sqrt(max(|z|, 1e-6))) w[1] e; c = post_norm v

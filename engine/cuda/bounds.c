@@ -61,7 +61,7 @@ void bounds_product(const struct model_shape *m, const struct model_op *op, int 
 
 /* Returns the bound of glu(g, u) for |g| <= @g and |u| <= @u (op.h). */
 static double bounds_glu(const struct op_ffn *f, double g, double u) {
-    if (f->glu == GLU_XIELU)
+    if (f->glu == GLU_XIELU || f->sparsity > 0)
         return INFINITY;
     if (f->glu == GLU_CLAMPED)
         return fmin(g, 7) * (fmin(u, 7) + 1);

@@ -125,7 +125,9 @@ struct weights {
     float most[MATMUL_MATRICES];
     /* ranks.c: the weights on each device; rank[0] is this struct */
     struct weights *rank[RANKS];
-    /* SHARED, MIX: m[0]; SCAN, STATE_IN with LOW_UP: w[1] */
+    /* GATE_UP: products do not combine gates and ups, since the gates are thinned first */
+    bool apart;
+    /* SHARED, MIX: m[0]; SCAN, LAUREL, ALT_END, STATE_IN with LOW_UP: the next matrix */
     struct weights *down;
     /* LOGITS */
     float scale, cap;

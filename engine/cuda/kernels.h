@@ -227,6 +227,16 @@ struct pack_args {
     struct xielu xielu;
 };
 
+/* Replaces the gates g of a row by max(g - (mean + sparsity deviation), 0), with the mean and the
+ * standard deviation of a sample of the row's gates. Grid: rows. */
+struct thin_args {
+    const struct batch_head *batch;
+    /* [rows][n] */
+    float *gate;
+    uint32_t n;
+    float sparsity;
+};
+
 /* Computes hidden = rms norm of x times weight, with the bits of a NORM pack; @centred: of x -
  * mean, plus @bias if there is one; without weight a copy of x. With @kept also stores the last
  * @n_kept rows of each sequence, position p at index p % n_kept of its slot. Grid: rows;
@@ -892,11 +902,12 @@ typedef const void *const kernel_address;
 #define PLAIN_KERNELS(X)                                                                           \
     X(repack), X(scale_tiles), X(embed), X(deep), X(layer_input), X(rope), X(pack), X(pack_gated), \
         X(keep), X(pair), X(store), X(store_latent), X(holes), X(hadamard), X(residual),           \
-        X(soft_gate), X(cap), X(copy_page), X(convolve), X(candidates), X(choose_candidate),       \
+        X(soft_gate), X(thin_gates), X(cap), X(copy_page), X(convolve), X(candidates), X(choose_candidate),       \
         X(chain), X(plan), X(merge), X(list_heads), X(route), X(bring), X(hand_over), X(combine),  \
         X(delta_in), X(delta), X(kda), X(delta_out), X(mamba_in), X(mamba), X(mamba_out), X(conv), \
         X(conv_keep), X(scan_in), X(scan), X(hc_in), X(hc_out), X(turn_heads), X(mix_norm),        \
-        X(mix_bend), X(mix_mean),                                                                  \
+        X(mix_bend), X(mix_mean), X(alt_begin), X(alt_predict), X(alt_correct), X(alt_end),        \
+        X(laurel),                                                                                 \
         X(ngram_ask), X(ngram_decode), X(ngram_weigh), X(ngram_add), X(ngram_keep), X(compress),   \
         X(keep_rows), X(score_blocks), X(choose_blocks), X(attend_compressed), X(mean_keys),       \
         FOR_PAGES(PLAIN_OF_PAGES, attend_sparse, X) X(merge_sparse), X(sample_scan),               \

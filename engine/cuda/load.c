@@ -388,6 +388,22 @@ int load_matrices(struct be *b, struct weights *w, const struct model_op *op, st
     return 0;
 }
 
+int load_apart(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    for (int i = 0; i < OP_MATRICES && op->w[i]; i++) {
+        struct weights *own = w;
+
+        if (i > 0)
+            own = load_weights_new(b);
+        if (!own)
+            return -ENOMEM;
+        if (i > 0)
+            w->down = own;
+        TRY(load_matrix(b, own, op->w[i], NULL, load_place(b, op, i), err));
+        w = own;
+    }
+    return 0;
+}
+
 /* Loads all tensors of an op. Returns 0 or -errno. */
 static int load_tensors(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {

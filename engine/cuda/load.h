@@ -47,6 +47,9 @@ float *load_place(const struct be *b, const struct model_op *op, int i);
 /* Loads all matrices of an op. A matrix that equals the one before it is that one (GLU_RELU: the
  * gate is also the up). */
 int load_matrices(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
+/* Loads matrices whose products have inputs of their own: each but the first is the @down of the
+ * one before. */
+int load_apart(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
 /* Loads a table whose rows are decoded when they are used. */
 int load_table(struct be *b, const struct tensor *t, struct tile_source *out, struct err *err);
 /* Returns true for a GATE_UP or EXPERTS op that rectifies separate gates. GLU_RELU is only

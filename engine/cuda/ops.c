@@ -52,6 +52,8 @@ static const char *gate_divided_lacks(const struct model_shape *s, const struct 
 }
 
 static const char *ffn_divided_lacks(const struct model_shape *s, const struct model_op *op) {
+    if (op->ffn.sparsity > 0)
+        return "FFNs with sparse gates";
     if (op->w[1] == op->w[0] || !op->w[1])
         return "FFNs without gates";
     return NULL;
@@ -82,9 +84,8 @@ bool load_has_relu_gates(const struct model_op *op) {
 }
 
 static const char *gate_up_lacks(const struct model_shape *s, const struct model_op *op) {
-    if (op->ffn.sparsity > 0)
-        return "FFNs with sparse gates";
     bool alone = op->ffn.glu == GLU_GELU || op->ffn.glu == GLU_XIELU;
+
     if (!op->w[1] && !alone)
         return "FFNs whose gates have no up values";
     if (load_has_relu_gates(op))
@@ -196,6 +197,7 @@ static int load_qkv(struct be *b, struct weights *w, const struct model_op *op, 
 
 static int load_gate_up(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
+    w->apart = op->ffn.sparsity > 0;
     if (!ffn_is_hosts(b->shape, op->layer))
         return load_matrices(b, w, op, err);
     if (cuda_counts(b))

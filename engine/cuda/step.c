@@ -598,13 +598,13 @@ static struct operand step_glu_rows(const struct step *s, const struct weights *
     struct operand x = step_rows(s);
 
     x.glu = glu;
-    x.gates = w->n_mats == 2 && s->be->ways.fuse;
+    x.gates = w->n_mats == 2 && !w->apart && s->be->ways.fuse;
     return x;
 }
 
 /* Returns true if matvec combines gate and up. */
 static bool step_matvec_gates(const struct step *s, const struct weights *w) {
-    return w->n_mats == 2 && step_fuses(s) && cuda_are_alike(&w->m[0], &w->m[1]);
+    return w->n_mats == 2 && !w->apart && step_fuses(s) && cuda_are_alike(&w->m[0], &w->m[1]);
 }
 
 /* Returns true if matvec packs the product of gate and up by a static scale. The halves are in the
@@ -745,6 +745,16 @@ enum pack_kind step_glu_left(const struct step *s, const struct weights *w, enum
     return glu;
 }
 
+static int step_thin_gates(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct thin_args a = {.batch = b->head,
+                                .gate = b->act.gate,
+                                .n = op->weights->m[0].n_out,
+                                .sparsity = op->ffn.sparsity};
+
+    return CUDA_LAUNCH(b, thin_gates, s->grid.rows, 1, CUDA_THREADS, &a);
+}
+
 int step_gate_up(struct step *s, const struct model_op *op) {
     if (ffn_is_hosts(s->be->shape, op->layer))
         return ffn_on_host(s, op);
@@ -752,7 +762,8 @@ int step_gate_up(struct step *s, const struct model_op *op) {
     struct operand x = step_glu_rows(s, op->weights, step_glu(op));
     struct pack_args norm;
     TRY(step_norm_rows(s, op, &norm, &x));
-    return step_multiply_glu(s, op->weights, step_glu(op), &x);
+    TRY(step_multiply_glu(s, op->weights, step_glu(op), &x));
+    return op->weights->apart ? step_thin_gates(s, op) : 0;
 }
 
 /* With tensor cores, 128 packed rows are one unit, and a round cannot begin inside; so they are

@@ -223,6 +223,21 @@ ROW_KERNEL(soft_gate, struct soft_gate_args, CUDA_THREADS, 2) {
     }
 }
 
+ROW_KERNEL(thin_gates, struct thin_args, CUDA_THREADS, 2) {
+    SHARED float shared[CUDA_THREADS / 32];
+    float *gate = a.gate + (size_t)r * a.n, sum = 0, squares = 0;
+
+    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
+        sum += gate[i];
+    float mean = block_sum<CUDA_THREADS / 32>(sum, shared) / (float)a.n;
+    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
+        squares = fmaf(gate[i] - mean, gate[i] - mean, squares);
+    squares = block_sum<CUDA_THREADS / 32>(squares, shared);
+    float least = mean + a.sparsity * sqrtf(squares / (float)(a.n - 1));
+    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
+        gate[i] = fmaxf(gate[i] - least, 0);
+}
+
 /* Returns true if row @r of a pack exists in the batch. */
 DEVICE bool has_row(const struct pack_args &a, uint32_t r) {
     uint32_t each = a.each ? a.each : 1;

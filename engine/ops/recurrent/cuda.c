@@ -358,15 +358,6 @@ static float *place_state_in(const struct be *b, const struct model_op *op, int 
                               : b->recurrent.in[op->state_in.first + i];
 }
 
-/* Loads two matrices whose products have inputs of their own, so that w[1] becomes @w->down. */
-static int load_apart(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
-    w->down = load_weights_new(b);
-    if (!w->down)
-        return -ENOMEM;
-    TRY(load_matrix(b, w, op->w[0], NULL, load_place(b, op, 0), err));
-    return load_matrix(b, w->down, op->w[1], NULL, load_place(b, op, 1), err);
-}
-
 static int load_state_in(struct be *b, struct weights *w, const struct model_op *op,
                          struct err *err) {
     if (op->state_in.low == LOW_UP)

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * kernels_streams - arguments and grids of the kernels for mixed residual streams (OP_MIX) and the
- * table of n-grams (OP_NGRAM). engine/op.h gives the formulas and names their symbols.
+ * kernels_streams - arguments and grids of the kernels for mixed residual streams (OP_MIX), the
+ * alternating updates of streams (OP_ALT_BEGIN to OP_LAUREL) and the table of n-grams (OP_NGRAM). engine/op.h gives the formulas and names their symbols.
  */
 
 #include <stddef.h>
@@ -24,6 +24,38 @@ struct mix_args {
     /* [rows][n] */
     float *x, *b;
     uint32_t n, n_stream, n_low;
+    float eps;
+};
+
+#define ALT_STREAMS 5u /* most streams that are updated: a matrix for each but the first */
+
+/* Argument of the kernels of alternating updates. Products run before them.
+ *   alt_begin    s from x and f; grid x rows, y n_stream
+ *   alt_predict  s and x from low; grid x rows, y n / CUDA_THREADS, rounded up
+ *   alt_correct  s, x and weight, of the next HC_OUT, from low; grid as of alt_predict
+ *   alt_end      x from s and f; grid x rows */
+struct alt_args {
+    const struct batch_head *batch;
+    /* products of the streams behind the first, [rows][n] each, @apart values from one to the
+     * next */
+    const float *f;
+    size_t apart;
+    /* [rows][n_stream]; predict: [n_stream][n_stream][n_stream], correct: [n_stream][n_stream] */
+    const float *low, *weigh;
+    /* [n] factors of x */
+    const float *scale;
+    /* [rows][n_stream][n], [rows][n], [rows][n_stream] */
+    float *s, *x, *weight;
+    uint32_t n, n_stream;
+};
+
+/* Argument of laurel: b += norm of x + post_norm of t. Grid: rows. */
+struct laurel_args {
+    const struct batch_head *batch;
+    /* [rows][n], [rows][n]: w[1] w[0] of the norm of x; [n] each */
+    const float *x, *t, *norm, *post_norm;
+    float *b;
+    uint32_t n;
     float eps;
 };
 

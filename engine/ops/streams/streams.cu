@@ -1,5 +1,5 @@
 /*
- * streams - the kernels of kernels_streams.h. Each thread sums fixed elements, then the threads'
+ * streams - the kernels of kernels_streams.h; alt.cuh has some of them. Each thread sums fixed elements, then the threads'
  * sums are added in a fixed order, so the result of a row depends only on the row.
  *
  * mix_norm      one block for each stream of a row
@@ -13,8 +13,7 @@
  *               the step must have read the old state
  */
 
-#include "engine/cuda/rows/rows.cuh"
-#include "engine/ops/streams/kernels_streams.h"
+#include "engine/ops/streams/alt.cuh"
 
 #define WARPS (CUDA_THREADS / 32)
 #define STATE 16u /* equals NGRAM_STATE */

@@ -1,7 +1,7 @@
 /*
- * Tests models with mixed residual streams and a table of n-grams on the CUDA backend, without a
- * device: logits against the reference backend, the same bits for every division of a sequence into
- * steps, and a file that changes while its table is read.
+ * Tests models with mixed or alternating residual streams and a table of n-grams on the CUDA
+ * backend, without a device: logits against the reference backend, the same bits for every division
+ * of a sequence into steps, and a file that changes while its table is read.
  */
 
 #include <criterion/criterion.h>
@@ -49,6 +49,15 @@ Test(cuda_streams, rows_are_near_the_reference) {
         ways_near_reference(models[i][0], path, 2e-2);
         unlink(path);
     }
+}
+
+/* Gemma 3n. */
+Test(cuda_streams, alternating_updates_are_near_the_reference) {
+    char path[TEST_DATA_PATH];
+
+    ways_golden("gemma3n", path);
+    ways_near_reference("gemma3n", path, 2e-2);
+    ways_compare(path, ways_in_batches, ARRAY_SIZE(ways_in_batches));
 }
 
 /* Tokens before a step come from a state: after a snapshot, a wrong draft, or a sample of the step
@@ -246,6 +255,21 @@ Test(cuda_streams, several_devices_are_refused_by_name) {
 }
 
 /* Opens with self-test and proof, which must find each kernel that does nothing. */
+Test(cuda_streams, updates_that_are_wrong_are_refused) {
+    static const char *const kernels[] = {"alt_predict", "alt_begin", "alt_correct",
+                                          "alt_end",     "laurel",    "thin_gates"};
+    struct fake_cuda *fake = fake_find();
+    char path[TEST_DATA_PATH];
+
+    ways_golden("gemma3n", path);
+    cr_assert(ways_open(path));
+    for (size_t i = 0; i < ARRAY_SIZE(kernels); i++) {
+        fake->broken = kernels[i];
+        cr_expect(!ways_open(path), "%s does nothing", kernels[i]);
+        fake->broken = NULL;
+    }
+}
+
 Test(cuda_streams, a_device_that_is_wrong_is_refused) {
     static const char *const kernels[] = {"mix_norm",    "mix_bend",  "mix_mean",
                                           "hc_out",      "ngram_ask", "ngram_decode",
