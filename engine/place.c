@@ -397,9 +397,8 @@ static bool host_can_ffn(const struct model *m) {
 
         if (up->kind != OP_GATE_UP || up->layer >= m->shape.n_layer)
             continue;
-        if (!up->norm || !up->w[0] || !up->w[1] || up->w[0] == up->w[1] ||
-            up->ffn.sparsity > 0 || down->kind != OP_PROJ ||
-            down->in != ACT_H || down->branch)
+        if (!up->norm || !up->w[0] || !up->w[1] || up->w[0] == up->w[1] || up->ffn.sparsity > 0 ||
+            down->kind != OP_PROJ || down->in != ACT_H || down->branch)
             return false;
         n++;
     }

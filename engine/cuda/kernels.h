@@ -902,14 +902,14 @@ typedef const void *const kernel_address;
 #define PLAIN_KERNELS(X)                                                                           \
     X(repack), X(scale_tiles), X(embed), X(deep), X(layer_input), X(rope), X(pack), X(pack_gated), \
         X(keep), X(pair), X(store), X(store_latent), X(holes), X(hadamard), X(residual),           \
-        X(soft_gate), X(thin_gates), X(cap), X(copy_page), X(convolve), X(candidates), X(choose_candidate),       \
-        X(chain), X(plan), X(merge), X(list_heads), X(route), X(bring), X(hand_over), X(combine),  \
-        X(delta_in), X(delta), X(kda), X(delta_out), X(mamba_in), X(mamba), X(mamba_out), X(conv), \
-        X(conv_keep), X(scan_in), X(scan), X(hc_in), X(hc_out), X(turn_heads), X(mix_norm),        \
-        X(mix_bend), X(mix_mean), X(alt_begin), X(alt_predict), X(alt_correct), X(alt_end),        \
-        X(laurel),                                                                                 \
-        X(ngram_ask), X(ngram_decode), X(ngram_weigh), X(ngram_add), X(ngram_keep), X(compress),   \
-        X(keep_rows), X(score_blocks), X(choose_blocks), X(attend_compressed), X(mean_keys),       \
+        X(soft_gate), X(thin_gates), X(cap), X(copy_page), X(convolve), X(candidates),             \
+        X(choose_candidate), X(chain), X(plan), X(merge), X(list_heads), X(route), X(bring),       \
+        X(hand_over), X(combine), X(delta_in), X(delta), X(kda), X(delta_out), X(mamba_in),        \
+        X(mamba), X(mamba_out), X(conv), X(conv_keep), X(scan_in), X(scan), X(hc_in), X(hc_out),   \
+        X(turn_heads), X(mix_norm), X(mix_bend), X(mix_mean), X(alt_begin), X(alt_predict),        \
+        X(alt_correct), X(alt_end), X(laurel), X(ngram_ask), X(ngram_decode), X(ngram_weigh),      \
+        X(ngram_add), X(ngram_keep), X(compress), X(keep_rows), X(score_blocks), X(choose_blocks), \
+        X(attend_compressed), X(mean_keys),                                                        \
         FOR_PAGES(PLAIN_OF_PAGES, attend_sparse, X) X(merge_sparse), X(sample_scan),               \
         X(sample_weigh), X(sample_draw), X(glu), X(gather), X(pack_shares), X(residual_shares),    \
         X(vis_row), X(vis_head), X(vis_attend_64), X(vis_attend_80), X(vis_attend_128)

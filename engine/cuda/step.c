@@ -486,8 +486,7 @@ static int step_layer_norm(struct step *s, const struct model_op *op) {
     if (left)
         TRY(step_add(s, left, NULL));
     TRY(step_centre(s, op->weights));
-    struct pack_args a =
-        step_pack_args(b, PACK_PLAIN, b->act.centred, NULL, b->shape->n_embd);
+    struct pack_args a = step_pack_args(b, PACK_PLAIN, b->act.centred, NULL, b->shape->n_embd);
     a.cores = step_has_cores(b, op);
     return step_launch_pack(b, s->grid.rows, &a);
 }

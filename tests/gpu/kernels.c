@@ -99,6 +99,7 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
 #include "tests/gpu/matrices.h"
 #include "tests/gpu/recurrent.h"
 #include "tests/gpu/roles.h"
+#include "tests/gpu/scan.h"
 #include "tests/gpu/sharing.h"
 #include "tests/gpu/sparse.h"
 #include "tests/gpu/streams.h"
@@ -198,6 +199,7 @@ int main(int argc, char **argv) {
     report_alone("experts", 60, check_expert_kernels, &tiny);
     report_alone("delta nets", 60, check_delta_kernels, &tiny);
     report_alone("short convolutions", 60, check_conv_kernels, &tiny);
+    report_alone("Mamba-1", 60, check_scan_kernels, &tiny);
     report_alone("compressed keys", 60, check_compressed_kernels, &tiny);
     report_alone("residual streams", 60, check_stream_kernels, &tiny);
     report_alone("chosen keys", 60, check_chosen_keys, &tiny);

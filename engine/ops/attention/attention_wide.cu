@@ -413,8 +413,7 @@ DEVICE void wide_attend_item(const struct attend_args &a, struct Shared<D> &s,
         uint32_t low = s.low[warp], high = s.high[warp];
         if (low <= high && first <= high && first + ATTN_TILE > s.low_key[warp])
             add_tile<D>(a, s, ring.tile[i % n_tiles], query, first,
-                        first + ATTN_TILE - 1 > low || first < s.high_key[warp],
-                        part);
+                        first + ATTN_TILE - 1 > low || first < s.high_key[warp], part);
         if ((i + 1) % ATTN_TILES == 0 || i + 1 == s.n_tiles)
             end_chunk<D>(a, s, query, i / ATTN_TILES, i + 1 == s.n_tiles, part, all);
     }

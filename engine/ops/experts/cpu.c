@@ -375,8 +375,7 @@ static void cpu_experts_begin_row(void *ctx, uint32_t row, uint32_t thread) {
     for (size_t p = row * used; p < (row + 1) * used; p++) {
         bool here = k->expert[p] < b->shape.n_expert && k->w->expert[k->expert[p]][0].data;
 
-        b->experts->pick[p] =
-            (struct expert_pick){here ? k->expert[p] : ELSEWHERE, k->weight[p]};
+        b->experts->pick[p] = (struct expert_pick){here ? k->expert[p] : ELSEWHERE, k->weight[p]};
     }
 }
 

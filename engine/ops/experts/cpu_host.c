@@ -86,7 +86,8 @@ static int host_experts_load(struct host_experts *h, const struct model_op *op,
 
 /* Implements host_experts_ops.run. */
 static void host_experts_run(struct host_experts *h, uint32_t layer, uint32_t n_rows,
-                             const float *x, const uint32_t *expert, const float *weight, float *y) {
+                             const float *x, const uint32_t *expert, const float *weight,
+                             float *y) {
     assert(layer < h->n && n_rows <= h->be->max_rows);
     h->be->step.n_rows = n_rows;
     if (n_rows > 0)

@@ -24,7 +24,7 @@
 #include "engine/cuda/rows/rows.cuh"
 
 enum { SOFTMAX, SIGMOID, ROOT, MASKED }; /* enum gating */
-#define SPREAD 0.02f /* equals MASKED_SPREAD of engine/experts.c */
+#define SPREAD 0.02f                     /* equals MASKED_SPREAD of engine/experts.c */
 
 /* -- route ------------------------------------------------------------------------------------- */
 

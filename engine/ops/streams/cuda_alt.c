@@ -4,11 +4,10 @@
  * first lie one behind the other in the buffers of a mix.
  */
 
-#include "engine/cuda/cuda.h"
-
 #include <assert.h>
 
 #include "base/try.h"
+#include "engine/cuda/cuda.h"
 #include "engine/cuda/load.h"
 #include "engine/ops/streams/kernels_streams.h"
 

@@ -16,10 +16,10 @@
  * FFNs and experts with a shared one; Mamba-2, experts without gates; Kimi delta attention beside
  * latent attention with gates, experts in groups; Mamba-1. */
 Test(cuda_recurrent, every_architecture_is_near_the_reference) {
-    static const char *const names[] = {
-        "qwen35-mtp", "lfm2",          "nemotron-h-moe-mtp", "bailingmoe3-mtp", "jamba",
-        "qwen3next",  "qwen35moe-mtp", "lfm2moe",            "bailingmoe3",     "falcon-h1",
-        "kimi-linear"};
+    static const char *const names[] = {"qwen35-mtp",      "lfm2",       "nemotron-h-moe-mtp",
+                                        "bailingmoe3-mtp", "jamba",      "qwen3next",
+                                        "qwen35moe-mtp",   "lfm2moe",    "bailingmoe3",
+                                        "falcon-h1",       "kimi-linear"};
 
     size_t n = ARRAY_SIZE(names);
     for (size_t i = 0; i < MAX(FEW(n), (size_t)5); i++) { /* each kind of state */

@@ -21,7 +21,7 @@ static float scale[8], t[ROWS * MOST];
 
 static const uint32_t lengths[] = {2,    63,   64,   100,  512,   516,   2048,  4096, 4100,
                                    5001, 8192, 8196, 9003, 12288, 12292, 14336, 26000};
-static const uint32_t kinds[] = {PACK_PLAIN, PACK_NORM, PACK_RELU, PACK_GELU_ALONE, PACK_XIELU,
+static const uint32_t kinds[] = {PACK_PLAIN, PACK_NORM, PACK_RELU,    PACK_GELU_ALONE, PACK_XIELU,
                                  PACK_SILU,  PACK_GELU, PACK_CLAMPED, PACK_GATE};
 static const struct xielu xielu = {0.75f, 1.25f, 0.5f, -1e-6f};
 
