@@ -4,7 +4,7 @@
  * all this but the list, and the store before it.
  */
 
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/load.h"
 
 #include <assert.h>
 

@@ -148,7 +148,7 @@ static int copy(struct be *b, const struct engine_copy *c) {
     return backend_reference.copy(b->real, c);
 }
 
-static const struct op_code real = {run_real};
+static const struct op_code real = {.run = run_real};
 static const struct op_code *const fake_ops[OP_KINDS] = {
     [OP_EMBED] = &real, [OP_QKV] = &real,     [OP_ATTEND] = &real,
     [OP_PROJ] = &real,  [OP_GATE_UP] = &real, [OP_LOGITS] = &real,
