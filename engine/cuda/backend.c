@@ -240,14 +240,20 @@ bool cuda_asks(const char *what) {
 static void cuda_read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *wide = getenv("WEFT_CUDA_WIDE");
 
-    b->fault.wait_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
-    b->attention.wide_rows = wide ? (uint32_t)strtoul(wide, NULL, 10) : WIDE_ROWS;
+    if (limit)
+        b->fault.wait_ns = atoll(limit) * 1000000;
+    else
+        b->fault.wait_ns = WAIT_LIMIT_NS;
+    if (wide)
+        b->attention.wide_rows = (uint32_t)strtoul(wide, NULL, 10);
+    else
+        b->attention.wide_rows = WIDE_ROWS;
     b->graphs.on = b->ways.wants_graphs = cuda_wants("GRAPHS") && b->group.rank == 0;
     b->graphs.paced = cuda_wants("PACE");
     b->ways.fuse = b->ways.wants_fuse = cuda_wants("FUSE");
     b->ways.fixed = cuda_asks("STATIC");
-    b->ways.prologue = cuda_asks("PROLOGUE") ? WAY_ON : WAY_OFF;
-    b->attention.decode = cuda_asks("ATTEND") ? WAY_ON : WAY_OFF;
+    b->ways.prologue = way_if(cuda_asks("PROLOGUE"));
+    b->attention.decode = way_if(cuda_asks("ATTEND"));
     b->attention.shares = b->attention.many = cuda_wants("SHARE");
     b->products.matvec = b->products.split = WAY_ON;
     b->experts.vec = b->experts.wide = WAY_ON;
@@ -304,7 +310,8 @@ static void divide_shape(struct be *b) {
     *s = *b->shape;
     b->shape = s;
     if (b->group.n == 1) {
-        s->drafts = has_last_layer(b) ? s->drafts : 0;
+        if (!has_last_layer(b))
+            s->drafts = 0;
         b->recurrent.first = cuda_select_layers(s, &b->layers);
         return;
     }
@@ -339,7 +346,8 @@ int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
 
     if (!b || r < 0)
         return b ? r : -ENOMEM;
-    o.max_context = o.max_context ? o.max_context : shape->max_context;
+    if (!o.max_context)
+        o.max_context = shape->max_context;
     b->api = cuda_api();
     b->shape = shape;
     b->opts = &o;
@@ -451,7 +459,10 @@ int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank,
     b->recurrent.n_device = o->n_states - o->n_host_states;
     set_rank(b, rank);
     divide_shape(b);
-    b->draft.of.n_slots = b->shape->drafts ? o->n_slots : 0;
+    if (b->shape->drafts)
+        b->draft.of.n_slots = o->n_slots;
+    else
+        b->draft.of.n_slots = 0;
     cuda_size_pages(b, o->shape);
     cuda_read_environment(b);
     int r = cuda_prepare(b, o, err);

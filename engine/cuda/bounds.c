@@ -32,7 +32,10 @@ double bounds_norm(const struct model_shape *m, const struct model_op *op) {
 
     if (!op->norm || op->norm->ne[0] != n) /* or the norm of something else */
         return INFINITY;
-    double bias = m->layer_norm ? bounds_vector(op->norm_bias, n, 0) : 0;
+    double bias = 0;
+
+    if (m->layer_norm)
+        bias = bounds_vector(op->norm_bias, n, 0);
     return BOUNDS_ROUNDING * (sqrt((double)n) * bounds_vector(op->norm, n, 1) + bias);
 }
 
@@ -54,7 +57,10 @@ void bounds_product(const struct model_shape *m, const struct model_op *op, int 
             if (m->layer_norm && op->norm_bias)
                 plus += (double)row[k] * bounds_at(op->norm_bias, k);
         }
-        most[o] = row ? BOUNDS_ROUNDING * (sqrt((double)n * square) + fabs(plus)) : INFINITY;
+        if (row)
+            most[o] = BOUNDS_ROUNDING * (sqrt((double)n * square) + fabs(plus));
+        else
+            most[o] = INFINITY;
     }
     free(row);
 }

@@ -240,6 +240,13 @@ enum way_state {
     WAY_FAILED
 };
 
+/* Returns the state of a kernel that is @used, or not, before the self-test. */
+static inline enum way_state way_if(bool used) {
+    if (used)
+        return WAY_ON;
+    return WAY_OFF;
+}
+
 /* Attention. Invariant: the work list has room for every batch (plan.cu). */
 struct attention {
     /* [max_items] */

@@ -177,7 +177,10 @@ static void capture(struct step *s) {
         graph_disable(b, "cudaStreamBeginCapture", b->api->text(e));
         return;
     }
-    e = several ? ranks_meet(b->group.ranks, &fork, NULL) : 0;
+    if (several)
+        e = ranks_meet(b->group.ranks, &fork, NULL);
+    else
+        e = 0;
     for (uint32_t i = 0; i < g->n_notes && e == 0; i++) {
         if (several)
             e = b->api->use(g->note[i].be->number);
@@ -185,7 +188,8 @@ static void capture(struct step *s) {
             break;
         e = graph_again(g, i);
     }
-    e = e || !several ? e : ranks_meet(b->group.ranks, &join, NULL);
+    if (!e && several)
+        e = ranks_meet(b->group.ranks, &join, NULL);
     if (several) /* between calls the first device must be current, also after failures */
         cuda_check(b, b->api->use(b->number), "cudaSetDevice");
     void **graph = graph_of(s);

@@ -31,7 +31,8 @@ static uint64_t bytes_of_op(const struct model_op *op) {
     uint64_t n = 0;
 
     for (int w = 0; w < OP_MATRICES; w++)
-        n += op->w[w] ? op->w[w]->n_bytes : 0;
+        if (op->w[w])
+            n += op->w[w]->n_bytes;
     return n;
 }
 
@@ -207,7 +208,10 @@ static int layers_cross(struct ranks *k, struct be *b, uint32_t i, uint32_t upto
     float *x = handed(k, i, &bytes);
     uint8_t *there = (uint8_t *)k->be[i]->handed.tap[k->batch->step % 2] + k->row0 * all;
 
-    const void *from = back ? x : b->act.x;
+    const void *from = b->act.x;
+
+    if (back)
+        from = x;
     TRY(layers_send(b, back ? b->act.x : x, from, bytes));
     for (const struct model_op *op = s->op; op < s->op + s->n_ops; op++) {
         if (op->kind != OP_TAP || layers_device(k, op) > upto)
@@ -258,7 +262,8 @@ static int run_op(struct ranks *k, const struct model_op *op) {
     struct model_op part = *op;
 
     if (op->kind == OP_HOLES) {
-        k->holes = k->holes ? k->holes : op;
+        if (!k->holes)
+            k->holes = op;
         return 0;
     }
     while (k->at < at)
@@ -317,7 +322,8 @@ static struct engine_batch layers_part(const struct ranks *k, const struct engin
         q->n_rows = end - q->row0 - before;
         q->row0 += before;
         q->row0 -= row0;
-        q->feed = before ? -1 : q->feed;
+        if (before)
+            q->feed = -1;
         q->begins = q->begins && !before;
     }
     for (uint32_t c = 0; c < PAGE_CLASSES; c++)
@@ -372,7 +378,10 @@ static int run_parts(struct ranks *k, const struct engine_batch *batch, uint32_t
         struct step *s = &k->be[i]->step[batch->step % 2];
 
         s->rows.turn = 0;
-        s->batch = i < k->leader ? batch : NULL;
+        if (i < k->leader)
+            s->batch = batch;
+        else
+            s->batch = NULL;
         if (s->batch) /* needed by a step that it feeds */
             hidden_sort(s);
     }

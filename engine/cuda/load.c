@@ -28,7 +28,10 @@ static int load_own_memory(struct pool *from, size_t bytes, void **out, struct e
                 "have changed: start weft again");
         return -ENOMEM;
     }
-    *out = from->at ? from->at + from->used : NULL;
+    if (from->at)
+        *out = from->at + from->used;
+    else
+        *out = NULL;
     from->used += n;
     return 0;
 }
@@ -210,15 +213,18 @@ float load_first_of(const struct tensor *t) {
 static int load_expert_vector(struct be *b, const struct tensor *t, const struct parts *p,
                               uint32_t first, uint32_t n, float **out, struct err *err) {
     size_t each = t ? t->n_bytes / b->shape->n_expert : 0;
-    size_t bytes = n ? n * sizeof(float) : each;
+    size_t bytes = each;
 
+    if (n)
+        bytes = n * sizeof(float);
     if (!t)
         return 0;
     struct tensor part = *t;
     assert(first * sizeof(float) + bytes <= each);
     part.n_bytes = 0;
     for (uint32_t i = 0; i < b->shape->n_expert; i++)
-        part.n_bytes += has_part(b, p, i) ? bytes : 0;
+        if (has_part(b, p, i))
+            part.n_bytes += bytes;
     if (cuda_counts(b))
         return load_vector(b, &part, out, err);
     CLEANUP(freep) uint8_t *all = malloc(MAX(part.n_bytes, 1));
@@ -286,7 +292,10 @@ int load_parts(struct be *b, struct weights *w, const struct tensor *t, const st
     if (fetched)
         TRY(load_own_memory(&b->load.host, each * w->n_experts, &far, err));
     w->host[m - w->m] = far;
-    m->tiles = fetched ? far : d;
+    if (fetched)
+        m->tiles = far;
+    else
+        m->tiles = d;
     if (!cuda_counts(b)) {
         m->grid = tile_grid_of(t->format->type, b->load.tile_grids);
         TRY(load_fill_tiles(b, t, p, m, m->n_row_tiles * w->n_experts, &w->most[m - w->m], err));
@@ -328,7 +337,10 @@ int load_matrix(struct be *b, struct weights *w, const struct tensor *t, const s
 
     if (plain && share_matrix(b, w, t, y))
         return 0;
-    w->of[w->n_mats] = plain ? t : NULL;
+    if (plain)
+        w->of[w->n_mats] = t;
+    else
+        w->of[w->n_mats] = NULL;
     return load_parts(b, w, t, &all, bias, y, err);
 }
 
@@ -473,7 +485,10 @@ int cuda_load(struct be *b, const struct model_op *op, struct weights **out, str
     if (r == -EIO)
         err_set(err, 0, NULL, "loading weights: %s", b->fault.text);
     w->scale = op->scale;
-    w->cap = op->kind == OP_LOGITS ? op->cap : 0;
+    if (op->kind == OP_LOGITS)
+        w->cap = op->cap;
+    else
+        w->cap = 0;
     *out = w;
     return r;
 }
@@ -530,7 +545,10 @@ int cuda_load_floats(struct be *b, const float *v, size_t n, const float **out, 
     void *d;
     int r = load_own(b, v, n * sizeof(*v), &d, err);
 
-    *out = r < 0 ? NULL : d;
+    if (r < 0)
+        *out = NULL;
+    else
+        *out = d;
     return r;
 }
 

@@ -40,7 +40,7 @@ static void add_activations(struct be *b) {
     size_t n_d = (size_t)b->group.n * s->state.n_out;
     size_t n_parts = s->drafts ? 2 : 0; /* of rows that are made of several */
     size_t n_pair = (s->n_taps ? s->n_taps : n_parts) * s->n_embd;
-    size_t n_logits = has_last_layer(b) ? MIN(wants, LOGIT_ROWS) * s->n_vocab : 0;
+    size_t n_logits = 0;
     size_t n_streams = (size_t)s->stream.n * s->n_embd;
     size_t widest =
         round_up(MAX(MAX(MAX(n_q, s->n_embd), MAX(n_ff, n_d)),
@@ -48,10 +48,14 @@ static void add_activations(struct be *b) {
                  64);
     size_t pairs = round_up(rows * s->n_expert_used, PACK_ROWS);
     size_t heads = round_up(rows * latent_heads(b), PACK_ROWS);
-    size_t part = latent_heads(b) ? n_q / latent_heads(b) : 0;
+    size_t part = 0;
     size_t values = MAX(padded * round_up(MAX(MAX(widest, s->mla.q_rank), n_out), 64),
                         pairs * round_up(s->n_ff_expert, 64));
 
+    if (latent_heads(b))
+        part = n_q / latent_heads(b);
+    if (has_last_layer(b))
+        n_logits = MIN(wants, LOGIT_ROWS) * s->n_vocab;
     values = MAX(values, heads * round_up(MAX(MAX(s->mla.n_nope, s->mla.rank), part), 64));
 
     memory_add_words(b, &b->act.x, rows * s->n_embd);
@@ -143,11 +147,15 @@ static void add_steps(struct be *b) {
     size_t words = (b->shape->n_vocab + 31) / 32, slack = 20 * 64;
     size_t unique = MIN(b->shape->n_vocab, b->opts->max_context);
     /* bytes of a picture's row: positions, place, values */
-    size_t picture = b->shape->n_picture ? (b->shape->n_picture + ROPE_AXES + 1) * 4ull : 0;
+    size_t picture = 0;
 
+    if (b->shape->n_picture)
+        picture = (b->shape->n_picture + ROPE_AXES + 1) * 4ull;
     bool divided = b->group.n == 1 && !(is_first_device(b) && has_last_layer(b));
-    uint32_t n_uploads = divided && rows >= 2 * PART_ROWS ? 1 + PARTS : 1;
+    uint32_t n_uploads = 1;
 
+    if (divided && rows >= 2 * PART_ROWS)
+        n_uploads = 1 + PARTS;
     /* entries of a class's page tables */
     size_t pages =
         MIN(seqs * ((b->opts->max_context + b->opts->page_tokens - 1) / b->opts->page_tokens),

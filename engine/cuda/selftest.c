@@ -415,7 +415,8 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
     if (r < 0 || b->load.found_host->bad) /* load.c refuses the tensor by its name */
         return r;
     for (size_t i = 0; i < WAYS && r == 0; i++)
-        r = is_used(b, &p, &ways[i]) ? multiply_by(b, &p, &ways[i], y[i]) : 0;
+        if (is_used(b, &p, &ways[i]))
+            r = multiply_by(b, &p, &ways[i], y[i]);
     if (r < 0)
         return r;
     double error = selftest_error(&p, y[0]), limit = selftest_limit(b, tensor);
@@ -487,7 +488,8 @@ int cuda_selftest(struct be *b, struct err *err) {
         if (t->n_dims < 2 || t->n_dims > 3 || type >= TYPES)
             continue;
         const struct tensor **w = &widest[t->n_dims == 3][type];
-        *w = *w && (*w)->ne[0] >= t->ne[0] ? *w : t;
+        if (!*w || (*w)->ne[0] < t->ne[0])
+            *w = t;
     }
     TRY(check_families(b, err));
     for (uint32_t i = 0; i < 2 * TYPES; i++)

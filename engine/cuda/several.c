@@ -140,7 +140,10 @@ int several_open(struct be **out, const struct be_opts *o, struct err *err) {
         return -ENOMEM;
     k->by_layers = cut[1] > 0;
     uint32_t n = several_list(o->engine, k->by_layers ? cut : NULL, rank);
-    k->leader = k->by_layers ? n - 1 : 0;
+    if (k->by_layers)
+        k->leader = n - 1;
+    else
+        k->leader = 0;
     int r = several_open_all(k, o, rank, n, err);
     if (r < 0) {
         several_close_all(k);
@@ -267,7 +270,8 @@ static int several_find_ways(const struct rank *rank, uint32_t n, bool *direct) 
         e = api->use(rank[i].number);
         *direct = d.major == first.major && d.minor == first.minor;
         for (uint32_t j = 0; j < n && e == 0 && *direct; j++)
-            e = j == i ? 0 : api->reach(rank[i].number, rank[j].number, direct);
+            if (j != i)
+                e = api->reach(rank[i].number, rank[j].number, direct);
     }
     return e;
 }

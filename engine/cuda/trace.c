@@ -23,8 +23,10 @@ void trace_add(const void *variable) {
 }
 
 static int trace_start(void) {
-    cudaError_t r = ring ? cudaSuccess : cudaMalloc((void **)&ring, sizeof(*ring));
+    cudaError_t r = cudaSuccess;
 
+    if (!ring)
+        r = cudaMalloc((void **)&ring, sizeof(*ring));
     if (r == cudaSuccess)
         r = cudaMemset(ring, 0, sizeof(ring->n));
     for (uint32_t i = 0; i < n_files && r == cudaSuccess; i++)
@@ -35,8 +37,10 @@ static int trace_start(void) {
 static int trace_read(struct trace_slot *slot, uint32_t *n) {
     uint64_t all = 0;
     cudaError_t r = cudaMemcpy(&all, &ring->n, sizeof(all), cudaMemcpyDeviceToHost);
-    uint32_t first = all > TRACE_SLOTS ? (uint32_t)(all % TRACE_SLOTS) : 0;
+    uint32_t first = 0;
 
+    if (all > TRACE_SLOTS)
+        first = (uint32_t)(all % TRACE_SLOTS);
     *n = (uint32_t)(all > TRACE_SLOTS ? TRACE_SLOTS : all);
     if (r == cudaSuccess)
         r = cudaMemcpy(slot, ring->slot + first, (*n - first) * sizeof(*slot),

@@ -120,7 +120,8 @@ static int time_ways(struct be *b, const struct weights *w, const struct operand
     for (uint32_t run = 0; run <= RUNS; run++)
         for (uint32_t i = 0; i < n; i++) {
             TRY(time_way(b, w, x, ways[i], &us[i]));
-            least[i] = run < 2 || us[i] < least[i] ? us[i] : least[i];
+            if (run < 2 || us[i] < least[i])
+                least[i] = us[i];
         }
     for (uint32_t i = 1; i < n; i++)
         if (least[i] < least[fastest] * (1 - MARGIN))
@@ -137,9 +138,12 @@ static int product_try_ways(struct be *b, const struct weights *w, const struct 
     struct products *p = &b->products;
     struct operand operand = *x;
     struct weights to = *w;
-    int e = p->from ? 0 : b->api->timer_new(&p->from);
+    int e = 0;
 
-    e = e || p->to ? e : b->api->timer_new(&p->to);
+    if (!p->from)
+        e = b->api->timer_new(&p->from);
+    if (!e && !p->to)
+        e = b->api->timer_new(&p->to);
     TRY(cuda_check(b, e, "cudaEventCreate"));
     operand.leaves = false;
     if (add) /* or if a norm follows */

@@ -55,7 +55,10 @@ static int load_roles(struct be *b) {
 int cuda_load_kernels(struct be *b) {
     uint32_t narrow = 0, norm = 0, expert = 0, wide = 0, wgmma = 0, wgmma_64 = 0;
 
-    b->products.planes = BYTES_FAMILY(b->device.made_for) ? 2 : 1;
+    if (BYTES_FAMILY(b->device.made_for))
+        b->products.planes = 2;
+    else
+        b->products.planes = 1;
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f), MATVEC_STAGES));
         norm = MAX(norm, matvec_norm_most(&b->device, tile_stage_bytes(f), b->products.planes));
@@ -66,8 +69,8 @@ int cuda_load_kernels(struct be *b) {
     }
     bool has_wgmma = matmul_wgmma_built && b->device.major == 9 && b->device.minor == 0 &&
                      b->device.shared_bytes > wgmma && cuda_wants("WGMMA");
-    b->products.wgmma = has_wgmma ? WAY_ON : WAY_OFF;
-    b->products.roles = has_wgmma && cuda_asks("ROLES") ? WAY_ON : WAY_OFF;
+    b->products.wgmma = way_if(has_wgmma);
+    b->products.roles = way_if(has_wgmma && cuda_asks("ROLES"));
 #define WITHOUT_SHARED(NAME)                                                                       \
     { kernel_##NAME, 0 }
     const struct {
@@ -215,7 +218,10 @@ static struct matmul_args wide_args(struct be *b, const struct weights *w, const
     assert(!x->leaves || w->n_mats == 1);
     if (x->gates) {
         assert(w->n_mats == 2 && !add);
-        a.gated = wide_gates(w, n_splits) ? w->m[0].n_row_tiles : 0;
+        if (wide_gates(w, n_splits))
+            a.gated = w->m[0].n_row_tiles;
+        else
+            a.gated = 0;
         a.glu = x->glu;
     }
     uint32_t groups =

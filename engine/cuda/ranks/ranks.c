@@ -28,15 +28,20 @@ struct model_op ranks_part_of(const struct be *b, const struct model_op *op) {
 
     part.heads.n /= b->group.n;
     part.heads.n_kv /= cuda_page_ranks(b);
-    part.weights = op->weights ? op->weights->rank[b->group.rank] : NULL;
+    if (op->weights)
+        part.weights = op->weights->rank[b->group.rank];
+    else
+        part.weights = NULL;
     return part;
 }
 
 /* Checks that key heads, or heads that share one key, can be divided. Returns 0 or -EINVAL. */
 static int check_heads(const struct model_shape *s, uint32_t n, struct err *err) {
     uint32_t n_kv = s->mla.rank ? s->n_head : s->n_head_kv;
-    uint32_t n_heads = n_kv % n ? n_kv : s->delta.n_key_head;
+    uint32_t n_heads = s->delta.n_key_head;
 
+    if (n_kv % n)
+        n_heads = n_kv;
     if (n_heads % n == 0)
         return 0;
     return err_set(err, 0, "devices",

@@ -97,7 +97,9 @@ int step_draft_in(struct step *s, const struct model_op *op) {
     };
 
     for (uint32_t i = 0; i < n_parts; i++) {
-        a.x = i ? NULL : b->act.x;
+        a.x = NULL;
+        if (i == 0)
+            a.x = b->act.x;
         a.part = i * n;
         a.keeps = !s->batch->model && op->part == 0 && i + 1 == n_parts;
         TRY(CUDA_LAUNCH(b, pair, s->grid.rows, 1, PACK_THREADS, &a));
@@ -285,7 +287,8 @@ static void memory_draft(struct be *b) {
         add_drafter(b);
     if (!b->shape->drafts || b->shape->n_taps)
         return;
-    n_slots = n_slots ? n_slots : MAX(b->opts->max_seqs, b->opts->n_states);
+    if (!n_slots)
+        n_slots = MAX(b->opts->max_seqs, b->opts->n_states);
     size_t n_hidden = hidden_width(b->shape);
     memory_add_words(b, &b->draft.hidden, rows * n_hidden);
     memory_add_words(b, &b->draft.pair, rows * 2 * n);

@@ -19,7 +19,10 @@ void hidden_sort(struct step *s) {
 
         if (!hidden)
             s->scored[s->n_scored] = i;
-        s->place[i] = hidden ? s->n_hidden++ : s->n_scored++;
+        if (hidden)
+            s->place[i] = s->n_hidden++;
+        else
+            s->place[i] = s->n_scored++;
     }
     assert(s->n_scored + s->n_hidden == b->n_wants);
 }

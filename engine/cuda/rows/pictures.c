@@ -43,7 +43,10 @@ bool pictures_fill(struct step *s, struct batch_head *h, uint32_t *last) {
         for (int k = 0; k < ROPE_AXES; k++)
             at[k][r] = row->at[k];
         last[r] = MAX(last[r], row->end - 1);
-        place[r] = row->values ? n_values++ : NO_PICTURE;
+        if (row->values)
+            place[r] = n_values++;
+        else
+            place[r] = NO_PICTURE;
     }
     s->pictures = n_values > 0;
     float *values = staging_alloc(&s->rows, n_values * width, &d);

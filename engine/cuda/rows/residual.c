@@ -28,8 +28,14 @@ static int residual_launch(struct step *s, const struct residual_args *what,
     struct residual_args a = *what;
 
     a.batch = b->head;
-    a.eps = what->eps > 0 ? what->eps : b->shape->rms_eps;
-    a.n = what->n ? what->n : b->shape->n_embd;
+    if (what->eps > 0)
+        a.eps = what->eps;
+    else
+        a.eps = b->shape->rms_eps;
+    if (what->n)
+        a.n = what->n;
+    else
+        a.n = b->shape->n_embd;
     a.packs = pack != NULL;
     assert(a.t && a.to && (!pack || pack->n == a.n));
     if (pack)

@@ -88,7 +88,10 @@ static bool put_lists(struct step *s, const struct engine_param *p, struct lists
         assert((uint32_t)p->bans[i] < b->shape->n_vocab);
         ban[i] = p->bans[i];
     }
-    l->n_penals = n_penals ? list_penalties(b, p, penal) : 0;
+    if (n_penals)
+        l->n_penals = list_penalties(b, p, penal);
+    else
+        l->n_penals = 0;
     return true;
 }
 
@@ -192,7 +195,10 @@ static bool put_masks(struct step *s, uint32_t first, uint32_t n, struct sample_
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t *mask = s->mask[first + i];
 
-        index[i] = mask ? (int32_t)n_masks : -1;
+        if (mask)
+            index[i] = (int32_t)n_masks;
+        else
+            index[i] = -1;
         if (mask)
             memcpy(bits + (size_t)n_masks++ * words, mask, words * sizeof(*bits));
     }

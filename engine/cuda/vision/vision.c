@@ -50,8 +50,10 @@ static uint32_t cuda_vision_padded(uint32_t dim) {
 
 /* Returns the next @bytes of the encoder's memory; while they are counted, @v has no backend. */
 static void *cuda_vision_alloc(struct vis_be *v, size_t bytes) {
-    void *at = v->b ? v->b->pictures.memory + v->used : NULL;
+    void *at = NULL;
 
+    if (v->b)
+        at = v->b->pictures.memory + v->used;
     v->used += whole(bytes);
     assert(!v->b || v->used <= v->b->shape->picture_buffers);
     return at;

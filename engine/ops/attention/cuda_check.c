@@ -77,10 +77,12 @@ static double query_value(const struct scene *t, uint32_t row, uint32_t head, ui
 static void attend_on_host(const struct scene *t, uint32_t head, uint32_t row, double *out) {
     uint32_t dim = t->heads.dim, n_kv = t->heads.n_kv, pos = t->n_keys - t->n_rows + row;
     uint32_t head_kv = head * n_kv / t->heads.n;
-    uint32_t first = t->window && pos >= t->window ? pos - t->window + 1 : 0;
+    uint32_t first = 0;
     double sink = t->window ? (double)t->sinks[head] : -INFINITY;
     double p[KEYS], max = sink, sum;
 
+    if (t->window && pos >= t->window)
+        first = pos - t->window + 1;
     for (uint32_t i = first; i <= pos; i++) {
         p[i] = 0;
         for (uint32_t d = 0; d < dim; d++)
@@ -323,9 +325,11 @@ static int selftest_try_ways(struct be *b, struct scene *t, struct err *err) {
     const struct wanted all = {b->attention.wide_rows, b->attention.bulk, b->attention.shares,
                                b->attention.many, b->attention.decode == WAY_ON};
     const struct batch prompt = {t->n_rows, CROWDED, false};
-    const char *what = t->window ? "attention with a window" : "attention";
+    const char *what = "attention";
     char why[80];
 
+    if (t->window)
+        what = "attention with a window";
     for (enum way way = PLAIN + 1; way < WAYS; way++)
         selftest_attention_use(b, &all, way, false);
     TRY(selftest_attend(b, t, &prompt, t->right));
@@ -385,7 +389,10 @@ static int make_scene(struct be *b, struct scene *t) {
     t->n_value = cuda_head_values(b, &t->heads);
     t->n_q = (size_t)t->heads.n * t->n_value;
     t->n_kv = (size_t)n_kv * m->head_dim;
-    t->n_turned = m->mla.rank ? t->heads.n * (m->mla.n_nope + m->head_dim - m->mla.rank) : 0;
+    if (m->mla.rank)
+        t->n_turned = t->heads.n * (m->mla.n_nope + m->head_dim - m->mla.rank);
+    else
+        t->n_turned = 0;
     room = room / page_layer_bytes(&page) * tokens;
     t->n_keys = (uint32_t)MIN(MIN(room, b->opts->max_context), KEYS);
     t->n_rows = MIN(MIN(t->n_keys, MOST), b->opts->max_rows);

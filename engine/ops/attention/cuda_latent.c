@@ -23,8 +23,10 @@ static bool latent_is_few(const struct step *s) {
 
 /* Returns the number of items for all heads. */
 static uint32_t latent_items_of(const struct step *s) {
-    uint32_t columns = latent_is_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS;
+    uint32_t columns = MATMUL_COLUMNS;
 
+    if (latent_is_few(s))
+        columns = EXPERT_ROWS;
     return latent_heads(s->be) * ((s->grid.rows + columns - 1) / columns);
 }
 

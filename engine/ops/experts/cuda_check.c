@@ -51,7 +51,10 @@ static int check_route(struct selftest_op *t, struct err *err) {
     float *logits = t->all, *bias = logits + n_logits, *weight = bias + m->n_expert;
     uint32_t *expert = (uint32_t *)(weight + n_pairs);
     selftest_fill(logits, n_logits + m->n_expert, 1);
-    t->weights.pick_bias = t->of->pick_bias ? bias_on : NULL;
+    if (t->of->pick_bias)
+        t->weights.pick_bias = bias_on;
+    else
+        t->weights.pick_bias = NULL;
     TRY(selftest_send(b, bias, bias_on, m->n_expert));
     TRY(selftest_begin(b, &t->step, 0, t->n_rows, false, &s));
     TRY(selftest_send(b, logits, b->experts.logits, n_logits));
