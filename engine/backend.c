@@ -43,8 +43,10 @@ static void *backend_open_library(char *why, size_t size) {
 
 void backend_sources(const struct be_ops *ops, const struct be *be, uint8_t out[20]) {
     static const uint8_t here[20] = {ENGINE_SOURCES};
-    const char *kind = ops->device ? ops->isa(be) : "";
+    const char *kind = "";
 
+    if (ops->device)
+        kind = ops->isa(be);
     for (size_t i = 0; i < sizeof(here); i++)
         out[i] = here[i] ^ (uint8_t)(ops->sources[i] << 1 | ops->sources[i] >> 7);
     /* Mix in the compute capability, on which the sums of mma and exponentials depend, and with

@@ -25,9 +25,11 @@ struct vis_ops; /* vision/ops.h */
 /* Parses engine_opts.devices, a list like "0,1", into @out. Returns the number of devices, at most
  * n_devices; 0: the list is not valid. */
 static inline uint32_t devices_of(const struct engine_opts *o, uint32_t out[ENGINE_DEVICES]) {
-    const char *p = o->devices ? o->devices : "0";
+    const char *p = "0";
     uint32_t n = 0;
 
+    if (o->devices)
+        p = o->devices;
     for (;; p++) {
         char *end;
 

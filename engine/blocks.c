@@ -30,8 +30,10 @@ void block_candidates(const struct host_step *h, const struct model_shape *s, ui
 
     logits += (size_t)i * s->n_vocab;
     for (uint32_t t = 0; t < s->n_vocab; t++) {
-        uint32_t at = n < k ? n : k - 1;
+        uint32_t at = n;
 
+        if (n >= k)
+            at = k - 1;
         if (n == k && !(logits[t] > out[at].logit))
             continue;
         for (; at > 0 && logits[t] > out[at - 1].logit; at--)
@@ -104,7 +106,8 @@ bool block_before(const struct host_step *h, const struct model_shape *s, uint32
     assert(i > 0 && b->want[h->scored[i - 1]].row == row - 1);
     logits += (size_t)(i - 1) * s->n_vocab;
     for (uint32_t t = 1; t < s->n_vocab; t++)
-        best = logits[t] > logits[best] ? t : best;
+        if (logits[t] > logits[best])
+            best = t;
     *token = (int32_t)best;
     return true;
 }

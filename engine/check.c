@@ -2,20 +2,30 @@
 
 #include <assert.h>
 
-/* Checks that source and destination of each copy exist. */
-static void check_copies(const struct check *k, const struct engine_copy *c, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++) {
-        bool save = c[i].dir == COPY_STATE_SAVE;
+/* Checks that source and destination of a copy exist. */
+static void check_copy(const struct check *k, const struct engine_copy *c) {
+    const struct engine_opts *o = k->opts;
 
-        if (save || c[i].dir == COPY_STATE_LOAD) {
-            assert(c[i].src < (save ? k->opts->n_states : k->opts->n_snapshots));
-            assert(c[i].dst < (save ? k->opts->n_snapshots : k->opts->n_states));
-            continue;
-        }
-        assert(k->ops->copy && c[i].dir <= COPY_H2D && c[i].cls == KV_GLOBAL);
-        assert(c[i].src < (c[i].dir == COPY_H2D ? k->opts->n_host_pages : k->opts->n_pages));
-        assert(c[i].dst < (c[i].dir == COPY_D2H ? k->opts->n_host_pages : k->opts->n_pages));
+    switch (c->dir) {
+    case COPY_STATE_SAVE:
+        assert(c->src < o->n_states && c->dst < o->n_snapshots);
+        return;
+    case COPY_STATE_LOAD:
+        assert(c->src < o->n_snapshots && c->dst < o->n_states);
+        return;
+    case COPY_D2D:
+        assert(c->src < o->n_pages && c->dst < o->n_pages);
+        break;
+    case COPY_D2H:
+        assert(c->src < o->n_pages && c->dst < o->n_host_pages);
+        break;
+    case COPY_H2D:
+        assert(c->src < o->n_host_pages && c->dst < o->n_pages);
+        break;
+    default:
+        assert(false);
     }
+    assert(k->ops->copy && c->cls == KV_GLOBAL);
 }
 
 /* Returns the number of positions whose pages a sequence needs. */
@@ -30,10 +40,12 @@ static uint32_t check_end_of(const struct check *k, const struct engine_batch *b
 static void check_batch_windows(const struct check *k, const struct engine_batch *b, uint32_t i) {
     const uint32_t *start = b->table[KV_WINDOW].start, t = k->opts->page_tokens;
     const struct engine_seq *s = &b->seq[i];
-    uint32_t n = (check_end_of(k, b, s) + t - 1) / t;
+    uint32_t first = 0, n = (check_end_of(k, b, s) + t - 1) / t;
 
     assert(b->n_seqs <= k->window_seqs && start[i] + n <= start[i + 1]);
-    for (uint32_t p = s->pos0 < k->window ? 0 : (s->pos0 - k->window + 1) / t; p < n; p++)
+    if (s->pos0 >= k->window)
+        first = (s->pos0 - k->window + 1) / t;
+    for (uint32_t p = first; p < n; p++)
         assert(b->table[KV_WINDOW].page[start[i] + p] < k->n_windows);
 }
 
@@ -78,7 +90,10 @@ static void check_batch_seq(const struct check *k, const struct engine_batch *b,
     assert((uint64_t)(start[i + 1] - start[i]) * k->opts->page_tokens >= check_end_of(k, b, s));
     /* Looks only at the new pages of a sequence that decodes; its earlier pages have been checked
      * before. */
-    uint32_t old = s->n_rows > 1 ? 0 : s->pos0 / k->opts->page_tokens;
+    uint32_t old = 0;
+
+    if (s->n_rows <= 1)
+        old = s->pos0 / k->opts->page_tokens;
     for (uint32_t p = start[i] + old; p < start[i + 1]; p++)
         assert(b->table[KV_GLOBAL].page[p] < k->opts->n_pages);
     if (k->n_windows)
@@ -129,6 +144,8 @@ void check_batch(const struct check *k, const struct engine_batch *b) {
         assert(b->want[i].what == WANT_HIDDEN || !k->shape->encoder);
         assert(b->want[i].n_top <= ENGINE_TOP_MAX);
     }
-    check_copies(k, b->before, b->n_before);
-    check_copies(k, b->after, b->n_after);
+    for (uint32_t i = 0; i < b->n_before; i++)
+        check_copy(k, &b->before[i]);
+    for (uint32_t i = 0; i < b->n_after; i++)
+        check_copy(k, &b->after[i]);
 }

@@ -184,7 +184,10 @@ static void fill_info(struct engine *e) {
     i->isa = e->ops->isa(e->be);
     i->name = e->name;
     i->note = e->note;
-    i->n_devices = e->ops->address ? devices_of(&e->opts, i->device) : 0;
+    if (e->ops->address)
+        i->n_devices = devices_of(&e->opts, i->device);
+    else
+        i->n_devices = 0;
     for (uint32_t k = 0; k < i->n_devices; k++)
         i->address[k] = e->ops->address(e->be, k);
     i->n_vocab = s->n_vocab;
@@ -230,11 +233,16 @@ static void fill_info(struct engine *e) {
 /* Notes the code paths that the device does not use: those that failed at open, then those that
  * fail the proof; then warms it up. */
 static int prove(struct engine *e, struct err *err) {
-    uint32_t n_states = e->opts.n_states + (e->host_snapshots ? 0 : e->opts.n_snapshots);
+    uint32_t n_states = e->opts.n_states;
     char found[300];
 
+    if (!e->host_snapshots)
+        n_states += e->opts.n_snapshots;
     TRY(prove_device(&e->model, e->ops, e->be, &e->opts, n_states, found, sizeof(found), err));
-    const char *at_open = e->ops->note ? e->ops->note(e->be) : "";
+    const char *at_open = "";
+
+    if (e->ops->note)
+        at_open = e->ops->note(e->be);
     if (*at_open)
         note_add(e->note, sizeof(e->note), "; ", "%s", at_open);
     if (*found)
@@ -338,7 +346,9 @@ static uint32_t choose_kv_type(struct engine_opts *o) {
     engine_fit(&small, o, NULL);
     o->kv_type = kv_both(ENGINE_KV_F16);
     engine_fit(&exact, o, NULL);
-    uint32_t want = o->max_context ? o->max_context : MIN(exact.model_context, FIT_CONTEXT);
+    uint32_t want = o->max_context;
+    if (!want)
+        want = MIN(exact.model_context, FIT_CONTEXT);
     if (exact.context >= want || small.context <= exact.context)
         return 0;
     o->kv_type = kv_both(ENGINE_KV_Q8_0);
@@ -348,7 +358,8 @@ static uint32_t choose_kv_type(struct engine_opts *o) {
 int engine_new(struct engine **out, const struct engine_opts *opts, struct err *err) {
     struct err none, why;
 
-    err = err ? err : &none;
+    if (!err)
+        err = &none;
     *err = (struct err){0};
     TRY(check_opts(opts, err));
     const struct be_ops *ops = backend_find(opts->backend, opts, err);
@@ -386,13 +397,17 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
     struct err none;
 
     *out = (struct engine_fit){0};
-    err = err ? err : &none;
+    if (!err)
+        err = &none;
     if (!e)
         return -ENOMEM;
     *err = (struct err){0};
     e->opts = *opts;
     int r = check_opts(opts, err);
-    const struct be_ops *ops = r < 0 ? NULL : backend_find(opts->backend, opts, err);
+    const struct be_ops *ops = NULL;
+
+    if (r >= 0)
+        ops = backend_find(opts->backend, opts, err);
     if (!ops)
         return -EINVAL;
     choose_kv_type(&e->opts);
@@ -505,7 +520,9 @@ void *engine_host_page(struct engine *e, uint32_t page) {
     assert(page < e->opts.n_host_pages);
     if (!e->ops->host_page)
         return NULL;
-    return e->ops->host_page(e->be, e->ops->device ? page : page + e->opts.n_pages);
+    if (!e->ops->device)
+        page += e->opts.n_pages;
+    return e->ops->host_page(e->be, page);
 }
 
 void *engine_host_snapshot(struct engine *e, uint32_t snapshot) {
@@ -571,15 +588,19 @@ static int run_copies(struct engine *e, const struct engine_copy *c, uint32_t n)
 
         if (copy.dir == COPY_STATE_SAVE || copy.dir == COPY_STATE_LOAD) {
             uint32_t n_slots = e->opts.n_states;
-            bool save = copy.dir == COPY_STATE_SAVE;
 
-            r = e->ops->copy_state(e->be, copy.src + (save ? 0 : n_slots),
-                                   copy.dst + (save ? n_slots : 0));
+            if (copy.dir == COPY_STATE_SAVE)
+                copy.dst += n_slots;
+            else
+                copy.src += n_slots;
+            r = e->ops->copy_state(e->be, copy.src, copy.dst);
             continue;
         }
         if (!e->ops->device) {
-            copy.src += copy.dir == COPY_H2D ? e->opts.n_pages : 0;
-            copy.dst += copy.dir == COPY_D2H ? e->opts.n_pages : 0;
+            if (copy.dir == COPY_H2D)
+                copy.src += e->opts.n_pages;
+            if (copy.dir == COPY_D2H)
+                copy.dst += e->opts.n_pages;
             copy.dir = COPY_D2D;
         }
         r = e->ops->copy(e->be, &copy);
@@ -590,18 +611,21 @@ static int run_copies(struct engine *e, const struct engine_copy *c, uint32_t n)
 /* Runs the copies before the step and the ops up to the logits. */
 static int start_step(struct engine *e, struct flight *f) {
     const struct engine_batch *b = &f->batch;
+    uint32_t pass = b->model;
 
     TRY(run_copies(e, b->before, b->n_before));
     TRY(e->ops->begin(e->be, b, &f->step));
     if (b->n_rows == 0)
         return 0;
-    return model_forward(&e->model, e->ops, f->step, b->holes ? PASS_HOLES : b->model,
-                         e->opts.step_progress);
+    if (b->holes)
+        pass = PASS_HOLES;
+    return model_forward(&e->model, e->ops, f->step, pass, e->opts.step_progress);
 }
 
 /* Samples, then runs the copies after the step. */
 static int sample_step(struct engine *e, struct flight *f) {
-    TRY(f->batch.n_wants ? e->ops->sample(f->step) : 0);
+    if (f->batch.n_wants)
+        TRY(e->ops->sample(f->step));
     return run_copies(e, f->batch.after, f->batch.n_after);
 }
 
@@ -722,8 +746,10 @@ static int end_step(struct engine *e, struct flight *f, struct engine_result *ou
 /* Copies the backend's counts of picked experts to the file and the info. */
 static void engine_count_picks(struct engine *e) {
     const struct model_shape *s = &e->model.shape;
-    const uint64_t *now = e->ops->picks ? e->ops->picks(e->be) : NULL;
+    const uint64_t *now = NULL;
 
+    if (e->ops->picks)
+        now = e->ops->picks(e->be);
     if (!now)
         return;
     picks_count(&e->picks, now);

@@ -14,7 +14,7 @@ static void experts_probabilities(float *logits, const struct expert_rule *r) {
     float max = -3e38f, sum = 0;
 
     for (uint32_t i = 0; i < r->n; i++)
-        max = logits[i] > max ? logits[i] : max;
+        max = MAX(logits[i], max);
     for (uint32_t i = 0; i < r->n; i++) {
         if (r->gating == GATING_SIGMOID)
             logits[i] = mx_sigmoid(logits[i]);
@@ -147,7 +147,8 @@ void experts_pick(float *logits, const struct expert_rule *r, struct expert_pick
     for (uint32_t k = 0; k < r->n_used; k++) {
         uint32_t best = experts_best(logits, r);
 
-        max = k == 0 ? logits[best] : max;
+        if (k == 0)
+            max = logits[best];
         out[k] = (struct expert_pick){best, late ? mx_expf(logits[best] - max) : logits[best]};
         logits[best] = -INFINITY;
     }

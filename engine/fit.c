@@ -57,7 +57,8 @@ uint64_t fit_weights(const struct model *m, const struct be_ops *ops) {
 
     for (uint32_t i = 0; i < m->n_ops; i++)
         for (int k = 0; k < OP_MATRICES && op_weights_of(m->op, i) == i; k++)
-            n += is_stored(m, i, k) ? 0 : stored(ops, m->op[i].kind, m->op[i].w[k]);
+            if (!is_stored(m, i, k))
+                n += stored(ops, m->op[i].kind, m->op[i].w[k]);
     return n;
 }
 
@@ -98,8 +99,10 @@ uint64_t fit_token_keys(const struct model *m, const struct engine_opts *o, uint
 /* Returns the bytes of the TAP buffer, or of the hidden states of a step and of the slots with the
  * inputs of DRAFT_IN. */
 static uint64_t fit_hidden(const struct model *m, const struct engine_opts *o) {
-    uint64_t n_slots = o->n_states ? o->n_states : o->max_seqs;
+    uint64_t n_slots = o->max_seqs;
 
+    if (o->n_states)
+        n_slots = o->n_states;
     if (m->shape.n_taps)
         return (uint64_t)o->max_rows * m->shape.n_taps * m->shape.n_embd * sizeof(float);
     return ((n_slots * ENGINE_KEPT + o->max_rows) * hidden_width(&m->shape) +
@@ -201,12 +204,17 @@ static uint64_t kv_for(const struct fit *f, uint64_t n_tokens) {
 /* Returns the longest context whose KV memory is at most @bytes. */
 static uint64_t context_in(const struct fit *f, uint64_t bytes) {
     const struct fit_windows *w = f->windows;
-    uint64_t page = f->page + (w ? w->window_page : 0);
+    uint64_t page = f->page, n = 0;
     uint32_t n_seqs;
 
+    if (f->state && bytes < 4 * f->state + f->page)
+        return 0;
     if (f->state)
-        bytes = bytes < 4 * f->state + f->page ? 0 : (bytes - f->page) / 4;
-    uint64_t n = w ? fit_divide(w, bytes, &n_seqs) : 0;
+        bytes = (bytes - f->page) / 4;
+    if (w) {
+        page += w->window_page;
+        n = fit_divide(w, bytes, &n_seqs);
+    }
     return MAX(n, bytes / page) * f->page_tokens;
 }
 
@@ -224,10 +232,12 @@ static int fit_refuse(const struct fit *f, uint64_t least, uint64_t left, uint64
         double bits = 8 * (double)weights / (double)MAX(f->n_params, 1ull);
         double has = 8 * (double)f->weights / (double)MAX(f->n_params, 1ull);
 
-        snprintf(would, sizeof(would),
-                 bits >= 1.5 ? "a file of at most %.1f bits a weight would fit, this one has %.1f"
-                             : "no quantisation of this model would fit",
-                 bits, has);
+        if (bits >= 1.5)
+            snprintf(would, sizeof(would),
+                     "a file of at most %.1f bits a weight would fit, this one has %.1f", bits,
+                     has);
+        else
+            snprintf(would, sizeof(would), "no quantisation of this model would fit");
     }
     if (f->host)
         snprintf(host, sizeof(host), "host-kv-memory %s + ", fit_text(f->host).s);
@@ -241,26 +251,35 @@ static int fit_refuse(const struct fit *f, uint64_t least, uint64_t left, uint64
     return -ENOMEM;
 }
 
+/* Returns the context that is asked for, else the model's, at most @most. */
+static uint64_t fit_context(const struct fit *f, uint64_t most) {
+    if (f->context)
+        return f->context;
+    return MIN(f->model_context, most);
+}
+
 int fit_kv(const struct fit *f, uint64_t *kv_bytes, struct err *err) {
     assert(f->page > 0 && f->page_tokens > 0 && f->memory > 0);
     uint64_t usable = f->memory - spare(f->memory);
     uint64_t fixed = f->weights + f->buffers + f->host;
     uint64_t left = usable - MIN(fixed, usable);
-    uint64_t asked = f->context ? f->context : MIN(f->model_context, FIT_LEAST);
+    uint64_t asked = fit_context(f, FIT_LEAST);
     uint64_t least = kv_for(f, asked), wish = f->wish;
 
     if (left < least)
         return fit_refuse(f, least, left, asked, err);
     if (!wish)
         wish = MAX(f->memory / 4, kv_for(f, MIN(f->model_context, FIT_CONTEXT)));
-    *kv_bytes = MIN(left, MAX(wish, f->context ? least : 0));
+    if (f->context)
+        wish = MAX(wish, least);
+    *kv_bytes = MIN(left, wish);
     return 0;
 }
 
 uint64_t fit_kv_beside(const struct fit *f) {
     if (f->wish)
         return f->wish;
-    return kv_for(f, f->context ? f->context : MIN(f->model_context, FIT_CONTEXT));
+    return kv_for(f, fit_context(f, FIT_CONTEXT));
 }
 
 int fit_check(const struct model *m, const struct be_ops *ops, const struct fit_sizes *s,

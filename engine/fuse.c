@@ -172,7 +172,10 @@ static int fuse_print_link(const struct model *m, struct buf *out, const char *w
                            const struct model_op *to, bool *any) {
     if (!to)
         return 0;
-    const char *sep = *any ? "," : ":";
+    const char *sep = ":";
+
+    if (*any)
+        sep = ",";
     *any = true;
     return buf_printf(out, "%s %s %td %s", sep, what, to - m->op, op_name(to->kind));
 }

@@ -69,8 +69,10 @@ static void bind_wide(struct binder *b, struct head_tensors *h, uint32_t n) {
 
 void head_bind(struct binder *b, struct head_tensors *h, uint32_t n, const struct tensor *output) {
     const struct tensor *dense = bind_any(b, "cls.weight"), *out = bind_any(b, "cls.output.weight");
-    const struct tensor *only = out ? out : dense;
+    const struct tensor *only = dense;
 
+    if (out)
+        only = out;
     if (b->r < 0)
         return;
     bind_wide(b, h, n);
@@ -80,7 +82,10 @@ void head_bind(struct binder *b, struct head_tensors *h, uint32_t n, const struc
     }
     h->dense_bias = bind_vector(b, BIND_MAY, dense ? dense->ne[1] : n, "cls.bias");
     h->dense = bind_matrix(b, BIND_MAY, n, dense ? dense->ne[1] : n, "cls.weight");
-    uint64_t width = out && dense ? dense->ne[1] : n;
+    uint64_t width = n;
+
+    if (out && dense)
+        width = dense->ne[1];
     bind_matrix(b, BIND_MAY, width, out ? out->ne[1] : 1, "cls.output.weight");
     h->out_bias = bind_vector(b, BIND_MAY, only->ne[1], "cls.output.bias");
     if (b->r < 0 || only->ne[1] > 2 || (only->ne[1] == 2 && strcmp(b->arch, "qwen3") != 0))
@@ -93,8 +98,10 @@ void head_bind(struct binder *b, struct head_tensors *h, uint32_t n, const struc
     }
 }
 
-/* Returns the decoded values of @t, which the caller frees; NULL: no memory. */
+/* Returns the decoded values of @t, which the caller frees; NULL: no memory, or @t is NULL. */
 static float *head_decode(const struct tensor *t) {
+    if (!t)
+        return NULL;
     float *v = calloc(t->ne[0], t->ne[1] * sizeof(*v));
 
     for (uint64_t i = 0; i < t->ne[1] && v; i++)
@@ -122,10 +129,9 @@ int head_init(struct head *h, const struct head_tensors *t, uint32_t n_embd) {
     assert(t->dense ? t->dense->ne[1] == h->n_mid : h->n_mid == n_embd);
     h->mid = calloc(h->n_mid, sizeof(*h->mid));
     h->out = head_decode(t->out[0]);
-    h->dense = t->dense ? head_decode(t->dense) : NULL;
-    h->dense_bias = t->dense_bias ? head_decode(t->dense_bias) : NULL;
-    float *no = t->out[1] ? head_decode(t->out[1]) : NULL,
-          *bias = t->out_bias ? head_decode(t->out_bias) : NULL;
+    h->dense = head_decode(t->dense);
+    h->dense_bias = head_decode(t->dense_bias);
+    float *no = head_decode(t->out[1]), *bias = head_decode(t->out_bias);
     bool ok = h->mid && h->out && (h->dense || !t->dense) && (h->dense_bias || !t->dense_bias) &&
               (no || !t->out[1]) && (bias || !t->out_bias);
     for (uint32_t i = 0; i < h->n_mid && ok && no; i++)

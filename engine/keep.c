@@ -28,7 +28,10 @@ static void keep_add_file(struct sha256 *s, const struct gguf *file) {
     gguf_fingerprint(file, print);
     sha256_add(s, print, sizeof(print));
     /* The header of a folder is made anew by each daemon; the fingerprint has its bytes. */
-    uint32_t first = gguf_has(file, "weft.tensor.names") && gguf_n_shards(file) > 1 ? 1 : 0;
+    uint32_t first = 0;
+
+    if (gguf_has(file, "weft.tensor.names") && gguf_n_shards(file) > 1)
+        first = 1;
     for (uint32_t i = first; i < gguf_n_shards(file); i++) {
         struct stat st = {0};
 

@@ -29,7 +29,10 @@ struct kept {
 /* Allocates the table. Returns 0 or -ENOMEM. */
 static inline int kept_init(struct kept *k, uint32_t n_slots) {
     k->n_slots = n_slots;
-    k->of = n_slots ? calloc((size_t)n_slots * ENGINE_KEPT, sizeof(*k->of)) : NULL;
+    if (n_slots)
+        k->of = calloc((size_t)n_slots * ENGINE_KEPT, sizeof(*k->of));
+    else
+        k->of = NULL;
     return enomem_unless(k->of || !n_slots);
 }
 

@@ -64,13 +64,14 @@ void model_measure(struct model *m) {
         const struct model_op *op = &m->op[i];
         const struct heads *h = &op->heads;
 
-        if (op->kind == OP_GATE_UP || op->kind == OP_GATE_IN)
-            s->n_ff = MAX(s->n_ff, op->w[0] ? (uint32_t)op->w[0]->ne[1] : 0);
+        if ((op->kind == OP_GATE_UP || op->kind == OP_GATE_IN) && op->w[0])
+            s->n_ff = MAX(s->n_ff, (uint32_t)op->w[0]->ne[1]);
         s->sparse_gates |= op->kind == OP_GATE_UP && op->ffn.sparsity > 0;
         if (op->kind != OP_ATTEND && op->kind != OP_CSA_ATTEND)
             continue;
         assert(h->dim > 0 && h->n_kv > 0 && h->n % h->n_kv == 0);
         if (op->kind == OP_ATTEND) {
+            s->widest.group = MAX(s->widest.group, h->n / h->n_kv);
             assert(op->kv.cls == KV_GLOBAL || op->attn.window > 0);
             s->two_way |= op->attn.two_way;
             if (op->kv.cls == KV_WINDOW)
@@ -79,7 +80,7 @@ void model_measure(struct model *m) {
         s->widest.q = MAX(s->widest.q, h->n * h->dim);
         s->widest.kv = MAX(s->widest.kv, h->n_kv * h->dim);
         s->widest.head = MAX(s->widest.head, h->dim);
-        s->widest.group = MAX(s->widest.group, op->kind == OP_ATTEND ? h->n / h->n_kv : 1);
+        s->widest.group = MAX(s->widest.group, 1u);
         s->widest.n_kv = MAX(s->widest.n_kv, h->n_kv);
     }
 }
@@ -101,7 +102,8 @@ static uint64_t model_bytes(const struct model_op *op) {
     uint64_t n = 0;
 
     for (int i = 0; i < OP_MATRICES; i++)
-        n += op->w[i] ? op->w[i]->n_bytes : 0;
+        if (op->w[i])
+            n += op->w[i]->n_bytes;
     return n;
 }
 
@@ -150,7 +152,8 @@ int model_load(struct model *m, const struct be_ops *ops, struct be *be,
             done += model_bytes(op);
             continue;
         }
-        r = ops->load ? ops->load(be, op, &op->weights, err) : 0;
+        if (ops->load)
+            r = ops->load(be, op, &op->weights, err);
         done += model_bytes(op);
         if (r == 0 && opts->progress)
             opts->progress(opts->progress_ctx, "loading weights", (double)done / (double)total);

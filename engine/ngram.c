@@ -13,8 +13,10 @@ void ngram_tokens(const struct ngram_shape *g, const struct engine_batch *batch,
     for (uint32_t back = 0; back < g->n; back++) {
         if (back <= nth)
             out[back] = batch->token[q->row0 + nth - back];
+        else if (back - nth <= q->pos0)
+            out[back] = (int32_t)last[back - nth - 1];
         else
-            out[back] = back - nth <= q->pos0 ? (int32_t)last[back - nth - 1] : g->eos;
+            out[back] = g->eos;
     }
 }
 

@@ -327,6 +327,20 @@ static inline const struct op_recurrent *op_recurrent(const struct model_op *op)
     }
 }
 
+/* Returns the buffer to which the result of PROJ, EXPERTS or SHARED is added. */
+static inline enum act_role op_sum(const struct model_op *op) {
+    if (op->branch)
+        return ACT_B;
+    return ACT_X;
+}
+
+/* Returns the buffer of the hidden states of KEEP and DRAFT_IN. */
+static inline enum act_role op_hidden(const struct model_op *op) {
+    if (op->keep.streams)
+        return ACT_S;
+    return ACT_X;
+}
+
 /* Returns the temperature of the op's queries; NULL: its kind has none. */
 static inline const struct temper *op_temper(const struct model_op *op) {
     switch (op->kind) {

@@ -119,8 +119,10 @@ static uint64_t picks_rows(const struct picks *k) {
 }
 
 void picks_count(struct picks *k, const uint64_t *now) {
-    size_t n = k->head ? (size_t)k->n_layer * k->n_expert : 0;
+    size_t n = 0;
 
+    if (k->head)
+        n = (size_t)k->n_layer * k->n_expert;
     assert(n == 0 || k->n_used > 0);
     for (size_t i = 0; i < n; i++)
         counts_of(k)[i] = k->before[i] + now[i] - k->base[i];

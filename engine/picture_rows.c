@@ -5,13 +5,16 @@
 /* Returns row @r of picture @p, whose first row has the rotary position @base. */
 static struct picture_row picture_rows_at(const struct engine_picture *p, uint32_t r, uint32_t base,
                                           bool grids) {
-    uint32_t line = grids ? r / p->n_columns : r, column = grids ? r % p->n_columns : r;
+    struct picture_row row = {.at = {base + r, base + r, base + r}, .end = p->at + p->n_rows};
 
-    return (struct picture_row){
-        .at = {grids ? base : base + r, base + line, base + column},
-        .end = p->at + p->n_rows,
-        .values = p->rows ? p->rows + (size_t)r * p->width : NULL,
-    };
+    if (grids) {
+        row.at[0] = base;
+        row.at[1] = base + r / p->n_columns;
+        row.at[2] = base + r % p->n_columns;
+    }
+    if (p->rows)
+        row.values = p->rows + (size_t)r * p->width;
+    return row;
 }
 
 void picture_rows(const struct engine_seq *s, bool grids, struct picture_row *out) {
@@ -22,7 +25,8 @@ void picture_rows(const struct engine_seq *s, bool grids, struct picture_row *ou
         uint32_t pos = s->pos0 + i;
 
         for (; p != none && pos >= p->at + p->n_rows; p++)
-            moved += grids ? p->n_positions - p->n_rows : 0;
+            if (grids)
+                moved += p->n_positions - p->n_rows;
         if (p != none && pos >= p->at) {
             out[i] = picture_rows_at(p, pos - p->at, p->at + moved, grids);
             assert(out[i].values);

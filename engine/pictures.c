@@ -64,15 +64,20 @@ static int pictures_check_shape(const struct model *m, const struct projector *p
 static int choose_rows(const struct model *m, const struct projector *p, struct engine_opts *o,
                        struct err *err) {
     uint32_t side = p->side / p->patch / p->merge, fixed = side * side;
-    uint32_t most = o->picture_rows ? o->picture_rows : p->most;
+    uint32_t most = p->most;
 
+    if (o->picture_rows)
+        most = o->picture_rows;
     if (fixed)
         most = fixed;
     if (m->shape.two_way && fixed > o->max_rows)
         return err_set(err, 0, NULL,
                        "a picture has %u rows, which must be in one step: max_rows is %u", fixed,
                        o->max_rows);
-    o->picture_rows = m->shape.two_way ? MIN(most, o->max_rows) : most;
+    if (m->shape.two_way)
+        o->picture_rows = MIN(most, o->max_rows);
+    else
+        o->picture_rows = most;
     return 0;
 }
 
@@ -150,9 +155,15 @@ int pictures_open(struct image_encoder **out, const struct be_ops *ops, struct b
     if (!o->projector)
         return 0;
     struct image_encoder_opts opts = encoder_opts(ops, be, o);
-    *why = ops->device ? not_on_device(ops, o->projector) : NULL;
+    if (ops->device)
+        *why = not_on_device(ops, o->projector);
+    else
+        *why = NULL;
     TRY(image_encoder_new(&e, o->projector, &opts, err));
-    int right = opts.device ? proved(e, ops, be, o, err) : 1;
+    int right = 1;
+
+    if (opts.device)
+        right = proved(e, ops, be, o, err);
     if (right == 0) {
         *why = "the device's results are wrong";
         opts.device = NULL;

@@ -86,10 +86,13 @@ static double hosts_picks(const struct place_case *c, const uint32_t *host, doub
 
     *all = 0;
     for (uint32_t i = 0; i < c->n_layer * c->n_expert; i++) {
-        double picks = c->has[i / c->n_expert] ? (double)c->picks[i] : 0;
+        double picks = 0;
 
+        if (c->has[i / c->n_expert])
+            picks = (double)c->picks[i];
         *all += picks;
-        n += host && place_has(c, host, i) ? picks : 0;
+        if (host && place_has(c, host, i))
+            n += picks;
     }
     assert(n <= *all);
     return n;
@@ -190,7 +193,10 @@ static void place_apply(struct model *m, const uint32_t *bits) {
         m->host_experts[i] = bits[i] & (n_left < 32 ? (1u << n_left) - 1 : UINT32_MAX);
         any = any || m->host_experts[i];
     }
-    m->shape.host_experts = any ? m->host_experts : NULL;
+    if (any)
+        m->shape.host_experts = m->host_experts;
+    else
+        m->shape.host_experts = NULL;
 }
 
 /* Puts the first @n experts of an order on the host. */
@@ -202,7 +208,10 @@ static void place_on_host(struct model *m, const uint32_t *order, uint32_t n) {
         assert(l < m->shape.n_layer);
         m->host_experts[l * host_words(&m->shape) + e / 32] |= 1u << e % 32;
     }
-    m->shape.host_experts = n ? m->host_experts : NULL;
+    if (n)
+        m->shape.host_experts = m->host_experts;
+    else
+        m->shape.host_experts = NULL;
 }
 
 /* -- the choice -------------------------------------------------------------------------------- */
@@ -261,8 +270,10 @@ static int offload_fewest(struct choice *c, void (*offload)(struct choice *, uin
         int r = place_fits(c, err);
         if (r < 0)
             return r;
-        from = r ? from : n + 1;
-        to = r ? n : to;
+        if (r)
+            to = n;
+        else
+            from = n + 1;
     }
     offload(c, to);
     return 0;
@@ -290,7 +301,10 @@ static int place_describe(struct choice *c, const struct picks *k) {
         all += counts[i];
     c->counted = n_layers > 0 && all >= (uint64_t)ENOUGH_ROWS * n_layers * s->n_expert_used;
     for (uint32_t i = 0; i < n; i++)
-        c->picks[i] = c->counted ? counts[i] : 1;
+        if (c->counted)
+            c->picks[i] = counts[i];
+        else
+            c->picks[i] = 1;
     c->of = (struct place_case){s->n_layer, s->n_expert, s->n_expert_used, c->picks, c->has};
     return 0;
 }
@@ -360,7 +374,10 @@ static uint64_t kv_of(const struct model *m, const struct be_ops *ops, const str
 
     if (o->n_pages)
         return o->n_pages * (s->page + s->window_page);
-    f.wish = o->device_share ? 0 : o->kv_bytes;
+    if (o->device_share)
+        f.wish = 0;
+    else
+        f.wish = o->kv_bytes;
     return fit_kv_beside(&f);
 }
 
@@ -474,7 +491,8 @@ int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o
     if (devices_of(o, number) > 1)
         return 0;
     m->shape.fetches = o->fetches_experts;
-    m->host_experts = m->host_experts ? m->host_experts : calloc(n_words(m), sizeof(uint32_t));
+    if (!m->host_experts)
+        m->host_experts = calloc(n_words(m), sizeof(uint32_t));
     if (!m->host_experts)
         return -ENOMEM;
     CLEANUP(free_choice)

@@ -58,8 +58,10 @@ struct proof {
 static uint32_t prove_kind(const struct proof *p, const struct model_op *op) {
     if (op->kind == OP_GATE_UP && ffn_is_hosts(&p->m->shape, op->layer))
         return OP_KINDS + 2;
-    uint32_t n = op->kind == OP_EXPERTS ? n_host_experts(&p->m->shape, op->layer) : 0;
+    uint32_t n = 0;
 
+    if (op->kind == OP_EXPERTS)
+        n = n_host_experts(&p->m->shape, op->layer);
     if (n == 0)
         return op->kind;
     if (n == p->m->shape.n_expert)
@@ -119,7 +121,8 @@ static void choose_ops(struct proof *p) {
 /* Runs a step of rows [pos0, n_rows) of the only sequence, with one want for its last row. */
 static int run_step(const struct proof *p, bool judge, uint32_t pos0, uint32_t end, uint8_t what,
                     const struct engine_param *param, struct engine_result *out) {
-    const struct be_ops *ops = judge ? &backend_reference : p->ops;
+    const struct be_ops *ops = p->ops;
+    struct be *be = p->be;
     uint32_t page[ROWS], window[ROWS],
         n_pages = (end + p->opts.page_tokens - 1) / p->opts.page_tokens;
     const uint32_t start[2] = {0, n_pages};
@@ -149,7 +152,11 @@ static int run_step(const struct proof *p, bool judge, uint32_t pos0, uint32_t e
     for (uint32_t i = 0; i < n_pages; i++)
         page[i] = window[i] = i;
     page[n_pages - 1] += p->moved; /* window pages are never copied */
-    TRY(ops->begin(judge ? p->judge : p->be, &batch, &s));
+    if (judge) {
+        ops = &backend_reference;
+        be = p->judge;
+    }
+    TRY(ops->begin(be, &batch, &s));
     for (uint32_t i = 0; i < p->n_ops; i++)
         TRY(ops->op[p->op[i].kind]->run(s, &p->op[i]));
     TRY(ops->sample(s));
@@ -218,10 +225,12 @@ static int try_step(struct proof *p, uint32_t pos0, uint32_t end, uint8_t what,
         return -EIO;
     p->seen[end == p->n_rows] = *mine.out;
     double d = prove_distance(logits, p->logits, p->shape.n_vocab);
-    if (!(d <= p->limit))
-        prove_fail(p, end - pos0 > 1 ? "logits of a prompt" : "logits of a row alone", d);
-    else
+    if (d <= p->limit)
         check_sample(p, mine.out, logits, param);
+    else if (end - pos0 > 1)
+        prove_fail(p, "logits of a prompt", d);
+    else
+        prove_fail(p, "logits of a row alone", d);
     return 0;
 }
 
@@ -229,16 +238,18 @@ static int try_step(struct proof *p, uint32_t pos0, uint32_t end, uint8_t what,
  * same. */
 static int prove_repeat(struct proof *p, const struct engine_param *greedy,
                         const struct engine_param *drawn) {
-    uint32_t n = p->n_rows;
+    const struct engine_param *param[2] = {greedy, drawn};
+    const uint32_t bound[] = {0, p->n_rows - 1, p->n_rows};
     int r = 0;
 
-    for (uint32_t i = n > 1 ? 0 : 1; i < 2 && r == 0; i++) {
+    for (uint32_t i = 0; i < 2 && r == 0; i++) {
         const struct engine_out *was = &p->seen[i];
         struct engine_result again;
 
+        if (bound[i] == bound[i + 1])
+            continue;
         p->step++;
-        r = run_step(p, false, i ? n - 1 : 0, i ? n : n - 1, WANT_SAMPLE, i ? drawn : greedy,
-                     &again);
+        r = run_step(p, false, bound[i], bound[i + 1], WANT_SAMPLE, param[i], &again);
         if (r == 0 && !p->why[0] &&
             (again.out->token != was->token || again.out->digest != was->digest ||
              memcmp(&again.out->logprob, &was->logprob, sizeof(was->logprob)) != 0))
@@ -305,9 +316,11 @@ static int try_prompt(struct proof *p, uint32_t prompt) {
 /* Tries prompts, as many as the model needs, until one is right. Returns 1: right; 0: wrong, with
  * p->why; or -EIO. */
 static int prove_is_right(struct proof *p) {
-    uint32_t n = p->shape.n_expert ? PROMPTS_OF_EXPERTS : 1;
+    uint32_t n = 1;
     int r = 0;
 
+    if (p->shape.n_expert)
+        n = PROMPTS_OF_EXPERTS;
     for (uint32_t i = 0; i < n && r == 0; i++)
         r = try_prompt(p, i);
     return r;

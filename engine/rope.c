@@ -34,8 +34,12 @@ static void read_scaling(struct binder *b, const struct rope_defaults *d, struct
     meta_f32_opt(b, "rope.scaling.attn_factor", 1e-3, 1e3, &out->attn_factor);
     meta_f32_opt(b, "rope.scaling.yarn_beta_fast", 1e-3, 1e6, &betas[0]);
     meta_f32_opt(b, "rope.scaling.yarn_beta_slow", 1e-3, 1e6, &betas[1]);
-    out->beta_fast = d->fixed_betas ? 32 : betas[0];
-    out->beta_slow = d->fixed_betas ? 1 : betas[1];
+    out->beta_fast = betas[0];
+    out->beta_slow = betas[1];
+    if (d->fixed_betas) {
+        out->beta_fast = 32;
+        out->beta_slow = 1;
+    }
     meta_f32_opt(b, "rope.scaling.yarn_log_multiplier", -1e3, 1e3, &out->log_multiplier);
     meta_u32_opt(b, "rope.scaling.original_context_length", 1, 1u << 30, &out->original_context);
     if (b->r == 0 && out->type[0] && strcmp(out->type, "none") != 0 &&
@@ -98,7 +102,8 @@ void rope_read(struct binder *b, const struct rope_defaults *d, const struct ten
     *s = (struct rope_set){.n_rot = d->dim, .mscale = 1};
     snprintf(key, sizeof(key), "rope.dimension_count%s", d->suffix);
     meta_u32_opt(b, key, 2, d->dim, &s->n_rot);
-    s->n_rot /= d->half ? 2 : 1;
+    if (d->half)
+        s->n_rot /= 2;
     read_scaling(b, d, &y);
     if (b->r == 0 && s->n_rot % 2)
         bind_refuse(b, "RoPE over %u values; their number must be even", s->n_rot);

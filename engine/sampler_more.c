@@ -21,8 +21,10 @@ static bool breaks(const struct engine_samplers *m, int32_t t) {
 static uint32_t copy_recent(struct sampler *s, const struct sample_job *job) {
     const struct engine_param *p = job->param;
     uint32_t n = 0, last_n = p->samplers->dry_last_n;
-    uint32_t most = last_n ? MIN(last_n, SAMPLER_RECENT_MAX) : SAMPLER_RECENT_MAX;
+    uint32_t most = SAMPLER_RECENT_MAX;
 
+    if (last_n)
+        most = MIN(last_n, SAMPLER_RECENT_MAX);
     if (job->fed >= 0)
         s->recent[n++] = job->fed;
     for (uint32_t i = p->n_tokens; i > 0 && n < most; i--)
@@ -36,8 +38,10 @@ static void find_repeats(struct sampler *s, uint32_t n) {
     uint32_t from = 0, to = 0; /* [from, to) is known to be equal to [0, to - from) */
 
     for (uint32_t k = 1; k < n; k++) {
-        uint32_t len = k < to ? MIN(s->repeat_length[k - from], to - k) : 0;
+        uint32_t len = 0;
 
+        if (k < to)
+            len = MIN(s->repeat_length[k - from], to - k);
         while (k + len < n && s->recent[len] == s->recent[k + len])
             len++;
         s->repeat_length[k] = len;
@@ -134,7 +138,8 @@ void sampler_typical(struct sampler *s, float mass, float inv_t) {
         uint64_t w = samp_weight(s->z[i], max, inv_t);
 
         total += w;
-        moment += w ? (uint64_t)((double)w * (double)((max - s->z[i]) * inv_t) + 0.5) : 0;
+        if (w)
+            moment += (uint64_t)((double)w * (double)((max - s->z[i]) * inv_t) + 0.5);
     }
     double mean = (double)moment / (double)total;
     for (uint32_t i = 0; i < s->n_vocab; i++) {

@@ -313,11 +313,14 @@ static inline uint32_t compressed_value(struct kv_formats kv) {
 /* Returns the bytes of a page of class @cls. */
 static inline uint64_t page_size(const struct model_shape *s, uint8_t cls, struct kv_formats kv,
                                  uint32_t page_tokens) {
-    uint64_t index = cls == KV_GLOBAL ? s->sparse.n_layer * index_bytes(s, page_tokens) : 0;
+    uint64_t index = 0;
     uint64_t compressed = s->compressed.n_short * (page_tokens / BLOCK_SHORT) +
                           s->compressed.n_long * ((page_tokens + BLOCK_LONG - 1) / BLOCK_LONG);
 
-    index += cls == KV_GLOBAL ? compressed * compressed_value(kv) : 0;
+    if (cls == KV_GLOBAL) {
+        index = s->sparse.n_layer * index_bytes(s, page_tokens);
+        index += compressed * compressed_value(kv);
+    }
     return kv_bytes_both(kv, s->n_kv_values[cls] * page_tokens) + index;
 }
 
@@ -337,8 +340,10 @@ struct hadamard_runs {
 
 /* Returns the largest power of two up to @most that divides @dim, if @type rounds to blocks. */
 static inline uint32_t hadamard_run(enum engine_kv_type type, uint32_t dim, uint32_t most) {
-    uint32_t run = kv_shares_scale(type) ? dim & (~dim + 1) : 0;
+    uint32_t run = 0;
 
+    if (kv_shares_scale(type))
+        run = dim & (~dim + 1);
     return MIN(run, most);
 }
 

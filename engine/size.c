@@ -99,7 +99,10 @@ static int size_classes(struct sizing *z, struct err *err) {
         model_join_windows(z->model);
     i->latent = z->model->shape.mla.rank > 0;
     i->page_bytes = page_bytes_of(z, KV_GLOBAL);
-    i->window_bytes = z->model->shape.window ? page_bytes_of(z, KV_WINDOW) : 0;
+    if (z->model->shape.window)
+        i->window_bytes = page_bytes_of(z, KV_WINDOW);
+    else
+        i->window_bytes = 0;
     i->state_bytes = state_floats(&z->model->shape.state) * sizeof(float);
     return 0;
 }
@@ -144,7 +147,8 @@ static int choose_kv(struct sizing *z, struct err *err) {
     if (!o->memory || z->ops->device)
         return 0;
     if (o->n_pages) { /* the number of snapshots follows from kv_bytes even then */
-        o->kv_bytes = o->kv_bytes ? o->kv_bytes : o->memory / 4;
+        if (!o->kv_bytes)
+            o->kv_bytes = o->memory / 4;
         return 0;
     }
     return fit_kv(&f, &o->kv_bytes, err);
@@ -165,7 +169,10 @@ static int size_states(struct sizing *z, struct err *err) {
     if (!o->n_snapshots)
         o->n_snapshots = (uint32_t)MIN(
             (z->host_snapshots ? o->host_kv_bytes / HOST_PART : part) / bytes, SNAPSHOTS_MAX);
-    part = z->host_snapshots ? 0 : o->n_snapshots * bytes;
+    if (z->host_snapshots)
+        part = 0;
+    else
+        part = o->n_snapshots * bytes;
     o->host_kv_bytes -= MIN(o->host_kv_bytes, o->n_snapshots * bytes); /* the rest is for pages */
     if (!o->n_states)
         o->n_states =

@@ -60,8 +60,10 @@ uint32_t sparse_best(const float *score, uint32_t n, uint32_t k, uint32_t *out) 
     if (n > k)
         least = sparse_find_least(score, n, k, &ties);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t bits = n > k ? bits_of(score[i]) : 0;
+        uint32_t bits = 0;
 
+        if (n > k)
+            bits = bits_of(score[i]);
         if (bits < least || (bits == least && ties == 0))
             continue;
         ties -= bits == least;

@@ -33,20 +33,27 @@ static uint32_t warm_most_seqs(const struct warming *w) {
 /* Lays out @n rows in one sequence or, with @apart, in one each. Pages are used again where there
  * are too few: what the rows compute does not matter. Returns the number of sequences. */
 static uint32_t warm_lay_out(struct warming *w, uint32_t n, bool apart) {
-    uint32_t tokens = w->opts->page_tokens, n_seqs = apart ? n : 1;
-    uint32_t n_pages = apart ? n : (n + tokens - 1) / tokens;
+    uint32_t tokens = w->opts->page_tokens, n_seqs = 1, each = n;
+    uint32_t n_pages = (n + tokens - 1) / tokens;
 
+    if (apart) {
+        n_seqs = n_pages = n;
+        each = 1;
+    }
     for (uint32_t i = 0; i < n; i++)
         w->token[i] = (int32_t)((i * 7919u + 11) % w->m->shape.n_vocab);
     for (uint32_t i = 0; i < n_pages; i++) {
         w->page[i] = i % w->opts->n_pages;
-        w->window[i] = w->n_windows ? i % w->n_windows : w->page[i];
+        if (w->n_windows)
+            w->window[i] = i % w->n_windows;
+        else
+            w->window[i] = w->page[i];
     }
     for (uint32_t i = 0; i < n_seqs; i++) {
         w->start[i] = i;
         w->seq[i] = (struct engine_seq){
-            .row0 = i, .n_rows = apart ? 1 : n, .state_slot = i, .begins = true, .feed = -1};
-        w->want[i] = (struct engine_want){.row = apart ? i : n - 1, .what = WANT_SAMPLE};
+            .row0 = i, .n_rows = each, .state_slot = i, .begins = true, .feed = -1};
+        w->want[i] = (struct engine_want){.row = i + each - 1, .what = WANT_SAMPLE};
     }
     w->start[n_seqs] = n_pages;
     return n_seqs;

@@ -52,7 +52,8 @@ void apart_bind(struct binder *b, struct model *m, const struct apart_of *of,
         what = "block drafter";
         arch = DFLASH_ARCH;
     }
-    b->r = b->r < 0 ? b->r : m->r;
+    if (b->r >= 0)
+        b->r = m->r;
     if (b->r == 0 && assistant && !of->assisted)
         bind_refuse(b, "the assistant belongs to a gemma4 model, and this one is %s", of->arch);
     if (b->r < 0 || (b->r = bind_init(&own, file, arch, b->err)) < 0)

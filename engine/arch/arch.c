@@ -957,7 +957,10 @@ static void read_routing(struct binder *b, const struct arch *arch, struct model
     if (func != 0)
         s->gating = func == 1 ? GATING_SOFTMAX : GATING_SIGMOID;
     s->unnormed = !meta_bool(b, "expert_weights_norm") && !arch->routing.normed;
-    model->n_ff_common = width ? width : n_shared * s->n_ff_expert;
+    if (width)
+        model->n_ff_common = width;
+    else
+        model->n_ff_common = n_shared * s->n_ff_expert;
 }
 
 /* Reads the groups of experts. A single group is the same as no groups. */
@@ -992,7 +995,8 @@ static void read_experts(struct binder *b, const struct arch *arch, struct model
     meta_u32(b, "expert_used_count", 1, s->n_expert, &s->n_expert_used);
     s->n_ff_expert = s->n_ff;
     meta_u32_opt(b, "expert_feed_forward_length", 1, 1u << 20, &s->n_ff_expert);
-    s->n_ff = s->n_ff ? s->n_ff : s->n_ff_expert;
+    if (!s->n_ff)
+        s->n_ff = s->n_ff_expert;
     if (b->r == 0 && !s->n_ff_expert)
         meta_u32(b, "feed_forward_length", 1, 1u << 20, &s->n_ff_expert);
     meta_f32_opt(b, "expert_weights_scale", 0, 1e3, &scale);
@@ -1068,7 +1072,10 @@ static void read_shape(struct binder *b, const struct arch *a, struct model *mod
     read_most(b, a, "feed_forward_length", 1u << 20, s->n_layer, &s->n_ff);
     meta_u32(b, "context_length", 1, 1u << 26, &s->max_context);
     s->n_head_kv = s->n_head;
-    s->head_dim = s->n_head ? s->n_embd / s->n_head : 0;
+    if (s->n_head)
+        s->head_dim = s->n_embd / s->n_head;
+    else
+        s->head_dim = 0;
     read_most(b, a, "attention.head_count_kv", s->n_head, s->n_layer, &s->n_head_kv);
     meta_u32_opt(b, "attention.key_length", 1, 1024, &s->head_dim);
     value_length = s->head_dim;
@@ -1098,7 +1105,10 @@ static void read_shape(struct binder *b, const struct arch *a, struct model *mod
         meta_u32_opt(b, "nextn_predict_layers", 0, s->n_layer - 1, &model->n_mtp);
     s->n_layer -= model->n_mtp;
     s->rms_eps = (float)eps;
-    s->attn_scale = scale > 0 ? (float)scale : (float)(1.0 / sqrt((double)s->head_dim));
+    if (scale > 0)
+        s->attn_scale = (float)scale;
+    else
+        s->attn_scale = (float)(1.0 / sqrt((double)s->head_dim));
 }
 
 /* Sets the size of the vocabulary to the number of rows of the embedding, which must not be less
@@ -1133,7 +1143,10 @@ static void read_scales(struct binder *b, const struct arch *a, struct model *mo
     }
     model->scale.embedding = (float)v[0];
     model->scale.residual = (float)v[1];
-    model->scale.logits = v[2] != 0 ? (float)(1 / v[2]) : 0;
+    if (v[2] != 0)
+        model->scale.logits = (float)(1 / v[2]);
+    else
+        model->scale.logits = 0;
     if (v[1] != 0) /* OP_EXPERTS has no gain of its own */
         model->shape.expert_scale *= (float)v[1];
     double slope = 0;
@@ -1210,7 +1223,10 @@ static int arch_bind_all(struct model *m, const struct arch *a, const struct eng
         return b.r;
     }
     a->bind(&b, m, &a->decoder);
-    const struct tensor *output = m->n_ops ? m->op[m->n_ops - 1].w[0] : NULL;
+    const struct tensor *output = NULL;
+
+    if (m->n_ops)
+        output = m->op[m->n_ops - 1].w[0];
     m->pass[PASS_MODEL].run[0].end = m->n_ops;
     const struct rope_defaults rope = {
         .dim = m->shape.head_dim,
@@ -1226,8 +1242,12 @@ static int arch_bind_all(struct model *m, const struct arch *a, const struct eng
     if (!lacks_rope(&b, a))
         rope_read(&b, &rope, rope_divisors(&b, a, m, o->max_context), &m->shape.rope[0]);
     rope_read_sections(&b, a->sections, &m->shape.rope[0]);
-    uint32_t own = drafts && (a->mtp || a->own_block) && !block ? mtp_found(&b, m) : 0;
-    own = a->own_block ? MIN(own, 1u) : own;
+    uint32_t own = 0;
+
+    if (drafts && (a->mtp || a->own_block) && !block)
+        own = mtp_found(&b, m);
+    if (a->own_block)
+        own = MIN(own, 1u);
     if (drafts && !block && m->n_mtp && !own)
         snprintf(m->no_drafts, sizeof(m->no_drafts), "%s",
                  a->no_drafts ? "blocks of this architecture are not supported"

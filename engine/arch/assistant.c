@@ -111,9 +111,11 @@ static bool same_rope(const struct rope_set *a, const struct rope_set *b) {
 /* Checks that the assistant's RoPE, which queries get, is that of the model's keys. */
 static void check_rope(struct binder *b, const struct model *m, const struct plan *p) {
     for (uint32_t k = 0; k < 2; k++) {
-        const struct tensor *divisors = k ? NULL : bind_any(b, "rope_freqs.weight");
+        const struct tensor *divisors = NULL;
         struct rope_set own = {0};
 
+        if (!k)
+            divisors = bind_any(b, "rope_freqs.weight");
         if (!p->has[k] || b->r < 0)
             continue;
         rope_read(b,
@@ -196,7 +198,8 @@ void assistant_bind(struct binder *b, struct model *m, const struct decoder *d) 
     bind_own(b, &own, d, &p, n, m->shape.n_vocab);
     for (uint32_t i = 0; i < own.n_ops; i++)
         model_add(m, &own.op[i]);
-    m->r = m->r < 0 ? m->r : own.r;
+    if (m->r >= 0)
+        m->r = own.r;
     model_deinit(&own);
     run.end = m->n_ops;
     m->pass[PASS_DRAFT].run[0] = run;

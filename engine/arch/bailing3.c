@@ -23,7 +23,10 @@ static void bailing3_read_kda(struct binder *b, struct model_shape *s, bool boun
     if (bounded && !bound)
         bind_refuse(b, "decays without '%s.kda.gate_lower_bound' are not supported", b->arch);
     d->elementwise = true;
-    d->lower = bound ? (float)lower : 0;
+    if (bound)
+        d->lower = (float)lower;
+    else
+        d->lower = 0;
     d->n_key_head = d->n_value_head = s->n_head;
     uint32_t inner = s->n_head * d->dim;
     s->state = (struct state_shape){

@@ -34,7 +34,7 @@ void decoder_ends(struct binder *b, struct model *m, const struct decoder *d,
     model_add(m, &(struct model_op){.kind = OP_EMBED, .w = {embed}, .scale = m->scale.embedding});
     *logits = (struct model_op){
         .kind = OP_LOGITS,
-        .norm = weighted_norm(b, m, d, d->streams ? BIND_NEVER : BIND_MUST, NO_LAYER,
+        .norm = weighted_norm(b, m, d, bind_if(!d->streams, BIND_MUST), NO_LAYER,
                               d->final_norm ? d->final_norm : "output_norm"),
         .norm_bias = bind_vector(b, d->norm_bias, s->n_embd, "output_norm.bias"),
         .w = {output ? output : embed},
@@ -100,10 +100,14 @@ static struct kv_layer attention_in(struct binder *b, struct model *m, const str
     const struct model_shape *s = &m->shape;
     const struct heads *h = &layer->heads;
     uint64_t n_q = (uint64_t)h->n * h->dim, n_kv = (uint64_t)h->n_kv * h->dim;
-    uint64_t n_rows = d->gated ? 2 * n_q : n_q;
+    uint64_t n_rows = n_q;
     uint32_t l = layer->index;
-    uint8_t cls = layer->attn.window ? KV_WINDOW : KV_GLOBAL;
+    uint8_t cls = KV_GLOBAL;
 
+    if (layer->attn.window)
+        cls = KV_WINDOW;
+    if (d->gated)
+        n_rows = 2 * n_q;
     if (b->r == 0 && (h->n_kv == 0 || h->n % h->n_kv))
         bind_refuse(b, "%u heads cannot share %u key heads evenly", h->n, h->n_kv);
     if (b->r < 0)
@@ -111,10 +115,11 @@ static struct kv_layer attention_in(struct binder *b, struct model *m, const str
     assert(h->n > 0 && h->dim > 0 && layer->rope < ROPE_SETS);
     assert(!layer->kv || layer->kv->cls == cls);
     const struct kv_layer kv = layer->kv ? *layer->kv : model_add_kv(m, cls, h);
-    enum bind_need own = layer->kv || d->fused_qkv ? BIND_NEVER : BIND_MUST;
-    enum bind_need v = own && d->v_unit ? BIND_MAY : own;
-    enum bind_need bias = d->fused_qkv ? BIND_NEVER : d->qkv_bias;
+    enum bind_need own = bind_if(!layer->kv && !d->fused_qkv, BIND_MUST), v = own;
+    enum bind_need bias = bind_if(!d->fused_qkv, d->qkv_bias);
 
+    if (own && d->v_unit)
+        v = BIND_MAY;
     struct model_op qkv = {
         .kind = OP_QKV,
         .layer = l,
@@ -126,9 +131,9 @@ static struct kv_layer attention_in(struct binder *b, struct model *m, const str
         .qkv.norm_all = d->norm_all,
         .qkv.norm_late = d->norm_late,
         .qkv.temper = m->temper,
-        .norm = weighted_norm(b, m, d, d->unnormed ? BIND_NEVER : BIND_MUST, l, "attn_norm"),
+        .norm = weighted_norm(b, m, d, bind_if(!d->unnormed, BIND_MUST), l, "attn_norm"),
         .norm_bias = bind_vector(b, d->norm_bias, s->n_embd, "blk.%u.attn_norm.bias", l),
-        .w = {bind_matrix(b, d->fused_qkv ? BIND_NEVER : BIND_MUST, s->n_embd, n_rows,
+        .w = {bind_matrix(b, bind_if(!d->fused_qkv, BIND_MUST), s->n_embd, n_rows,
                           "blk.%u.attn_q.weight", l),
               bind_matrix(b, own, s->n_embd, n_kv, "blk.%u.attn_k.weight", l),
               bind_matrix(b, v, s->n_embd, n_kv, "blk.%u.attn_v.weight", l)},
@@ -137,7 +142,7 @@ static struct kv_layer attention_in(struct binder *b, struct model *m, const str
                  bind_vector(b, bias, n_kv, "blk.%u.attn_v.bias", l)},
         .q_norm =
             bind_vector(b, d->qk_norm, d->norm_all ? n_q : h->dim, "blk.%u.attn_q_norm.weight", l),
-        .k_norm = bind_vector(b, layer->kv ? BIND_NEVER : d->qk_norm, d->norm_all ? n_kv : h->dim,
+        .k_norm = bind_vector(b, bind_if(!layer->kv, d->qk_norm), d->norm_all ? n_kv : h->dim,
                               "blk.%u.attn_k_norm.weight", l),
     };
     if (d->fused_qkv) {
@@ -162,8 +167,10 @@ static struct kv_layer attention_in(struct binder *b, struct model *m, const str
 
         snprintf(name, sizeof(name), "blk.%u.attn_gate.weight", l);
         const struct tensor *found = gguf_find(b->file, name);
-        uint64_t n_gates = found && found->ne[1] == n_q ? n_q : h->n;
+        uint64_t n_gates = h->n;
 
+        if (found && found->ne[1] == n_q)
+            n_gates = n_q;
         model_add(m, &(struct model_op){
                          .kind = OP_GATE,
                          .sigmoid = d->sigmoid_gate,
@@ -220,7 +227,7 @@ static const struct tensor *ffn_norm(struct binder *b, const struct model *m,
                                      const struct decoder *d, uint32_t l) {
     if (d->bare_ffn_norm)
         return bind_vector(b, BIND_MUST, m->shape.n_embd, "blk.%u.%s", l, ffn_norm_name(d));
-    return weighted_norm(b, m, d, d->unnormed ? BIND_NEVER : BIND_MUST, l, ffn_norm_name(d));
+    return weighted_norm(b, m, d, bind_if(!d->unnormed, BIND_MUST), l, ffn_norm_name(d));
 }
 
 /* Binds the bias of that norm. */
@@ -247,8 +254,8 @@ static void ffn_in(struct binder *b, struct model *m, const struct decoder *d,
     uint32_t l = layer->index, n = layer->n_ff;
 
     assert(n > 0);
-    enum bind_need apart = d->fused_ffn ? BIND_NEVER : BIND_MUST;
-    enum bind_need gate = d->no_gate ? BIND_NEVER : apart;
+    enum bind_need apart = bind_if(!d->fused_ffn, BIND_MUST);
+    enum bind_need gate = bind_if(!d->no_gate, apart);
     struct model_op up = {
         .kind = OP_GATE_UP,
         .layer = l,
@@ -257,7 +264,7 @@ static void ffn_in(struct binder *b, struct model *m, const struct decoder *d,
         .norm_bias = ffn_norm_bias(b, m, d, l),
         .w = {bind_matrix(b, gate, s->n_embd, n, "blk.%u.ffn_gate.weight", l),
               bind_matrix(b, apart, s->n_embd, n, "blk.%u.ffn_up.weight", l)},
-        .bias = {bind_vector(b, gate ? d->ffn_bias : BIND_NEVER, n, "blk.%u.ffn_gate.bias", l),
+        .bias = {bind_vector(b, bind_if(gate, d->ffn_bias), n, "blk.%u.ffn_gate.bias", l),
                  bind_vector(b, d->ffn_bias, n, "blk.%u.ffn_up.bias", l)},
     };
     if (d->no_gate)
@@ -317,8 +324,10 @@ static void shared_expert(struct binder *b, struct model *m, const struct decode
 static void common_in(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
     uint64_t n_embd = m->shape.n_embd, n = m->n_ff_common;
     const struct tensor *up = layer_matrix(b, l, "ffn_up_shexp", n_embd, n);
-    const struct tensor *gate = d->no_gate ? up : layer_matrix(b, l, "ffn_gate_shexp", n_embd, n);
+    const struct tensor *gate = up;
 
+    if (!d->no_gate)
+        gate = layer_matrix(b, l, "ffn_gate_shexp", n_embd, n);
     model_add(m, &(struct model_op){
                      .kind = OP_GATE_UP,
                      .layer = l,
@@ -351,9 +360,9 @@ static void sum_experts(struct binder *b, struct model *m, const struct decoder 
     uint64_t n = s->n_expert, n_ff = s->n_ff_expert;
 
     assert(n > 0);
-    const struct tensor *both = bind_matrices(b, d->streams ? BIND_MAY : BIND_NEVER, s->n_embd,
-                                              2 * n_ff, n, "blk.%u.ffn_gate_up_exps.weight", l);
-    enum bind_need apart = both ? BIND_NEVER : BIND_MUST;
+    const struct tensor *both = bind_matrices(b, bind_if(d->streams, BIND_MAY), s->n_embd, 2 * n_ff,
+                                              n, "blk.%u.ffn_gate_up_exps.weight", l);
+    enum bind_need apart = bind_if(!both, BIND_MUST);
     const struct tensor *up =
         bind_matrices(b, apart, s->n_embd, n_ff, n, "blk.%u.ffn_up_exps.weight", l);
     const struct tensor *gate = up;

@@ -161,8 +161,10 @@ static void deepseek4_read_all(struct binder *b, struct model_shape *s, struct p
  * before the logits, which has no weights for HC_OUT. */
 static void add_hc_in(struct binder *b, struct model *m, uint32_t l, const char *name, bool ends) {
     uint64_t n = m->shape.stream.n, width = n * m->shape.n_embd;
-    uint64_t n_out = ends ? n : m->shape.stream.n_low;
+    uint64_t n_out = m->shape.stream.n_low;
 
+    if (ends)
+        n_out = n;
     model_add(m, &(struct model_op){
                      .kind = OP_HC_IN,
                      .layer = l,
@@ -261,7 +263,7 @@ static void deepseek4_add_attention(struct binder *b, struct model *m, const str
     bool drafts = l >= s->n_layer;
     const struct model_op keys = {.kind = OP_CSA_KEYS, .layer = l, .more = s->state.n_more};
     uint64_t first = 0, n_q = (uint64_t)s->n_head * s->head_dim;
-    enum bind_need index = block == BLOCK_SHORT ? BIND_MUST : BIND_NEVER;
+    enum bind_need index = bind_if(block == BLOCK_SHORT, BIND_MUST);
 
     model_add(
         m, &(struct model_op){
@@ -346,7 +348,7 @@ static void deepseek4_add_experts(struct binder *b, struct model *m, const struc
                      .norm = norm,
                      .picks = by_token ? bind_picks(b, s, l) : NULL,
                      .w = {layer_matrix(b, l, "ffn_gate_inp", s->n_embd, n)},
-                     .pick_bias = bind_vector(b, by_token ? BIND_NEVER : BIND_MUST, n,
+                     .pick_bias = bind_vector(b, bind_if(!by_token, BIND_MUST), n,
                                               "blk.%u.exp_probs_b.bias", l),
                  });
     model_add(m, &(struct model_op){
@@ -406,8 +408,10 @@ static void add_draft_out(struct binder *b, struct model *m, uint32_t l,
         add_hc_in(b, m, l, name, true);
     else
         model_add(m, &end[0]);
-    logits.norm = norm ? norm : logits.norm;
-    logits.w[0] = head ? head : logits.w[0];
+    if (norm)
+        logits.norm = norm;
+    if (head)
+        logits.w[0] = head;
     model_add(m, &end[1]);
     model_add(m, &logits);
 }

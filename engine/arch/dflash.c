@@ -82,8 +82,10 @@ static void check_model(struct binder *b, const struct model *m) {
  * multiplies them. The number of layers stands for the output of the last layer. */
 static void read_taps(struct binder *b, const struct model *m, struct plan *p) {
     const struct gguf_array *a = gguf_array(b->file, DFLASH_ARCH ".target_layers");
-    uint64_t n = a && gguf_array_type(a) != GGUF_STRING ? gguf_array_n(a) : 0;
+    uint64_t n = 0;
 
+    if (a && gguf_array_type(a) != GGUF_STRING)
+        n = gguf_array_n(a);
     if (b->r == 0 && (n == 0 || n > TAPS_MAX))
         bind_refuse(b, "'" DFLASH_ARCH ".target_layers' has %llu layers; 1 to %d are needed",
                     (unsigned long long)n, TAPS_MAX);
@@ -116,7 +118,10 @@ static void read_glu(struct binder *b, struct plan *p) {
     char act[32] = "";
 
     meta_string(b, "hidden_act", act, sizeof(act));
-    p->glu = strncmp(act, "gelu", 4) == 0 ? GLU_GELU : GLU_SILU;
+    if (strncmp(act, "gelu", 4) == 0)
+        p->glu = GLU_GELU;
+    else
+        p->glu = GLU_SILU;
     if (b->r == 0 && act[0] && p->glu == GLU_SILU && strcmp(act, "silu") != 0)
         bind_refuse(b, "'" DFLASH_ARCH ".hidden_act' is '%s'; silu and gelu are supported", act);
 }
@@ -189,7 +194,10 @@ static void dflash_read_plan(struct binder *b, const struct model *m, struct pla
     p->window = window;
     p->embedding_scale = (float)embedding;
     p->cap = (float)cap;
-    p->scale = scale > 0 ? (float)scale : 1 / sqrtf((float)p->heads.dim);
+    if (scale > 0)
+        p->scale = (float)scale;
+    else
+        p->scale = 1 / sqrtf((float)p->heads.dim);
     if ((float)eps != s->rms_eps)
         bind_refuse(b,
                     "'" DFLASH_ARCH ".attention.layer_norm_rms_epsilon' differs from the model's");

@@ -42,7 +42,7 @@ static void add_embedding(struct binder *b, struct model *m, const struct decode
     if (b->r == 0 && types && (types->ne[0] != s->n_embd || types->ne[2] * types->ne[3] != 1))
         bind_refuse(b, "tensor '%s' has rows of %llu values, not %u", types->name,
                     (unsigned long long)types->ne[0], s->n_embd);
-    const struct tensor *position = bind_matrix(b, d->positions ? BIND_MUST : BIND_NEVER, s->n_embd,
+    const struct tensor *position = bind_matrix(b, bind_if(d->positions, BIND_MUST), s->n_embd,
                                                 s->max_context, "position_embd.weight");
     model_add(m, &(struct model_op){
                      .kind = OP_EMBED,
@@ -81,7 +81,7 @@ static void add_ffn(struct binder *b, struct model *m, const struct decoder *d, 
     bool apart = gguf_find(b->file, name) != NULL, fused = !d->no_gate && !apart;
     const struct tensor *up = layer_matrix(b, l, "ffn_up", n_embd, fused ? 2ull * n : n);
     const struct tensor *up_bias =
-        bind_vector(b, d->no_gate ? BIND_MAY : BIND_NEVER, n, "blk.%u.ffn_up.bias", l);
+        bind_vector(b, bind_if(d->no_gate, BIND_MAY), n, "blk.%u.ffn_up.bias", l);
     struct model_op op = {.kind = OP_GATE_UP, .layer = l, .ffn.glu = d->glu};
 
     if (d->no_gate) {
@@ -168,9 +168,11 @@ void encoder_bind_normed(struct binder *b, struct model *m, const struct decoder
 }
 
 void encoder_bind(struct binder *b, struct model *m, const struct decoder *d) {
-    const float *slope = d->alibi ? make_slopes(m) : NULL;
+    const float *slope = NULL;
     uint32_t every = 0;
 
+    if (d->alibi)
+        slope = make_slopes(m);
     assert(m->n_ops == 0 && d->unnormed);
     m->shape.encoder = true;
     if (m->shape.n_expert) /* every n-th layer has experts, from the second one on */

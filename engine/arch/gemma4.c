@@ -76,16 +76,17 @@ static bool gemma4_is_small(const struct model_shape *s) {
 static struct layer gemma4_layer(const struct model *m, struct plan *p, uint32_t l) {
     struct layer layer = decoder_layer(m, l);
 
-    layer.heads = (struct heads){p->n_head[l], p->n_head_kv[gemma4_source(p, l)],
-                                 p->in_window[l] ? p->window_dim : p->dim};
-    layer.attn = (struct attn){
-        .scale = 1,
-        .window = p->in_window[l] ? p->window : 0,
-        .two_way = p->in_window[l] && m->shape.n_picture && !gemma4_is_small(&m->shape),
-    };
+    layer.heads = (struct heads){p->n_head[l], p->n_head_kv[gemma4_source(p, l)], p->dim};
+    layer.attn = (struct attn){.scale = 1};
+    if (p->in_window[l]) {
+        layer.heads.dim = p->window_dim;
+        layer.attn.window = p->window;
+        layer.attn.two_way = m->shape.n_picture && !gemma4_is_small(&m->shape);
+    }
     layer.rope = p->in_window[l];
     layer.n_ff = p->n_ff[l];
-    layer.kv = l < p->n_own ? NULL : &p->kv[gemma4_source(p, l)];
+    if (l >= p->n_own)
+        layer.kv = &p->kv[gemma4_source(p, l)];
     return layer;
 }
 
@@ -120,7 +121,7 @@ static void bind_experts(struct binder *b, struct model *m, const struct decoder
                      .norm = layer_vector(b, l, "pre_ffw_norm_2", e),
                      .post_norm = layer_vector(b, l, "post_ffw_norm_2", e),
                      .w = {layer_matrices(b, l, "ffn_gate_up_exps", e, 2ull * n_ff, n), NULL, down},
-                     .weigh = bind_vector(b, weighed ? BIND_NEVER : BIND_MAY, n,
+                     .weigh = bind_vector(b, bind_if(!weighed, BIND_MAY), n,
                                           "blk.%u.ffn_down_exps.scale", l),
                  });
     model_add(m, &(struct model_op){

@@ -59,7 +59,7 @@ void hybrid_delta(struct binder *b, struct model *m, const struct decoder *d, ui
     assert(s->state.n_out == inner && n % t->n_key_head == 0);
     const struct tensor *both =
         bind_matrix(b, BIND_MAY, s->n_embd, 2 * n, "blk.%u.ssm_ba.weight", l);
-    enum bind_need apart = both ? BIND_NEVER : BIND_MUST;
+    enum bind_need apart = bind_if(!both, BIND_MUST);
     const struct tensor *beta = bind_matrix(b, apart, s->n_embd, n, "blk.%u.ssm_beta.weight", l);
     const struct tensor *alpha = bind_matrix(b, apart, s->n_embd, n, "blk.%u.ssm_alpha.weight", l);
 
@@ -67,7 +67,7 @@ void hybrid_delta(struct binder *b, struct model *m, const struct decoder *d, ui
         m, &(struct model_op){
                .kind = OP_STATE_IN,
                .layer = l,
-               .norm = bind_vector(b, d->unnormed ? BIND_NEVER : BIND_MUST, s->n_embd,
+               .norm = bind_vector(b, bind_if(!d->unnormed, BIND_MUST), s->n_embd,
                                    "blk.%u.attn_norm.weight", l),
                .w = {layer_matrix(b, l, "attn_qkv", s->n_embd, s->state.n_in[0]),
                      layer_matrix(b, l, "attn_gate", s->n_embd, inner), both ? both : beta, alpha},

@@ -20,7 +20,8 @@ void laguna_bind(struct binder *b, struct model *m, const struct decoder *d) {
 
         l.heads.n = n_head[i];
         l.heads.n_kv = n_kv[i];
-        l.attn.window = i % 4 ? window : 0;
+        if (i % 4)
+            l.attn.window = window;
         l.rope = i % 4 != 0;
         decoder_attention(b, m, d, &l);
         decoder_mlp(b, m, d, &l);

@@ -94,7 +94,8 @@ void mtp_begin(struct binder *b, struct model *m, uint32_t k, bool streams) {
         bind_matrix(b, BIND_MAY, n, m->shape.n_vocab, "blk.%u.nextn.embed_tokens.weight", l);
     struct model_op embed = m->op[0];
 
-    embed.w[0] = own ? own : embed.w[0];
+    if (own)
+        embed.w[0] = own;
     model_add(m, &embed);
     model_add(m, &(struct model_op){
                      .kind = OP_DRAFT_IN,
@@ -126,7 +127,8 @@ static void bind_end(struct binder *b, struct model *m, uint32_t k, const struct
         *(kind == MTP_LATE ? &logits.norm : &keep.norm) = norm;
         keep.keep.centred = kind == MTP_CENTRED;
     }
-    logits.w[0] = head ? head : logits.w[0];
+    if (head)
+        logits.w[0] = head;
     model_add(m, &keep);
     model_add(m, &logits);
 }
@@ -141,7 +143,8 @@ void mtp_keep(struct model *m, bool late) {
                               .width = logits.width,
                               .scale = 1,
                               .gain = 1};
-    logits.norm = late ? logits.norm : NULL;
+    if (!late)
+        logits.norm = NULL;
     model_add(m, &logits);
 }
 
@@ -193,8 +196,10 @@ static void add_holes(struct model *m) {
     for (uint32_t i = 0; i < 2 * PASSES; i++) {
         struct op_run *run = &m->pass[i / 2].run[i % 2];
 
-        run->begin += run->end > 0 ? n : 0;
-        run->end += run->end > 0 ? n : 0;
+        if (run->end > 0) {
+            run->begin += n;
+            run->end += n;
+        }
     }
     m->pass[PASS_HOLES].run[0].end = end + n;
 }

@@ -27,7 +27,10 @@ static uint32_t read_array(struct binder *b, const char *key, uint32_t n, uint32
 
     if (b->r < 0 || (!a && !n))
         return 0;
-    uint64_t found = a && gguf_array_type(a) != GGUF_STRING ? gguf_array_n(a) : 0;
+    uint64_t found = 0;
+
+    if (a && gguf_array_type(a) != GGUF_STRING)
+        found = gguf_array_n(a);
     if (found == 0 || (n ? found < n : found > most)) {
         bind_refuse(b, "'%s' has %llu numbers, %u are needed", full.s, (unsigned long long)found,
                     n ? n : most);
@@ -61,7 +64,8 @@ static void read_sparse(struct binder *b, const bool *is_delta, struct model_sha
     for (uint32_t l = 0; l < s->n_layer && b->r == 0; l++) {
         if (is_delta[l])
             continue;
-        p->ratio = p->ratio ? p->ratio : (uint32_t)MIN(ratio[l], 32u);
+        if (!p->ratio)
+            p->ratio = (uint32_t)MIN(ratio[l], 32u);
         if (ratio[l] != p->ratio || !p->ratio || p->ratio > 16 || p->ratio & (p->ratio - 1))
             bind_refuse(b,
                         "blocks of %llu positions in layer %u are not supported; all layers "
@@ -73,7 +77,10 @@ static void read_sparse(struct binder *b, const bool *is_delta, struct model_sha
                     "an indexer with keys of %u values for %u tokens is not supported; a "
                     "multiple of 16 values, of which %u turn, and at least %u tokens are needed",
                     p->dim, budget, n_rot, p->ratio);
-    p->n_block = b->r == 0 ? budget / p->ratio : 0;
+    if (b->r == 0)
+        p->n_block = budget / p->ratio;
+    else
+        p->n_block = 0;
 }
 
 /* Reads the hyperparameters of the table of n-grams. Returns the layer before which it is applied,
@@ -126,15 +133,15 @@ static void add_mix(struct binder *b, struct model *m, uint32_t l, const char *w
     char name[32];
 
     snprintf(name, sizeof(name), ends ? "output_hc" : "blk.%u.hc_%s", l, what);
-    model_add(m, &(struct model_op){
-                     .kind = OP_MIX,
-                     .layer = l,
-                     .q_norm = bind_vector(b, BIND_MUST, width, "%s_norm.weight", name),
-                     .w = {bind_matrix(b, BIND_MUST, low, width, "%s_up.weight", name),
-                           bind_matrix(b, BIND_MUST, width, low, "%s_down.weight", name),
-                           bind_matrix(b, ends ? BIND_NEVER : BIND_MUST, width, n,
-                                       "%s_inject.weight", name)},
-                 });
+    model_add(
+        m, &(struct model_op){
+               .kind = OP_MIX,
+               .layer = l,
+               .q_norm = bind_vector(b, BIND_MUST, width, "%s_norm.weight", name),
+               .w = {bind_matrix(b, BIND_MUST, low, width, "%s_up.weight", name),
+                     bind_matrix(b, BIND_MUST, width, low, "%s_down.weight", name),
+                     bind_matrix(b, bind_if(!ends, BIND_MUST), width, n, "%s_inject.weight", name)},
+           });
 }
 
 /* Adds the NGRAM op before layer @l. The table stays in the file, so it does not count as weights
@@ -150,7 +157,8 @@ static void add_ngram(struct binder *b, struct model *m, uint32_t l) {
         n_row = MAX(n_row, g->first[i] + g->size[i]);
     n_row = MAX(n_row, found ? found->ne[1] : 0);
     const struct tensor *table = bind_matrix(b, BIND_MUST, g->width, n_row, "%s", name);
-    b->weight_bytes -= table ? table->n_bytes : 0;
+    if (table)
+        b->weight_bytes -= table->n_bytes;
     model_add(m, &(struct model_op){
                      .kind = OP_NGRAM,
                      .layer = l,

@@ -45,7 +45,8 @@ static void step35_bind_layer(struct binder *b, struct model *m, const struct de
 
     l.heads.n = p->n_head[i];
     l.heads.n_kv = p->n_kv[i];
-    l.attn.window = p->in_window[i] && !block ? p->window : 0;
+    if (p->in_window[i] && !block)
+        l.attn.window = p->window;
     l.rope = p->in_window[i];
     uint32_t first = m->n_ops;
     decoder_attention(b, m, d, &l);

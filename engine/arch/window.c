@@ -84,7 +84,8 @@ void window_bind(struct binder *b, struct model *m, const struct decoder *d) {
         model_add(m, &(struct model_op){.kind = OP_NORM});
     if (d->scaled_logits)
         meta_f32_opt(b, "logit_scale", 0, 1e6, &logit_scale);
-    logits.scale = logit_scale > 0 ? (float)logit_scale : logits.scale;
+    if (logit_scale > 0)
+        logits.scale = (float)logit_scale;
     if (d->halves && m->n_ff_common)
         s->expert_scale *= 0.5f;
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {

@@ -236,16 +236,23 @@ const struct tensor *bind_ones(struct binder *b, uint64_t n) {
 
 const struct tensor *bind_values(struct binder *b, const struct tensor *t, uint64_t first,
                                  uint64_t n) {
-    struct tensor *part = t && b->r == 0 ? add_view(b, t) : NULL;
-    const uint8_t *row = t && (t->data || t->piece) ? tensor_row(t, 0) : NULL;
+    struct tensor *part = NULL;
+    const uint8_t *row = NULL;
 
+    if (t && (t->data || t->piece))
+        row = tensor_row(t, 0);
+    if (t && b->r == 0)
+        part = add_view(b, t);
     if (!part)
         return NULL;
     assert(t->format->block == 1 && !t->repack && first + n <= t->ne[0]);
     size_t at = first * t->format->block_bytes;
     part->ne[0] = n;
     part->row_bytes = part->n_bytes = n * t->format->block_bytes;
-    part->data = row ? row + at : NULL;
+    if (row)
+        part->data = row + at;
+    else
+        part->data = NULL;
     part->piece = NULL;
     part->first = 0;
     part->file_offset += at;
@@ -253,8 +260,10 @@ const struct tensor *bind_values(struct binder *b, const struct tensor *t, uint6
 }
 
 const struct tensor *bind_flat(struct binder *b, const struct tensor *t) {
-    struct tensor *flat = t && b->r == 0 ? add_view(b, t) : NULL;
+    struct tensor *flat = NULL;
 
+    if (t && b->r == 0)
+        flat = add_view(b, t);
     if (!flat)
         return NULL;
     assert(t->format->block == 1);

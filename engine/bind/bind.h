@@ -16,6 +16,13 @@
 /* States that a tensor must not be bound, may be missing, or must exist. */
 enum bind_need { BIND_NEVER, BIND_MAY, BIND_MUST };
 
+/* Returns @need for a tensor that is @wanted, else BIND_NEVER. */
+static inline enum bind_need bind_if(bool wanted, enum bind_need need) {
+    if (wanted)
+        return need;
+    return BIND_NEVER;
+}
+
 /* Invariant: r is 0 or the first error, whose text is in *err; used[i] means that tensor i was
  * bound by name. */
 struct binder {

@@ -71,9 +71,11 @@ void meta_u32_opt(struct binder *b, const char *key, uint32_t lo, uint32_t hi, u
 void meta_u32_layers(struct binder *b, const char *key, uint32_t lo, uint32_t hi, uint32_t n,
                      uint32_t *out) {
     struct meta_key k = meta_key(b, key);
-    const struct gguf_array *a = b->r < 0 ? NULL : gguf_array(b->file, k.s);
+    const struct gguf_array *a = NULL;
     uint32_t one = 0;
 
+    if (b->r >= 0)
+        a = gguf_array(b->file, k.s);
     if (!a) {
         meta_u32(b, key, lo, hi, &one);
         for (uint32_t i = 0; i < n; i++)

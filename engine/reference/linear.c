@@ -31,8 +31,10 @@ static void *compute_part(void *arg) {
     size_t n_in = p->w->ne[0], n_out = p->w->ne[1];
 
     for (size_t o = p->first; o < p->last; o++) {
-        float plus = p->bias ? ref_vector_at(p->bias, o) : 0;
+        float plus = 0;
 
+        if (p->bias)
+            plus = ref_vector_at(p->bias, o);
         quant_decode_row(p->w, o, p->row);
         for (uint32_t r = 0; r < p->n_rows; r++)
             p->y[r * n_out + o] = host_dot(p->row, p->x + r * n_in, n_in) + plus;
@@ -47,10 +49,13 @@ void ref_linear(struct be *b, const struct tensor *w, const struct tensor *bias,
     size_t n_in = w->ne[0], n_out = w->ne[1];
     struct part part[MOST_PARTS];
     size_t n = n_in * n_out < LARGE ? 1 : MIN(cpus_usable(), MOST_PARTS), started = 0;
-    float *rows = n > 1 ? malloc((n - 1) * n_in * sizeof(*rows)) : NULL;
+    float *rows = NULL;
 
+    if (n > 1)
+        rows = malloc((n - 1) * n_in * sizeof(*rows));
     assert(x != y && n_in > 0 && n_in <= b->row_width);
-    n = rows ? n : 1;
+    if (!rows)
+        n = 1;
     for (size_t i = 0; i < n; i++)
         part[i] = (struct part){.w = w,
                                 .bias = bias,

@@ -22,8 +22,11 @@ float ref_vector_at(const struct tensor *t, size_t i) {
 void ref_rms_norm(const float *x, const struct tensor *weight, float eps, size_t n, float *y) {
     float scale = 1.0f / sqrtf(host_dot(x, x, n) / (float)n + eps);
 
-    for (size_t i = 0; i < n; i++)
-        y[i] = x[i] * scale * (weight ? ref_vector_at(weight, i) : 1.0f);
+    for (size_t i = 0; i < n; i++) {
+        y[i] = x[i] * scale;
+        if (weight)
+            y[i] *= ref_vector_at(weight, i);
+    }
 }
 
 /* Applies a layer norm to x in place; @bias NULL: zeros. */
@@ -37,8 +40,11 @@ static void layer_norm(float *x, const struct tensor *norm, const struct tensor 
     for (size_t i = 0; i < n; i++)
         square += (x[i] - mean) * (x[i] - mean);
     float scale = 1.0f / sqrtf(square / (float)n + eps);
-    for (size_t i = 0; i < n; i++)
-        x[i] = (x[i] - mean) * scale * ref_vector_at(norm, i) + (bias ? ref_vector_at(bias, i) : 0);
+    for (size_t i = 0; i < n; i++) {
+        x[i] = (x[i] - mean) * scale * ref_vector_at(norm, i);
+        if (bias)
+            x[i] += ref_vector_at(bias, i);
+    }
 }
 
 int ref_norm(struct step *s, const struct model_op *op) {
@@ -73,7 +79,7 @@ int ref_keep(struct step *s, const struct model_op *op) {
     if (op->w[0])
         ref_linear(b, op->w[0], NULL, b->act[ACT_X], n_rows, s->host.hidden);
     else
-        memcpy(s->host.hidden, b->act[op->keep.streams ? ACT_S : ACT_X],
+        memcpy(s->host.hidden, b->act[op_hidden(op)],
                (size_t)n_rows * s->host.n_hidden * sizeof(float));
     return 0;
 }
@@ -90,9 +96,11 @@ static void ref_norm_or_copy(const float *x, const struct tensor *norm, float ep
 int ref_draft_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     size_t n = b->shape->n_embd;
-    uint32_t n_rows = s->host.batch->n_rows, n_stream = op->keep.streams ? b->shape->stream.n : 1;
-    float *out = b->act[op->keep.streams ? ACT_S : ACT_X];
+    uint32_t n_rows = s->host.batch->n_rows, n_stream = 1;
+    float *out = b->act[op_hidden(op)];
 
+    if (op->keep.streams)
+        n_stream = b->shape->stream.n;
     memset(b->pair, 0, (size_t)n_rows * n_stream * 2 * n * sizeof(float));
     for (uint32_t r = 0; r < n_rows; r++) {
         const float *before = host_step_before(&s->host, r);
@@ -244,8 +252,10 @@ int ref_gate(struct step *s, const struct model_op *op) {
 static void ref_add_branch(struct step *s, const struct model_op *op, float *t) {
     struct be *b = s->be;
     size_t n = op->width, n_all = s->host.batch->n_rows * n;
-    float eps = op->post_eps > 0 ? op->post_eps : b->shape->rms_eps;
+    float eps = b->shape->rms_eps;
 
+    if (op->post_eps > 0)
+        eps = op->post_eps;
     for (size_t at = 0; at < n_all && op->post_norm; at += n)
         ref_rms_norm(t + at, op->post_norm, eps, n, t + at);
     for (size_t i = 0; i < n_all; i++)
@@ -324,8 +334,10 @@ int ref_logits(struct step *s, const struct model_op *op) {
 
     for (uint32_t i = 0; i < batch->n_wants; i++) {
         bool hidden = batch->want[i].what == WANT_HIDDEN;
-        float *to =
-            hidden ? host_step_vector(&s->host, i) : b->normed + (size_t)s->host.logits_of[i] * n;
+        float *to = b->normed + (size_t)s->host.logits_of[i] * n;
+
+        if (hidden)
+            to = host_step_vector(&s->host, i);
 
         const float *x = b->act[ACT_X] + (size_t)batch->want[i].row * n;
         norm_input(b, op, x, to);

@@ -29,11 +29,17 @@ static uint32_t most_patches(const struct projector *p, uint32_t max_rows) {
 /* Reads the header, and derives sizes from it and from the options. Returns 0 or -errno. */
 static int image_encoder_prepare(struct image_encoder *e, const struct gguf *file,
                                  const struct image_encoder_opts *opts, struct err *err) {
-    e->ops = opts->device ? opts->device : find_backend(opts->backend, err);
+    if (opts->device)
+        e->ops = opts->device;
+    else
+        e->ops = find_backend(opts->backend, err);
     if (!e->ops)
         return -EINVAL;
     TRY(projector_read(&e->p, file, err));
-    e->max_rows = opts->max_rows ? opts->max_rows : e->p.most;
+    if (opts->max_rows)
+        e->max_rows = opts->max_rows;
+    else
+        e->max_rows = e->p.most;
     e->max_patches = most_patches(&e->p, e->max_rows);
     return 0;
 }

@@ -71,8 +71,10 @@ struct rows {
 
 static void vis_host_norm_row(const struct rows *c, uint32_t r) {
     const struct vis_rows *a = c->a;
-    uint32_t to = a->moves ? a->at.to[a->first + r] : r;
+    uint32_t to = r;
 
+    if (a->moves)
+        to = a->at.to[a->first + r];
     host(c->b)->norm(c->b, a->in + (size_t)r * a->width, a->w, a->bias, a->eps, a->width,
                      a->out + (size_t)to * a->width);
 }

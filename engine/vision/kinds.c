@@ -94,8 +94,10 @@ static struct span span_of(uint32_t i, uint32_t n, uint32_t n_table) {
     for (uint32_t j = 0; j < n_table; j++) {
         double w = triangle(i, n, j, n_table);
 
-        s.first = w > 0 ? MIN(s.first, j) : s.first;
-        s.end = w > 0 ? j + 1 : s.end;
+        if (w > 0) {
+            s.first = MIN(s.first, j);
+            s.end = j + 1;
+        }
         s.sum += w;
     }
     return s;
@@ -274,7 +276,10 @@ void vis_arrange(struct image_encoder *e, uint32_t at, uint32_t n) {
     a.bias = w->bias;
     a.eps = e->p.eps;
     a.moves = merged;
-    a.out = merged ? e->o : e->x + (size_t)at * area * e->p.n_embd;
+    if (merged)
+        a.out = e->o;
+    else
+        a.out = e->x + (size_t)at * area * e->p.n_embd;
     if (w->w)
         e->ops->rows(e->be, &a);
 }

@@ -157,8 +157,10 @@ static void vis_activate(struct image_encoder *e, enum projector_act kind, float
 void vis_ffn(struct image_encoder *e, uint32_t at, uint32_t n) {
     const struct vis_layer *y = vis_current_layer(e);
     uint32_t width = e->p.n_embd;
-    float *up = y->gate ? e->ffn + VIS_CHUNK * e->ffn_width : NULL;
+    float *up = NULL;
 
+    if (y->gate)
+        up = e->ffn + VIS_CHUNK * e->ffn_width;
     vis_norm_rows(e, &y->ln2, e->x + (size_t)at * width, width, e->p.eps, n, e->in);
     vis_linear(e, y->gate ? y->gate : y->up, e->in, n, e->ffn, false);
     if (up)

@@ -21,10 +21,13 @@ struct loader {
 
 /* Allocates @n floats that live as long as the encoder; NULL after an error. */
 static float *vis_load_own(struct loader *l, size_t n) {
-    struct floats *f = l->b.r == 0 ? malloc(sizeof(*f) + n * sizeof(float)) : NULL;
+    struct floats *f = NULL;
 
+    if (l->b.r == 0)
+        f = malloc(sizeof(*f) + n * sizeof(float));
     if (!f) {
-        l->b.r = l->b.r == 0 ? -ENOMEM : l->b.r;
+        if (l->b.r == 0)
+            l->b.r = -ENOMEM;
         return NULL;
     }
     f->next = l->e->owned;
@@ -66,7 +69,7 @@ static struct vis_norm vis_load_norm(struct loader *l, enum bind_need need, uint
 
     snprintf(bias, sizeof(bias), "%s.bias", prefix);
     const float *w = values(l, bind_vector(&l->b, need, n, "%s.weight", prefix));
-    const float *v = vis_load_vector(l, w ? BIND_MAY : BIND_NEVER, n, bias);
+    const float *v = vis_load_vector(l, bind_if(w, BIND_MAY), n, bias);
     return (struct vis_norm){resident(l, w, n), resident(l, v, n)};
 }
 
@@ -96,9 +99,13 @@ static void find_bounds(struct loader *l, const struct vis_mat *m, const struct 
         snprintf(name, sizeof(name), "%s.%s", prefix, ends[i]);
         const float *v = vis_load_vector(l, BIND_MAY, 1, name);
         found |= v != NULL;
-        clip.bound[i] = v ? *v : clip.bound[i];
+        if (v)
+            clip.bound[i] = *v;
     }
-    struct vis_clip *k = found && l->b.r == 0 ? malloc(sizeof(*k)) : NULL;
+    struct vis_clip *k = NULL;
+
+    if (found && l->b.r == 0)
+        k = malloc(sizeof(*k));
     if (found && l->b.r == 0 && !k)
         l->b.r = -ENOMEM;
     if (!k)
@@ -126,8 +133,7 @@ static struct vis_mat *vis_load_linear(struct loader *l, enum bind_need need, ui
     char bias[80];
 
     snprintf(bias, sizeof(bias), "%s.bias", prefix);
-    struct vis_mat *m =
-        vis_load_into(l, t, vis_load_vector(l, t ? BIND_MAY : BIND_NEVER, n_out, bias));
+    struct vis_mat *m = vis_load_into(l, t, vis_load_vector(l, bind_if(t, BIND_MAY), n_out, bias));
     if (m && l->e->p.kind == PROJECTOR_GEMMA4V)
         find_bounds(l, m, t, prefix);
     return m;
@@ -136,8 +142,10 @@ static struct vis_mat *vis_load_linear(struct loader *l, enum bind_need need, ui
 /* Returns a tensor of the n_out rows of n_in floats at @v, which were computed from others. */
 static const struct tensor *vis_load_make(struct loader *l, uint64_t n_in, uint64_t n_out,
                                           const float *v, const char *name) {
-    struct tensors *t = l->b.r == 0 ? calloc(1, sizeof(*t)) : NULL;
+    struct tensors *t = NULL;
 
+    if (l->b.r == 0)
+        t = calloc(1, sizeof(*t));
     if (!t) {
         l->b.r = l->b.r == 0 ? -ENOMEM : l->b.r;
         return NULL;
@@ -215,7 +223,10 @@ static void vis_load_table(struct loader *l) {
         bind_refuse(&l->b, "the projector file has no 'v.position_embd.weight' of the right size");
         return;
     }
-    e->n_table = two ? n : root;
+    if (two)
+        e->n_table = n;
+    else
+        e->n_table = root;
     e->table = resident(l, values(l, t), (uint64_t)n * (two ? 2 : 1) * p->n_embd);
 }
 
@@ -250,12 +261,12 @@ static void load_layer(struct loader *l, uint32_t i, struct vis_layer *y) {
         y->qkv[k] = vis_load_linear(l, BIND_MUST, n, n, name);
     }
     y->out = vis_load_linear(l, BIND_MUST, n, n, NAME("attn_out"));
-    y->q_norm = vis_load_norm(l, gemma4 ? BIND_MUST : BIND_NEVER, dim, NAME("attn_q_norm"));
-    y->k_norm = vis_load_norm(l, gemma4 ? BIND_MUST : BIND_NEVER, dim, NAME("attn_k_norm"));
-    y->attn_post = vis_load_norm(l, gemma4 ? BIND_MUST : BIND_NEVER, n, NAME("attn_post_norm"));
-    y->ffn_post = vis_load_norm(l, gemma4 ? BIND_MUST : BIND_NEVER, n, NAME("ffn_post_norm"));
+    y->q_norm = vis_load_norm(l, bind_if(gemma4, BIND_MUST), dim, NAME("attn_q_norm"));
+    y->k_norm = vis_load_norm(l, bind_if(gemma4, BIND_MUST), dim, NAME("attn_k_norm"));
+    y->attn_post = vis_load_norm(l, bind_if(gemma4, BIND_MUST), n, NAME("attn_post_norm"));
+    y->ffn_post = vis_load_norm(l, bind_if(gemma4, BIND_MUST), n, NAME("ffn_post_norm"));
     load_ffn(l, i, y);
-    y->deep_norm = vis_load_norm(l, p->n_deep ? BIND_MAY : BIND_NEVER, 4 * n,
+    y->deep_norm = vis_load_norm(l, bind_if(p->n_deep, BIND_MAY), 4 * n,
                                  (snprintf(name, sizeof(name), "v.deepstack.%u.norm", i), name));
     if (!y->deep_norm.w)
         return;
@@ -298,8 +309,8 @@ static void load_merger(struct loader *l) {
         break;
     case PROJECTOR_GEMMA4V:
         e->std.bias = resident(l, vis_load_vector(l, BIND_MAY, n, "v.std_bias"), n);
-        e->std.w = resident(
-            l, vis_load_vector(l, e->std.bias ? BIND_MUST : BIND_NEVER, n, "v.std_scale"), n);
+        e->std.w =
+            resident(l, vis_load_vector(l, bind_if(e->std.bias, BIND_MUST), n, "v.std_scale"), n);
         e->mm_out = vis_load_linear(l, BIND_MUST, n, p->n_out, "mm.input_projection");
         break;
     case PROJECTOR_GEMMA4UV:
@@ -313,7 +324,7 @@ static void load_merger(struct loader *l) {
     case PROJECTOR_PIXTRAL:
         e->merge =
             vis_load_linear(l, p->merge > 1 ? BIND_MUST : BIND_MAY, block, n, "mm.patch_merger");
-        e->mm_norm = vis_load_norm(l, e->merge ? BIND_MUST : BIND_NEVER, n, "mm.input_norm");
+        e->mm_norm = vis_load_norm(l, bind_if(e->merge, BIND_MUST), n, "mm.input_norm");
         e->mm_in = vis_load_linear(l, BIND_MUST, n, e->hidden, "mm.1");
         e->mm_out = vis_load_linear(l, BIND_MUST, e->hidden, p->n_out, "mm.2");
         e->line_break = vis_load_vector(l, BIND_MUST, p->n_out, "v.token_embd.img_break");
@@ -344,10 +355,14 @@ static uint32_t find_mark(struct gguf_str t) {
 
 /* Takes the rows of marks from the text model's embedding, which has the projector's width. */
 static void load_marks(struct loader *l, const struct gguf *text) {
-    const struct gguf_array *tokens = text ? gguf_array(text, "tokenizer.ggml.tokens") : NULL;
-    const struct tensor *table = text ? gguf_find(text, "token_embd.weight") : NULL;
+    const struct gguf_array *tokens = NULL;
+    const struct tensor *table = NULL;
     struct image_encoder *e = l->e;
 
+    if (text) {
+        table = gguf_find(text, "token_embd.weight");
+        tokens = gguf_array(text, "tokenizer.ggml.tokens");
+    }
     if (!e->p.tile || !tokens || !table || gguf_array_type(tokens) != GGUF_STRING ||
         table->ne[0] != e->p.n_out)
         return;
@@ -370,12 +385,12 @@ static void load_all(struct loader *l) {
 
     load_patch(l);
     vis_load_table(l);
-    e->pre_ln = vis_load_norm(l, p->kind == PROJECTOR_PIXTRAL ? BIND_MUST : BIND_NEVER, p->n_embd,
-                              "v.pre_ln");
+    e->pre_ln =
+        vis_load_norm(l, bind_if(p->kind == PROJECTOR_PIXTRAL, BIND_MUST), p->n_embd, "v.pre_ln");
     for (uint32_t i = 0; i < p->n_layer && l->b.r == 0; i++)
         load_layer(l, i, &e->layer[i]);
     bool siglip = p->kind == PROJECTOR_GEMMA3 || p->kind == PROJECTOR_LFM2;
-    e->post_ln = vis_load_norm(l, qwen || siglip ? BIND_MUST : BIND_NEVER, p->n_embd, "v.post_ln");
+    e->post_ln = vis_load_norm(l, bind_if(qwen || siglip, BIND_MUST), p->n_embd, "v.post_ln");
     load_merger(l);
     bind_ignore(&l->b, "a."); /* an audio encoder in the same file */
     bind_ignore(&l->b, "mm.a.");
@@ -389,11 +404,16 @@ static int read_hidden(struct image_encoder *e, const struct gguf *file, struct 
         name = "mm.0.weight";
     else if (e->p.kind == PROJECTOR_PIXTRAL || e->p.kind == PROJECTOR_LFM2)
         name = "mm.1.weight";
-    const struct tensor *t = name ? gguf_find(file, name) : NULL;
+    const struct tensor *t = NULL;
 
+    if (name)
+        t = gguf_find(file, name);
     if (name && (!t || t->ne[1] == 0 || t->ne[1] > 65536))
         return err_set(err, 0, NULL, "the projector file has no '%s' of the right size", name);
-    e->hidden = t ? (uint32_t)t->ne[1] : 1;
+    if (t)
+        e->hidden = (uint32_t)t->ne[1];
+    else
+        e->hidden = 1;
     e->in_width =
         MAX(MAX((size_t)e->p.n_embd * e->p.merge * e->p.merge, (size_t)3 * e->p.patch * e->p.patch),
             e->p.n_embd);
@@ -470,7 +490,10 @@ static int vis_load_allocate(struct image_encoder *e, const struct image_encoder
     e->grid.bytes = malloc(e->grid.size);
     e->layer = calloc(MAX(e->p.n_layer, 1u), sizeof(*e->layer));
     bool there = e->grid.bytes && e->layer;
-    int r = there ? e->ops->open(&e->be, opts, &sizes, err) : 0;
+    int r = 0;
+
+    if (there)
+        r = e->ops->open(&e->be, opts, &sizes, err);
     list_buffers(e, buffers);
     for (int i = 0; i < BUFFERS && there && r == 0; i++) {
         *buffers[i].where = e->ops->buffer(e->be, buffers[i].n);

@@ -15,8 +15,10 @@
 /* Returns the patches of a side: at most @most, an even number since windows are made of blocks,
  * and no more than a table of positions has. */
 static uint32_t side_of(const struct image_encoder *e, uint32_t most) {
-    uint32_t n = e->n_table ? MIN(most, e->n_table) : most;
+    uint32_t n = most;
 
+    if (e->n_table)
+        n = MIN(most, e->n_table);
     return MAX(n / 2 * 2, 1u);
 }
 

@@ -72,7 +72,10 @@ static void vis_ref_act(const struct vis_be *b, enum projector_act act, float *x
             y = mx_silu(v);
         else
             y = v / (1.0f + mx_expf(-1.702f * v));
-        x[i] = up ? y * up[i] : y;
+        if (up)
+            x[i] = y * up[i];
+        else
+            x[i] = y;
     }
 }
 
@@ -121,7 +124,8 @@ static void vis_ref_linear(struct vis_be *b, const struct vis_mat *m, const floa
         for (uint32_t r = 0; r < n_rows; r++) {
             double y = vis_ref_dot(in + r * n_in, b->row, n_in);
 
-            y += m->bias ? (double)m->bias[o] : 0;
+            if (m->bias)
+                y += (double)m->bias[o];
             out[r * n_out + o] = (float)(add ? y + (double)out[r * n_out + o] : y);
         }
     }

@@ -108,8 +108,10 @@ static uint64_t part_work(const struct image_encoder *e, const struct picture_la
 
 uint64_t vis_work(const struct image_encoder *e, const struct picture_layout *l) {
     uint32_t n = projector_parts(&e->p, l);
-    uint64_t sum = n == 1 ? part_work(e, l) : 0;
+    uint64_t sum = 0;
 
+    if (n == 1)
+        sum = part_work(e, l);
     for (uint32_t i = 0; i < n && n > 1; i++) {
         const struct picture_part a = projector_part(&e->p, l, i);
         const struct picture_layout part = layout_of(e, &a);
@@ -144,9 +146,11 @@ static uint32_t piece_units(const struct image_encoder *e, uint64_t one, uint32_
                             uint64_t room) {
     const struct vis_cursor *c = &e->under_way;
     bool attends = c->stage == VIS_ATTEND;
-    uint32_t least = attends ? 1 : LEAST;
+    uint32_t least = LEAST;
     uint64_t n = MIN(room / MAX(one, 1ull), (uint64_t)(attends ? NO_MOST : VIS_CHUNK));
 
+    if (attends)
+        least = 1;
     n = MAX(n / least * least, (uint64_t)least);
     return (uint32_t)MIN(n, (uint64_t)left);
 }

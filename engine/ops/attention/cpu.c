@@ -235,8 +235,14 @@ static void do_tile(const struct item *it, uint32_t at, const float *q, struct a
         t.first = keys.first;
         t.n = keys.n;
         for (uint32_t j = 0; j < TILE_KEYS && seen; j++)
-            hide[j] = seen[at / 32] >> j & 1 ? 0 : -INFINITY;
-        t.hide = seen ? hide : NULL;
+            if (seen[at / 32] >> j & 1)
+                hide[j] = 0;
+            else
+                hide[j] = -INFINITY;
+        if (seen)
+            t.hide = hide;
+        else
+            t.hide = NULL;
         for (uint32_t j = 0; j < take; j++) {
             state[j] = &states[i + j];
             t.at[j] = (float)it->pos[(i + j) / r->group] - (float)at;
@@ -262,9 +268,11 @@ static void do_chunk(const struct item *it, uint32_t chunk, const float *q,
 /* Writes the results of an item's queries to their rows of o. */
 static void attend_write_results(const struct item *it, struct attn_state *states) {
     const struct run *r = it->run;
-    const float *sinks = r->op->weights ? r->op->weights->sinks : NULL;
+    const float *sinks = NULL;
     uint32_t hd = r->op->heads.dim;
 
+    if (r->op->weights)
+        sinks = r->op->weights->sinks;
     for (uint32_t i = 0; i < it->n_queries; i++) {
         uint32_t head = it->head * r->group + i % r->group;
         float *o = r->o + (it->row0 + i / r->group) * r->stride + (size_t)head * hd;

@@ -60,7 +60,10 @@ int mla_load(struct be *b, struct weights *w, const struct model_op *op, struct 
 
     assert(a && t->ne[2] == n);
     w->head = calloc(n, sizeof(*w->head));
-    int r = w->head ? be_vector(b, t->scale, &w->scale[0]) : -ENOMEM;
+    int r = -ENOMEM;
+
+    if (w->head)
+        r = be_vector(b, t->scale, &w->scale[0]);
     if (r)
         return r;
     for (uint32_t h = 0; h < n; h++) {
@@ -72,7 +75,10 @@ int mla_load(struct be *b, struct weights *w, const struct model_op *op, struct 
         r = be_pack(b, &w->head[h], &one, err);
         if (r)
             return r;
-        w->head[h].scale = w->scale[0] ? w->scale[0] + h : NULL;
+        if (w->scale[0])
+            w->head[h].scale = w->scale[0] + h;
+        else
+            w->head[h].scale = NULL;
     }
     enum acts_kind kind = panel_infos[w->head[0].format].acts;
     return be_grow(b, &a->acts[kind], &a->acts_size[kind],
@@ -129,8 +135,10 @@ static void multiply_heads(struct work *k, enum act_role out, size_t out_step) {
 
 int ops_mla_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    float *queries = b->shape.mla.q_rank ? b->mla->r : b->mla->q;
+    float *queries = b->mla->q;
 
+    if (b->shape.mla.q_rank)
+        queries = b->mla->r;
     ops_store_each(s, ops_prepare(s, op->weights, 0, 2, ACT_X),
                    (float *[]){b->mla->latent, queries});
     return 0;

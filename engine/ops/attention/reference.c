@@ -20,15 +20,19 @@ static void store_q8(const float *x, size_t n, uint8_t *dst) {
         float max = 0;
 
         for (size_t j = 0; j < 32; j++)
-            max = fabsf(x[i + j]) > max ? fabsf(x[i + j]) : max;
+            max = MAX(fabsf(x[i + j]), max);
         uint16_t d = mx_float_to_half(max / 127.0f);
-        float inverse = max > 0 ? 127.0f / max : 0;
+        float inverse = 0;
+
+        if (max > 0)
+            inverse = 127.0f / max;
         memcpy(dst, &d, 2);
         for (size_t j = 0; j < 32; j++) { /* adding 1.5 * 2^23 rounds to an integer, ties to even */
             float q = x[i + j] * inverse + 12582912.0f - 12582912.0f;
 
-            q = q >= -127 ? q : -127; /* NaN becomes -127 */
-            dst[2 + j] = (uint8_t)(int8_t)(q <= 127 ? q : 127);
+            if (!(q >= -127)) /* NaN becomes -127 */
+                q = -127;
+            dst[2 + j] = (uint8_t)(int8_t)MIN(q, 127);
         }
     }
 }
@@ -40,17 +44,24 @@ static void store_q4(const float *x, size_t n, uint8_t *dst) {
         float high = x[i], low = x[i], code[32];
 
         for (size_t j = 0; j < 32; j++) {
-            high = x[i + j] > high ? x[i + j] : high;
-            low = x[i + j] < low ? x[i + j] : low;
+            high = MAX(x[i + j], high);
+            low = MIN(x[i + j], low);
         }
-        uint16_t d = mx_float_to_half((high >= -low ? high : low) / -8.0f);
-        float step = mx_half_to_float(d);
+        float most = low;
+        if (high >= -low)
+            most = high;
+        uint16_t d = mx_float_to_half(most / -8.0f);
+        float step = mx_half_to_float(d), inverse = 0;
+
+        if (step != 0)
+            inverse = 1.0f / step;
         memcpy(dst, &d, 2);
         for (size_t j = 0; j < 32; j++) {
-            float q = x[i + j] * (step != 0 ? 1.0f / step : 0.0f);
+            float q = x[i + j] * inverse;
 
-            q = q >= -8 ? q : -8; /* NaN becomes -8 */
-            q = q <= 7 ? q : 7;
+            if (!(q >= -8)) /* NaN becomes -8 */
+                q = -8;
+            q = MIN(q, 7);
             code[j] = q + 12582912.0f - 12582912.0f + 8;
         }
         for (size_t j = 0; j < 16; j++)
@@ -76,8 +87,10 @@ static uint8_t *ref_slot(struct step *s, const struct model_op *op, uint32_t row
     const struct be *b = s->be;
     size_t page = host_page(&s->host, op->kv.cls, row, pos),
            width = (size_t)op->heads.n_kv * op->heads.dim;
-    size_t values = which ? kv_bytes(b->kv_type.k, b->page_tokens * width) : 0;
+    size_t values = 0;
 
+    if (which)
+        values = kv_bytes(b->kv_type.k, b->page_tokens * width);
     assert(page < b->n_pages[op->kv.cls] && head < op->heads.n_kv);
     return b->pages[op->kv.cls] + page * b->page_bytes[op->kv.cls] +
            kv_bytes_both(b->kv_type, op->kv.at * b->page_tokens) + values +
@@ -99,8 +112,10 @@ void ref_store_rows(struct step *s, const struct model_op *op) {
 
 /* Multiplies each run of @run values of @x, if @run is not 0, by the Hadamard matrix (shape.h). */
 static void hadamard(float *x, size_t n, uint32_t run) {
-    float scale = run ? 1.0f / sqrtf((float)run) : 0;
+    float scale = 0;
 
+    if (run)
+        scale = 1.0f / sqrtf((float)run);
     for (uint32_t step = 1; step < run; step *= 2)
         for (size_t i = 0; i < n; i++)
             if (!(i & step)) {
@@ -252,7 +267,7 @@ static void softmax(float *x, uint32_t n, const float *sink) {
     float max = sink ? *sink : x[0], sum = 0;
 
     for (uint32_t i = 0; i < n; i++)
-        max = x[i] > max ? x[i] : max;
+        max = MAX(x[i], max);
     for (uint32_t i = 0; i < n; i++) {
         x[i] = mx_expf(x[i] - max);
         sum += x[i];
@@ -290,7 +305,8 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
                 z = -1e30F;
             if (op->attn.sparse && !(b->seen[(size_t)row * b->seen_words + p / 32] >> p % 32 & 1))
                 z = -INFINITY;
-            z = op->attn.cap ? mx_soft_cap(z, op->attn.cap) : z;
+            if (op->attn.cap)
+                z = mx_soft_cap(z, op->attn.cap);
             if (op->attn.slope)
                 z -= op->attn.slope[kvh * group + g] * fabsf((float)pos - (float)(first + p));
             b->scores[(size_t)g * n + p] = z;
@@ -298,8 +314,10 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
     }
     memset(o, 0, (size_t)group * dim * sizeof(*o));
     for (uint32_t g = 0; g < group; g++) {
-        float sink = op->sinks ? ref_vector_at(op->sinks, kvh * group + g) : 0;
+        float sink = 0;
 
+        if (op->sinks)
+            sink = ref_vector_at(op->sinks, kvh * group + g);
         softmax(b->scores + (size_t)g * n, n, op->sinks ? &sink : NULL);
     }
     for (uint32_t p = 0; p < n; p++) {

@@ -207,10 +207,12 @@ static void compressed_add_token(const struct run *k, const struct engine_seq *q
                                  size_t at, struct tokens *t) {
     const struct be *b = k->step->be;
     size_t width = k->op->weights->m[0].n_out;
-    uint32_t n_kept = k->op->csa.block == BLOCK_SHORT ? 2 * BLOCK_SHORT : k->op->csa.block;
+    uint32_t n_kept = k->op->csa.block;
     const float *state = recurrent_more(b, q->state_slot) + k->op->more;
     size_t row = q->row0 + pos - q->pos0;
 
+    if (k->op->csa.block == BLOCK_SHORT)
+        n_kept = 2 * BLOCK_SHORT;
     state += 2 * (pos % n_kept) * width;
     t->u[t->n] = (pos < q->pos0 ? state : b->compressed->u + row * width) + at;
     t->g[t->n] = (pos < q->pos0 ? state + width : b->compressed->g + row * width) + at;
@@ -225,7 +227,7 @@ static void compressed_mean(const struct tokens *t, uint32_t n, float *out) {
         for (uint32_t j = 0; j < t->n; j++) {
             float score = t->g[j][i] + t->place[j][i];
 
-            max = score > max ? score : max;
+            max = MAX(score, max);
         }
         for (uint32_t j = 0; j < t->n; j++) {
             float weight = mx_expf(t->g[j][i] + t->place[j][i] - max);
@@ -441,7 +443,10 @@ static void attend_heads(const struct view *v, uint32_t head, uint32_t n_head, f
         b->kernels->weigh_keys(score + i, stride, n_head, dim, key, n, o);
     }
     for (uint32_t i = 0; i < set->n_rot; i++)
-        back[i] = i < set->n_rot / 2 ? cs[i] : -cs[i];
+        if (i < set->n_rot / 2)
+            back[i] = cs[i];
+        else
+            back[i] = -cs[i];
     for (uint32_t h = 0; h < n_head; h++)
         compressed_turn(b, op, back, dim, o + (size_t)h * dim);
 }

@@ -59,7 +59,8 @@ static void ref_compressed_turn(struct be *b, const struct model_op *op, uint32_
 
     for (uint32_t i = 0; i < set->n_rot / 2; i++) {
         mx_sincos(pos * set->freq[i], &b->rope[2 * i + 1], &b->rope[2 * i]);
-        b->rope[2 * i + 1] = back ? -b->rope[2 * i + 1] : b->rope[2 * i + 1];
+        if (back)
+            b->rope[2 * i + 1] = -b->rope[2 * i + 1];
     }
     ref_rotate(b, set, x + n - set->n_rot);
 }
@@ -173,8 +174,10 @@ struct source {
 static const float *source_at(const struct be *b, const struct source *from, uint32_t pos,
                               int which) {
     const struct ref_compressed *d = b->compressed;
-    const float *fresh = which ? d->gate : d->value;
+    const float *fresh = d->value;
 
+    if (which)
+        fresh = d->gate;
     if (pos < from->seq->pos0)
         return from->state + (2 * (size_t)(pos % from->n_kept) + (size_t)which) * from->width;
     return fresh + (from->seq->row0 + pos - from->seq->pos0) * from->width;
@@ -191,13 +194,15 @@ static float compress(const struct be *b, const struct model_op *op, const struc
     float sum = 0, out = 0;
 
     for (uint32_t k = 0; k < end; k++) {
-        size_t at = k < before ? i : own + i;
+        size_t at = i;
         uint32_t pos = first - before + k;
 
+        if (k >= before)
+            at = own + i;
         quant_decode_row(op->weigh, pos % op->csa.block, b->row);
         value[k] = source_at(b, from, pos, 0)[at];
         score[k] = source_at(b, from, pos, 1)[at] + b->row[at];
-        max = score[k] > max ? score[k] : max;
+        max = MAX(score[k], max);
     }
     for (uint32_t k = 0; k < end; k++) {
         float weight = mx_expf(score[k] - max);
@@ -213,8 +218,10 @@ int ref_compress(struct step *s, const struct model_op *op) {
     struct ref_compressed *d = b->compressed;
     const struct engine_batch *batch = s->host.batch;
     size_t n = op->k_norm->ne[0], width = op->w[0]->ne[1];
-    uint32_t n_kept = op->csa.block == BLOCK_SHORT ? 2 * op->csa.block : op->csa.block;
+    uint32_t n_kept = op->csa.block;
 
+    if (op->csa.block == BLOCK_SHORT)
+        n_kept = 2 * op->csa.block;
     ref_norm_rows(s, op);
     ref_linear(b, op->w[0], NULL, b->normed, batch->n_rows, d->value);
     ref_linear(b, op->w[1], NULL, b->normed, batch->n_rows, d->gate);
@@ -305,7 +312,7 @@ static void ref_compressed_attend(const struct view *v, uint32_t h) {
 
     for (uint32_t k = 0; k < v->n; k++) {
         score[k] = host_dot(b->act[ACT_Q] + at, view_key(v, k), dim) * b->shape->attn_scale;
-        max = score[k] > max ? score[k] : max;
+        max = MAX(score[k], max);
     }
     sum = mx_expf(sink - max);
     memset(o, 0, dim * sizeof(*o));

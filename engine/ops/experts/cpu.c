@@ -269,13 +269,15 @@ static void cpu_experts_add_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct experts *e = b->experts;
     uint32_t n = b->shape.n_embd, used = b->shape.n_expert_used;
     float *acc = b->row + thread * b->row_width;
-    float *x = b->act[k->op->branch ? ACT_B : ACT_X] + (size_t)row * n;
+    float *x = b->act[op_sum(k->op)] + (size_t)row * n;
     const float *weigh = k->w->weigh;
 
     memset(acc, 0, n * sizeof(*acc));
     for (uint32_t p = row * used; p < (row + 1) * used; p++) {
-        float weight = k->op->ffn.early ? 1.0f : e->pick[p].weight;
+        float weight = 1.0f;
 
+        if (!k->op->ffn.early)
+            weight = e->pick[p].weight;
         weight *= weigh ? weigh[e->pick[p].expert] : 1.0f;
 
         b->kernels->add_scaled(acc, e->out + (size_t)e->place[p] * n, weight, n);
@@ -375,7 +377,9 @@ static void cpu_experts_begin_row(void *ctx, uint32_t row, uint32_t thread) {
     for (size_t p = row * used; p < (row + 1) * used; p++) {
         bool here = k->expert[p] < b->shape.n_expert && k->w->expert[k->expert[p]][0].data;
 
-        b->experts->pick[p] = (struct expert_pick){here ? k->expert[p] : ELSEWHERE, k->weight[p]};
+        b->experts->pick[p] = (struct expert_pick){ELSEWHERE, k->weight[p]};
+        if (here)
+            b->experts->pick[p].expert = k->expert[p];
     }
 }
 
@@ -407,8 +411,8 @@ static void add_shared_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct experts *e = b->experts;
     uint32_t n = b->shape.n_embd;
 
-    b->kernels->add_scaled(b->act[k->op->branch ? ACT_B : ACT_X] + (size_t)row * n,
-                           e->out + (size_t)row * n, mx_sigmoid(e->weight[row]), n);
+    b->kernels->add_scaled(b->act[op_sum(k->op)] + (size_t)row * n, e->out + (size_t)row * n,
+                           mx_sigmoid(e->weight[row]), n);
 }
 
 /* Uses the normed rows that ops_route() left in experts.normed. */

@@ -84,20 +84,25 @@ int ref_experts(struct step *s, const struct model_op *op) {
         ref_norm_rows(s, op);
     for (uint32_t r = 0; r < s->host.batch->n_rows; r++) {
         const float *y = b->normed + (size_t)r * m->n_embd;
-        float *to = b->act[op->branch ? ACT_B : ACT_X] + (size_t)r * m->n_embd;
-        float *sum = op->post_norm ? b->sum : to;
+        float *to = b->act[op_sum(op)] + (size_t)r * m->n_embd;
+        float *sum = to;
 
-        if (op->post_norm)
+        if (op->post_norm) {
+            sum = b->sum;
             memset(sum, 0, m->n_embd * sizeof(*sum));
+        }
         for (uint32_t k = 0; k < m->n_expert_used; k++) {
             const struct expert_pick *p = &b->pick[(size_t)r * m->n_expert_used + k];
 
             assert(p->expert < m->n_expert);
             const float *in = op->ffn.early ? scaled_input(b, y, p->weight) : y;
             const float *out = run_expert(b, op, p->expert, in);
-            float weight = op->ffn.early ? 1 : p->weight;
+            float weight = 1;
 
-            weight *= op->weigh ? ref_vector_at(op->weigh, p->expert) : 1;
+            if (!op->ffn.early)
+                weight = p->weight;
+            if (op->weigh)
+                weight *= ref_vector_at(op->weigh, p->expert);
             for (uint32_t i = 0; i < m->n_embd; i++)
                 sum[i] += weight * out[i];
         }
@@ -117,7 +122,7 @@ int ref_shared(struct step *s, const struct model_op *op) {
 
     for (uint32_t r = 0; r < s->host.batch->n_rows; r++) {
         const float *y = b->normed + (size_t)r * m->n_embd;
-        float *to = b->act[op->branch ? ACT_B : ACT_X] + (size_t)r * m->n_embd;
+        float *to = b->act[op_sum(op)] + (size_t)r * m->n_embd;
 
         multiply_expert(b, op->w[0], NULL, 0, y, gate);
         multiply_expert(b, op->w[1], NULL, 0, y, b->up);

@@ -114,7 +114,10 @@ int ops_state_in(struct step *s, const struct model_op *op) {
                  to = op->state_in.parts ? 0 : op->state_in.first + i;
 
         mm.out[i] = b->recurrent->in[to] + (op->state_in.parts ? (size_t)i * n_out : 0);
-        mm.out_stride[i] = op->state_in.parts ? (size_t)n_mats * n_out : n_out;
+        if (op->state_in.parts)
+            mm.out_stride[i] = (size_t)n_mats * n_out;
+        else
+            mm.out_stride[i] = n_out;
         assert(mm.out_stride[i] <= b->shape.state.n_in[to]);
     }
     matmul_run(b->pool, &mm, 1);
@@ -141,8 +144,10 @@ void recurrent_convolve(const struct recurrent_run *k, uint32_t row, const float
 
     assert(before < ARRAY_SIZE(u) && row < k->step->n_rows);
     for (uint32_t j = 0; j <= before; j++)
-        u[j] = nth + j >= before ? d->in[0] + (size_t)(row + j - before) * n
-                                 : past + (size_t)(nth + j) * n;
+        if (nth + j >= before)
+            u[j] = d->in[0] + (size_t)(row + j - before) * n;
+        else
+            u[j] = past + (size_t)(nth + j) * n;
     b->kernels->convolve(k->op->weights->conv, u, before + 1, bias, silu, d->c + (size_t)row * n,
                          n);
 }

@@ -64,7 +64,8 @@ INLINE void advance16(bool kda, const struct delta_head *h, uint32_t row, uint32
                             vf_load(m + (i + j) * LANES), sum[j]);
     }
     vf known = vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3]));
-    known = kda ? known : vf_mul(keep, known);
+    if (!kda)
+        known = vf_mul(keep, known);
     vf v = vf_load(h->v + row * h->stride + first);
     vf change = vf_mul(vf_set1(h->beta[row * h->mix_stride]), vf_sub(v, known));
     for (int j = 0; j < 4; j++)

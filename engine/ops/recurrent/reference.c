@@ -37,8 +37,10 @@ int ref_state_in(struct step *s, const struct model_op *op) {
     for (int i = 0; i < OP_MATRICES && op->w[i]; i++) {
         size_t n = op->w[i]->ne[1];
         /* parts: uses in[1] as scratch memory, which a later STATE_IN overwrites */
-        int to = op->state_in.parts ? 1 : op->state_in.first + i;
+        int to = 1;
 
+        if (!op->state_in.parts)
+            to = op->state_in.first + i;
         assert(to < OP_MATRICES && n <= m->state.n_in[to]);
         ref_linear(b, op->w[i], NULL, b->normed, n_rows, b->in[to]);
         for (size_t r = 0; r < n_rows && op->state_in.parts; r++)

@@ -76,7 +76,7 @@ static void ref_sparse_choose(struct step *s, const struct model_op *op, uint32_
         for (uint32_t h = 0; h < p->n_head; h++) {
             float z = host_dot(q + h * p->dim, key, p->dim);
 
-            b->block_score[i] += z > 0 ? z : 0;
+            b->block_score[i] += MAX(z, 0);
         }
     }
     sparse_see(p, pos, b->block_score, b->seen + (size_t)row * b->seen_words);

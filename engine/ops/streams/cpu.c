@@ -50,7 +50,10 @@ int streams_open(struct be *b) {
     if (!d)
         return -ENOMEM;
     d->mixed = be_rows(b, streams_width(b));
-    d->gate = s->rounds ? NULL : be_rows(b, streams_width(b));
+    if (s->rounds)
+        d->gate = NULL;
+    else
+        d->gate = be_rows(b, streams_width(b));
     d->low = be_rows(b, s->n_low);
     d->weight = be_rows(b, n_weights(s));
     if (b->no_memory)
@@ -279,7 +282,10 @@ static void streams_add_row(void *ctx, uint32_t row, uint32_t thread) {
         /* index of the row in the n_past rows of earlier steps and the rows of this step */
         uint32_t at = row - q->row0 + j * g->n;
 
-        u[j] = at < n_past ? past + at * width : b->streams->gate + (q->row0 + at - n_past) * width;
+        if (at < n_past)
+            u[j] = past + at * width;
+        else
+            u[j] = b->streams->gate + (q->row0 + at - n_past) * width;
     }
     b->kernels->convolve(k->op->weights->conv, u, g->kernel, NULL, true, y, (uint32_t)width);
     b->kernels->add_scaled(to, b->streams->mixed + row * width, 1, (uint32_t)width);

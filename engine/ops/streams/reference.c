@@ -88,7 +88,10 @@ int ref_hc_out(struct step *s, const struct model_op *op) {
         const float *x = b->act[op->begins ? ACT_X : ACT_B] + i / n_stream * n;
 
         for (size_t j = 0; j < n; j++)
-            to[j] = op->begins ? x[j] : to[j] + b->stream_weight[i] * x[j];
+            if (op->begins)
+                to[j] = x[j];
+            else
+                to[j] = to[j] + b->stream_weight[i] * x[j];
     }
     return 0;
 }
@@ -132,7 +135,7 @@ static void ref_streams_weigh_row(struct be *b, const struct model_op *op, uint3
     for (size_t i = 0; i < n_stream; i++) {
         float z = host_dot(k + i * n, v + i * n, n) / sqrtf((float)n), root = sqrtf(fabsf(z));
 
-        root = root > 1e-3F ? root : 1e-3F;
+        root = MAX(root, 1e-3F);
         for (size_t j = 0; j < n; j++)
             v[i * n + j] =
                 mx_sigmoid(z > 0 || z < 0 ? copysignf(root, z) : 0) * b->act[ACT_B][r * n + j];

@@ -33,8 +33,10 @@ int ref_alt_begin(struct step *s, const struct model_op *op) {
         for (size_t r = 0; r < n_rows; r++) {
             const float *x = b->act[ACT_X] + r * n, *y = i ? b->mixed + r * n : x;
             float *to = b->act[ACT_S] + (r * n_stream + i) * n;
-            double by = i ? alt_scale(x, y, n) : 1;
+            double by = 1;
 
+            if (i)
+                by = alt_scale(x, y, n);
             for (size_t j = 0; j < n; j++)
                 to[j] = (float)((double)y[j] * by);
         }
