@@ -1,6 +1,6 @@
 /*
  * op_list - the kinds of ops, one row each: OP(kind, name, feature, cost, device), with the formula
- * above it. Whoever includes this list defines OP. A new kind is a row here and its functions,
+ * above it. A file that includes this list defines OP. A new kind is a row here and its functions,
  * which the row names: ref_NAME() and ops_NAME() of the backends in host memory, cuda_op_NAME of
  * CUDA.
  *

@@ -4,11 +4,10 @@
  * all this but the list, and the store before it.
  */
 
-#include "engine/cuda/load.h"
-
 #include <assert.h>
 
 #include "base/try.h"
+#include "engine/cuda/load.h"
 #include "engine/ops/attention/kernels_attention.h"
 
 /* Returns the kernel for items that cover all chunks. */
