@@ -108,7 +108,8 @@ const struct launch_client launch_clients[] = {
         .file = ".continue/config.yaml",
         .appended = "\nname: weft\nversion: 0.0.1\nschema: v1\nmodels:\n  - name: \"{model}\"\n"
                     "    provider: openai\n    model: \"{model}\"\n    apiBase: \"{url}/v1\"\n"
-                    "    apiKey: \"{key}\"\n",
+                    "    apiKey: \"{key}\"\n    capabilities: [tool_use]\n{limit}",
+        .limit = "    defaultCompletionOptions:\n      contextLength: {context}\n",
         .mark = "name:",
         .note = "start it with: cn",
     },

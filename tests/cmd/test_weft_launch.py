@@ -142,6 +142,9 @@ def test_the_model_is_the_first_that_is_served():
     assert launch("pi", "--write", "--url", url).returncode == 0
     with open(os.path.join(HOME, ".pi/agent/models.json")) as file:
         assert json.load(file)["providers"]["weft"]["models"] == [{"id": "first", "contextWindow": 4096, "maxTokens": 2048}]
+    assert launch("continue", "--write", "--url", url).returncode == 0
+    with open(os.path.join(HOME, ".continue/config.yaml")) as file:
+        assert file.read().endswith("\n    capabilities: [tool_use]\n    defaultCompletionOptions:\n      contextLength: 4096\n")
     server.shutdown()
     r = launch("claude", "--url", "http://127.0.0.1:1")
     assert r.returncode == 69 and "no weftd answers" in r.stderr, r
@@ -225,7 +228,7 @@ def test_a_file_is_changed_and_given_back():
                 assert new == f"{text or ''}\n{own}"
                 assert started("hermes", *at)[0] == ["chat", "--provider", "custom:weft", "--model", "m"]
             elif name == "continue":
-                own = '    provider: openai\n    model: "m"\n    apiBase: "http://127.0.0.1:1/v1"\n    apiKey: "none"\n'
+                own = '    provider: openai\n    model: "m"\n    apiBase: "http://127.0.0.1:1/v1"\n    apiKey: "none"\n    capabilities: [tool_use]\n'
                 assert new.startswith((text or "") + "\nname: weft\n") and new.endswith(own), new
                 assert started("continue", *at)[0] == []
             elif name == "claude":
