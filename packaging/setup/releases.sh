@@ -22,3 +22,12 @@ release_suffix() { # RELEASE
         noble) echo '~ubuntu24.04' ;;
     esac
 }
+
+# The archive of a commit knows its commit (weftd --version); with changes that are not committed, the tree is taken.
+source_archive() { # FILE
+    if [ -z "$(git status --porcelain)" ]; then
+        git archive --format=tar.gz -o "$1" HEAD
+    else
+        git ls-files -co --exclude-standard | tar -czf "$1" -T -
+    fi
+}

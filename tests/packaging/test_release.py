@@ -1,10 +1,12 @@
 """packaging/release in a clone, with a package made here in place of the real ones: the same bytes twice, right checksums, the
 whole source, the changelog's section, a list of libraries; and no release of a tree that is not in order. Argument: the
-source folder. Exit status 77 where that is no git repository."""
+source folder. Which builds a release makes, with which weft-cuda.so, is seen by scripts in place of theirs. Exit status 77 where that is no git repository."""
 import io
 import json
+import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -21,34 +23,35 @@ def run(*command, cwd=None):
     return subprocess.run([str(c) for c in command], cwd=cwd, capture_output=True, text=True)
 
 
-def make_package(folder):
+def make_package(folder, architecture="amd64"):
     root = folder / "root"
-    (root / "DEBIAN").mkdir(parents=True)
-    (root / "DEBIAN/control").write_text(f"Package: weft\nVersion: {VERSION}\nArchitecture: amd64\nMaintainer: a <a@b.invalid>\n"
+    (root / "DEBIAN").mkdir(parents=True, exist_ok=True)
+    (root / "DEBIAN/control").write_text(f"Package: weft\nVersion: {VERSION}\nArchitecture: {architecture}\nMaintainer: a <a@b.invalid>\n"
                                          f"Depends: {LIBRARY} (>= 1) | other, weft-other\nDescription: a package\n")
-    done = run("dpkg-deb", "--root-owner-group", "-b", root, folder / f"weft_{VERSION}_amd64.deb")
+    done = run("dpkg-deb", "--root-owner-group", "-b", root, folder / f"weft_{VERSION}_{architecture}.deb")
     assert done.returncode == 0, done.stderr
 
 
-def make_backend(folder, content):
+def make_backend(folder, content, architecture="amd64"):
     """The package weft-cuda beside the other one."""
     root = folder / "backend"
     (root / "DEBIAN").mkdir(parents=True, exist_ok=True)
-    (root / "DEBIAN/control").write_text(f"Package: weft-cuda\nVersion: {VERSION}\nArchitecture: amd64\n"
+    (root / "DEBIAN/control").write_text(f"Package: weft-cuda\nVersion: {VERSION}\nArchitecture: {architecture}\n"
                                          "Maintainer: a <a@b.invalid>\nDepends: weft\nDescription: a package\n")
     library = root / "usr/lib/weft/weft-cuda.so"
     library.parent.mkdir(parents=True, exist_ok=True)
     library.write_bytes(content)
-    done = run("dpkg-deb", "--root-owner-group", "-b", root, folder / f"weft-cuda_{VERSION}_amd64.deb")
+    done = run("dpkg-deb", "--root-owner-group", "-b", root, folder / f"weft-cuda_{VERSION}_{architecture}.deb")
     assert done.returncode == 0, done.stderr
 
 
-def make_programs(folder):
+def make_programs(folder, processor="x86_64", backend=BACKEND):
     folder.mkdir()
-    contents = {"share/licenses/versions": f"{LINKED} 9.8.7\n".encode(), "bin/weft-cuda.so": BACKEND}
-    with tarfile.open(folder / f"{PROGRAMS}.tar.gz", "w:gz") as archive:
+    whole = f"weft-{VERSION}-linux-{processor}"
+    contents = {"share/licenses/versions": f"{LINKED} 9.8.7\n".encode(), "bin/weft-cuda.so": backend}
+    with tarfile.open(folder / f"{whole}.tar.gz", "w:gz") as archive:
         for name, content in contents.items():
-            header = tarfile.TarInfo(f"{PROGRAMS}/{name}")
+            header = tarfile.TarInfo(f"{whole}/{name}")
             header.size = len(content)
             archive.addfile(header, io.BytesIO(content))
 
@@ -102,6 +105,82 @@ def check_backend(clone, debs, folder):
     assert f"weft-cuda_{VERSION}_amd64.deb" in (folder / "same/SHA256SUMS").read_text()
 
 
+# In place of packaging/tarball, image, check-packages and build-arm64: writes its name and arguments, and weft-cuda.so's
+# content, and makes what the real one makes.
+FAKE = """#!/bin/sh
+name=${0##*/}
+for last; do :; done
+backend=
+[ ! -f "${WEFT_CUDA:-}" ] || backend=$(cat "$WEFT_CUDA")
+echo "$name $* [$backend${WEFT_CUDA:+$([ -f "$WEFT_CUDA" ] || echo "$WEFT_CUDA")}]" >>"$CALLS"
+case "$name $*" in
+    tarball*aarch64*) mkdir -p "$last"; tar -xzf "$FAKES/weft-aarch64.tar.gz" -C "$last" ;;
+    tarball*) mkdir -p "$last"; tar -xzf "$FAKES/weft-x86_64.tar.gz" -C "$last" ;;
+    check-packages*) mkdir -p "$1/bookworm"; cp "$FAKES"/*_amd64.deb "$1/bookworm" ;;
+    build-arm64*) mkdir -p "$last"; cp "$FAKES"/*_arm64.deb "$last" ;;
+esac
+"""
+
+
+def fakes(folder):
+    """Archives of archives of programs, and packages, of both processors; ARM's programs have weft-cuda.so, too."""
+    for processor, architecture in (("x86_64", "amd64"), ("aarch64", "arm64")):
+        programs = folder / f"programs-{processor}"
+        make_programs(programs, processor, BACKEND + processor.encode())
+        run("tar", "-czf", folder / f"weft-{processor}.tar.gz", "-C", programs, f"weft-{VERSION}-linux-{processor}.tar.gz")
+        make_package(folder, architecture)
+        make_backend(folder, BACKEND + processor.encode(), architecture)
+
+
+def check_builds(source, folder):
+    """With --cuda the kernels are compiled for x86-64 alone, and each package gets the library of its processor."""
+    clone = folder / "small"  # only what a release reads, so that the source's archive is made quickly
+    for name in run("git", "ls-files", "packaging", "debian", "meson.build", "CHANGELOG.md", cwd=source).stdout.split():
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source / name, clone / name)
+    made, tools, calls = folder / "fakes", folder / "tools", folder / "calls"
+    toolkit = folder / "toolkit"
+    for part in (made, tools, toolkit / "targets/sbsa-linux/lib"):
+        part.mkdir(parents=True)
+    fakes(made)
+    for name in ("tarball", "image", "check-packages", "build-arm64"):
+        (clone / "packaging" / name).write_text(FAKE)
+    for name in ("mmdebstrap", "patchelf", "aarch64-linux-gnu-gcc"):
+        (tools / name).write_text("#!/bin/sh\n")
+    (tools / "nvcc").write_text(f"#!/bin/sh\necho '#$ TOP={toolkit}' >&2\n")
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    run("git", "init", "-q", cwd=clone)
+    run("git", "add", "-A", cwd=clone)
+    run("git", "-c", "user.name=a", "-c", "user.email=a@b.invalid", "commit", "-qm", "scripts in place of builds", cwd=clone)
+    env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "CALLS": str(calls), "FAKES": str(made)}
+
+    def calls_of(name, *options):
+        work, out = folder / f"work-{name}", folder / f"out-{name}"
+        calls.write_text("")
+        done = subprocess.run([clone / "packaging/release", *options, "--work", work, out], capture_output=True, text=True, env=env)
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        return calls.read_text().replace(str(work), "W").splitlines(), done.stdout, out
+
+    x86, arm = (f"[{BACKEND.decode()}{processor}]" for processor in ("x86_64", "aarch64"))
+    image = f"image W/programs/weft-{VERSION}-linux-%s.tar.gz W/programs []"
+    packages = "check-packages W/debs bookworm trixie noble "
+    lines, said, out = calls_of("without")
+    assert lines == ["tarball --processor x86_64 W/x86_64 W/programs []", image % "x86_64", "tarball --processor aarch64 W/aarch64 W/programs []",
+                     image % "aarch64", packages + "[]", "build-arm64 W/debs/arm64 [none]"], lines
+    lines, said, out = calls_of("without-runtime", "--cuda", "all")
+    assert lines[2] == "tarball --processor aarch64 W/aarch64 W/programs []" and "no CUDA runtime for ARM" in said, (lines, said)
+    (toolkit / "targets/sbsa-linux/lib/libcudart_static.a").write_text("")
+    lines, said, out = calls_of("with", "--cuda", "all")
+    assert lines == ["tarball --processor x86_64 --cuda all W/x86_64 W/programs []", image % "x86_64",
+                     "tarball --processor aarch64 --cuda all --code W/x86_64 W/aarch64 W/programs []", image % "aarch64",
+                     packages + x86, "build-arm64 W/debs/arm64 " + arm], lines
+    assert {p.name for p in out.glob("weft-cuda_*")} == {f"weft-cuda_{VERSION}_{a}.deb" for a in ("amd64", "arm64")}
+    make_backend(made, BACKEND, "arm64")  # another library than ARM's programs have
+    done = subprocess.run([clone / "packaging/release", "--cuda", "all", folder / "out-other"], capture_output=True, text=True, env=env)
+    assert done.returncode == 1 and "arm64.deb has another weft-cuda.so" in done.stderr, done
+
+
 def check_refusals(clone, debs, folder):
     (clone / "new").write_text("not committed\n")
     done = release(clone, debs, folder / "dirty")
@@ -136,6 +215,7 @@ def main(source):
         done = release(clone, debs, folder / "first")
         assert done.returncode == 1 and "not empty" in done.stderr, done
         check_backend(clone, debs, folder)
+        check_builds(clone, folder)
         check_refusals(clone, debs, folder)
     return 0
 
