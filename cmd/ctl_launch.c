@@ -184,9 +184,13 @@ const struct launch_client launch_clients[] = {
 /* Appends @s, escaped for a JSON string if @json. Returns 0 or -errno. */
 static int launch_add(struct buf *out, const char *s, bool json) {
     for (; *s; s++) {
-        if (json && (*s == '"' || *s == '\\'))
+        char c = *s;
+
+        if (json && (unsigned char)c < 0x20)
+            c = ' ';
+        if (json && (c == '"' || c == '\\'))
             TRY(buf_add_char(out, '\\'));
-        TRY(buf_add_char(out, json && (unsigned char)*s < 0x20 ? ' ' : *s));
+        TRY(buf_add_char(out, c));
     }
     return 0;
 }
@@ -299,12 +303,12 @@ static int launch_print(const struct launch_client *c, const struct target *t) {
     }
     for (size_t i = 0; c->env[i]; i++) {
         CLEANUP(freep) char *text = filled(c->env[i], t);
-        size_t n = text ? strcspn(text, "=") : 0;
 
         if (!text)
             return cli_fail("out of memory");
         if (!launch_is_known(c->env[i], t))
             continue;
+        size_t n = strcspn(text, "=");
         printf("export %.*s=", (int)n, text);
         launch_print_quoted(text + n + 1);
         putchar('\n');
@@ -347,8 +351,9 @@ static int launch_start(const struct launch_client *c, const struct target *t, c
             return cli_fail("out of memory");
     }
     execvp(c->program, argv);
-    return cli_fail("%s: %s%s", c->program, strerror(errno),
-                    errno == ENOENT ? ": it is not installed" : "");
+    if (errno == ENOENT)
+        return cli_fail("%s: it is not installed (%s)", c->program, strerror(errno));
+    return cli_fail("%s: %s", c->program, strerror(errno));
 }
 
 /* Refuses to change @path, and prints the lines to be added; cli_fail() would escape the ends of
@@ -362,7 +367,7 @@ static int by_hand(const char *path, const char *why, const char *text) {
 /* Makes the new content of @path, which the caller frees. Returns an exit code. */
 static int launch_change(const struct launch_client *c, const struct target *t, const char *path,
                          char **out, size_t *len) {
-    CLEANUP(freep) char *text = filled(c->fragment ? c->fragment : c->appended, t);
+    CLEANUP(freep) char *text = filled(text_or(c->fragment, c->appended), t);
     CLEANUP(freep) char *old = NULL;
     size_t n = 0;
     int r;
@@ -405,8 +410,10 @@ static int launch_write_file(const struct launch_client *c, const struct target 
                         path, c->name);
     if (r < 0)
         return cli_fail("%s: %s", path, strerror(-r));
-    printf("%s was changed%s%s; weftctl launch %s --undo restores it\n", path, c->note ? "; " : "",
-           text_or(c->note, ""), c->name);
+    printf("%s was changed; ", path);
+    if (c->note)
+        printf("%s; ", c->note);
+    printf("weftctl launch %s --undo restores it\n", c->name);
     return cli_flush(CLI_OK);
 }
 
@@ -480,15 +487,18 @@ static int launch_look_up(struct target *t, const char *key, char **out) {
 static bool is_roomy(const struct launch_client *c, const struct target *t) {
     bool fits = t->n_context > c->n_first;
     bool grows = !t->n_trained || t->n_trained > t->n_context;
+    const char *effect = "little room is left for work", *remedy = "weftd --max-context N, or";
 
     if (!t->n_context || !c->n_first || t->n_context >= c->n_first + c->n_first / 2)
         return true;
+    if (!fits)
+        effect = "it cannot work";
+    if (!grows)
+        remedy = "this is the model's limit; choose";
     fprintf(stderr,
             "weftctl: %s sends about %u tokens first; %s has a context of %llu: %s "
             "(%s a model with a longer context)\n",
-            c->name, c->n_first, t->model, (unsigned long long)t->n_context,
-            fits ? "little room is left for work" : "it cannot work",
-            grows ? "weftd --max-context N, or" : "this is the model's limit; choose");
+            c->name, c->n_first, t->model, (unsigned long long)t->n_context, effect, remedy);
     return fits;
 }
 
@@ -498,18 +508,29 @@ static void print_time(const struct launch_client *c, const struct target *t, co
 
     if (!t->n_context || !c->n_first || chat_server_new(&server, t->url, NULL, key) < 0)
         return;
-    double rate = launch_prompt_rate(server, t->model), s = rate > 0 ? c->n_first / rate : 0;
-    if (s >= TELL_S)
-        fprintf(stderr,
-                "weftctl: %s sends about %u tokens first: about %.0f %s at %.0f tokens/s; later "
-                "turns find them in the prefix cache\n",
-                c->name, c->n_first, s < 120 ? s : s / 60, s < 120 ? "s" : "min", rate);
+    double rate = launch_prompt_rate(server, t->model);
+    if (rate <= 0 || c->n_first / rate < TELL_S)
+        return;
+    double time = c->n_first / rate;
+    const char *unit = "s";
+    if (time >= 120) {
+        time /= 60;
+        unit = "min";
+    }
+    fprintf(stderr,
+            "weftctl: %s sends about %u tokens first: about %.0f %s at %.0f tokens/s; later "
+            "turns find them in the prefix cache\n",
+            c->name, c->n_first, time, unit, rate);
 }
 
 /* Prints the settings that every client has in some form, for one that weftctl does not know. */
 static int print_generic(const char *name, const struct target *t) {
-    bool keyless = strcmp(t->key, "none") == 0;
+    const char *which = "your key of weftd", *key = "KEY";
 
+    if (strcmp(t->key, "none") == 0) {
+        which = "any text";
+        key = "none";
+    }
     printf("weftctl launch knows " CLIENTS ", not %s. Give it these settings:\n\n"
            "  base URL, OpenAI      %s/v1\n"
            "  base URL, Anthropic   %s\n"
@@ -518,8 +539,8 @@ static int print_generic(const char *name, const struct target *t) {
            "  context               %s\n\n"
            "Many clients read the environment:\n\n"
            "  export OPENAI_BASE_URL=%s/v1 OPENAI_API_KEY=%s\n",
-           name, t->url, t->url, keyless ? "any text" : "your key of weftd", t->model,
-           text_filled_or(t->context, "not known"), t->url, keyless ? "none" : "KEY");
+           name, t->url, t->url, which, t->model, text_filled_or(t->context, "not known"), t->url,
+           key);
     return cli_flush(CLI_OK);
 }
 
@@ -580,9 +601,9 @@ int ctl_launch(int argc, char **argv, bool json) {
     int r = cli_parse(own, argv, options, ARRAY_SIZE(options), help, &n);
     if (r >= 0)
         return r;
-    const struct launch_client *c = n == 1 ? launch_find(argv[1]) : NULL;
     if (n != 1)
         return cli_usage("launch takes a client: " CLIENTS);
+    const struct launch_client *c = launch_find(argv[1]);
     if (prints + writes + undoes > 1)
         return cli_usage("give only one of --print, --write and --undo");
     if (!c && (writes || undoes))
