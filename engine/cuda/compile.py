@@ -51,7 +51,7 @@ def with_code_of(data, other):
     header, at, size = fat_section(data)
     if data[at + FAT_HEADER : at + size] not in fat:
         raise SystemExit(f"{source}: the device code differs from that in {code}")
-    data += bytes(-len(data) % 16)
+    data += bytes(-len(data) % 256)  # the section's alignment
     moved = struct.pack("<QQ", len(data), len(fat))
     return data[: header + 24] + moved + data[header + 40 :] + fat
 
