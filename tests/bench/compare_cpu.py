@@ -39,7 +39,7 @@ def run(command):
 
 
 def model(a, format):
-    path = a.models / f"{a.shape}-{format}.gguf"
+    path = a.models / f"{a.shape.replace(',', '-')}-{format}.gguf"  # llama-bench takes a list
     if not path.exists():
         run([a.build / "weft-synth", "--shape", a.shape, "--format", format, "-o", path])
     return path
@@ -108,6 +108,7 @@ def main():
     p.add_argument("--limit", type=float, default=480)
     p.add_argument("--json", type=pathlib.Path)
     a = p.parse_args()
+    a.models.mkdir(parents=True, exist_ok=True)
     rows = a.only.split(",")
     for row in rows:
         model(a, row.split("/")[0])
