@@ -22,7 +22,8 @@ int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t m
     t->param = calloc((size_t)max_seqs + max_rows, sizeof(*t->param));
     t->start = calloc((size_t)max_seqs + 1, sizeof(*t->start));
     t->page = calloc(n_pages, sizeof(*t->page));
-    t->window = windows ? calloc(n_pages, sizeof(*t->window)) : NULL;
+    if (windows)
+        t->window = calloc(n_pages, sizeof(*t->window));
     t->after = calloc(max_seqs, sizeof(*t->after));
     t->mask = calloc(max_rows, sizeof(*t->mask));
     if (!t->mask || (windows && !t->window) || !t->after || !t->item || !t->token || !t->seq ||
@@ -60,8 +61,9 @@ void batch_begin(struct batch *t, uint64_t step) {
     };
     t->b.table[KV_GLOBAL].start = t->start;
     t->b.table[KV_GLOBAL].page = t->page;
-    t->b.table[KV_WINDOW].start = t->window ? t->start : NULL;
     t->b.table[KV_WINDOW].page = t->window;
+    if (t->b.table[KV_WINDOW].page)
+        t->b.table[KV_WINDOW].start = t->start;
     t->shape = (struct cost_shape){0};
     t->alone = t->drafts = t->prefills = t->replays = t->constrained = t->unsealed = false;
     t->n_masks = 0;
@@ -114,16 +116,19 @@ static void add_sample(struct batch *t, const struct request *r, uint32_t row, u
 /* Adds wants for hidden states to rows of a request that wants vectors. */
 static void add_hidden(struct batch *t, struct batch_item *it, uint32_t row0) {
     struct request *r = it->request;
-    bool first = r->flags & SUBMIT_POOL_CLS;
-    uint32_t end = first ? 1 : it->pos0 + it->n_rows;
-    uint32_t begin = first ? 0 : r->n_prompt - 1;
+    uint32_t end = it->pos0 + it->n_rows, begin = r->n_prompt - 1, param = 0;
+
+    if (r->flags & SUBMIT_POOL_CLS) {
+        begin = 0;
+        end = 1;
+    }
     if (request_pools_all(r))
         begin = r->pool.n;
     uint32_t from = MAX(it->pos0, begin);
-
     it->want0 = t->b.n_wants;
     it->samples = it->pos0 + it->n_rows == r->n_prompt;
-    uint32_t param = from < end ? add_param(t, r, 0) : 0;
+    if (from < end)
+        param = add_param(t, r, 0);
     for (uint32_t pos = from; pos < end; pos++)
         add_want(t, (struct engine_want){
                         .row = row0 + pos - it->pos0, .param = param, .what = WANT_HIDDEN});
@@ -177,7 +182,9 @@ void batch_add_pictures(struct batch *t, struct request *r, struct engine_seq *q
         to[n].width = t->picture_width;
     }
     q->n_pictures = n;
-    q->picture = n > 0 ? to : NULL;
+    q->picture = NULL;
+    if (n > 0)
+        q->picture = to;
 }
 
 void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_t *draft,
@@ -205,7 +212,9 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
                                             .state_slot = kv_seq_state(r->seq),
                                             .begins = r->begins,
                                             .n_draft = (uint16_t)n_draft,
-                                            .feed = fed ? (int32_t)r->want : -1};
+                                            .feed = -1};
+    if (fed)
+        t->seq[b->n_seqs].feed = (int32_t)r->want;
     batch_add_pictures(t, r, &t->seq[b->n_seqs], true);
     *it = (struct batch_item){.request = r,
                               .pos0 = pos0,
@@ -213,7 +222,10 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
                               .n_draft = n_draft,
                               .snapshot = KV_NO_SNAPSHOT,
                               .backup = KV_NO_SNAPSHOT};
-    (request_pools(r) ? add_hidden : batch_add_wants)(t, it, row0);
+    if (request_pools(r))
+        add_hidden(t, it, row0);
+    else
+        batch_add_wants(t, it, row0);
     b->n_rows += n_rows;
     b->n_seqs++;
     t->drafts |= n_draft > 0;
@@ -297,19 +309,23 @@ static int handle_hidden(const struct batch *t, uint32_t i, const struct engine_
         request_add_hidden(r, it->pos0 + t->want[it->want0 + k].row - t->seq[i].row0,
                            out[k].vector);
     r->n_pending -= it->samples;
-    return it->samples ? FINISH_STOP : FINISH_NONE;
+    if (it->samples)
+        return FINISH_STOP;
+    return FINISH_NONE;
 }
 
 int batch_handle(struct batch *t, uint32_t i, const struct engine_result *res) {
     struct batch_item *it = &t->item[i];
     const struct engine_out *out = res->out + it->want0;
     struct request *r = it->request;
-    uint32_t n_lp = it->n_wants - (it->samples ? 1 + it->n_draft : 0);
-    uint32_t lp_pos = n_lp > 0 ? it->pos0 + t->want[it->want0].row - t->seq[i].row0 : 0;
-    uint32_t n_wrong = 0;
+    uint32_t n_lp = it->n_wants, lp_pos = 0, n_wrong = 0;
     int why = FINISH_NONE;
 
     assert(res->n_outs == t->b.n_wants);
+    if (it->samples)
+        n_lp -= 1 + it->n_draft;
+    if (n_lp > 0)
+        lp_pos = it->pos0 + t->want[it->want0].row - t->seq[i].row0;
     if (request_pools(r)) {
         why = handle_hidden(t, i, out);
         if (r->seq)

@@ -40,7 +40,9 @@ int fair_init(struct fair_share *f, const struct sched_view *view) {
     f->view = view;
     f->victim = FAIR_TENANTS;
     f->item = calloc(FAIR_ITEMS, sizeof(*f->item));
-    return f->item ? 0 : -ENOMEM;
+    if (!f->item)
+        return -ENOMEM;
+    return 0;
 }
 
 void fair_deinit(struct fair_share *f) {
@@ -86,8 +88,10 @@ static bool clocks(const struct fair_share *f, double *least, double *most) {
 
         if (t->n_live == 0)
             continue;
-        *least = any ? fmin(*least, t->served_ns) : t->served_ns;
-        *most = any ? fmax(*most, t->served_ns) : t->served_ns;
+        if (!any)
+            *least = *most = t->served_ns;
+        *least = fmin(*least, t->served_ns);
+        *most = fmax(*most, t->served_ns);
         any = true;
     }
     return any;
@@ -149,8 +153,10 @@ uint16_t fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weight_milli
     struct fair_tenant *t = &f->tenant[index];
 
     tick(f, now);
+    if (weight_milli == 0)
+        weight_milli = 1000;
     t->class = class;
-    t->weight = (weight_milli ? weight_milli : 1000) / 1000.0 * factor_of(class);
+    t->weight = weight_milli / 1000.0 * factor_of(class);
     if (t->n_live == 0)
         lift(f, t);
     t->n_live++;
@@ -224,7 +230,9 @@ static bool fair_is_due(const struct fair_item *x) {
 }
 
 static bool stands_before(const struct fair_item *a, const struct fair_item *b) {
-    return a->key != b->key ? a->key < b->key : a->order < b->order;
+    if (a->key != b->key)
+        return a->key < b->key;
+    return a->order < b->order;
 }
 
 static bool before(const struct fair_item *a, const struct fair_item *b) {
@@ -323,7 +331,9 @@ static double fair_part(const struct fair_share *f, const struct fair_tenant *t,
                         int64_t now) {
     double sum = fair_weights(f, NULL, true, now);
 
-    return sum > 0 ? total * t->weight / sum : total;
+    if (sum <= 0)
+        return total;
+    return total * t->weight / sum;
 }
 
 void fair_note_slots(struct fair_share *f, uint32_t total, int64_t now) {
@@ -357,8 +367,10 @@ uint32_t fair_yields(const struct fair_share *f, uint32_t t, uint32_t total, int
         parts += fair_part(f, o, total, now);
         have += o->n_running;
     }
+    if (!others)
+        return 0;
     need = fmin(need + FAIR_SURGE * sqrt(need), parts) - have;
-    return others ? (uint32_t)fmax(ceil(need), total >= FAIR_LEAST_TOTAL) : 0;
+    return (uint32_t)fmax(ceil(need), total >= FAIR_LEAST_TOTAL);
 }
 
 bool fair_is_shared(const struct fair_share *f, int64_t now) {
@@ -393,10 +405,12 @@ uint32_t fair_order(struct fair_share *f, int64_t now) {
 
         f->group[f->order[k]] = (uint16_t)k;
         f->behind[k] = most - t->served_ns > FAIR_BEHIND_NS / t->weight;
-        f->weight[k] = (float)t->weight * (f->behind[k] ? FAIR_BEHIND_FACTOR : 1);
-        f->part[k] = t->served_ns + t->coming_ns - least > FAIR_AHEAD_NS / t->weight
-                         ? (float)(t->weight / sum)
-                         : 1;
+        f->weight[k] = (float)t->weight;
+        if (f->behind[k])
+            f->weight[k] *= FAIR_BEHIND_FACTOR;
+        f->part[k] = 1;
+        if (t->served_ns + t->coming_ns - least > FAIR_AHEAD_NS / t->weight)
+            f->part[k] = (float)(t->weight / sum);
     }
     assert(n <= f->n_tenants && f->n_tenants <= FAIR_TENANTS);
     return f->n_groups = n;
@@ -417,7 +431,9 @@ double fair_jain(const struct fair_share *f, int64_t now, uint32_t *n_live) {
         n++;
     }
     *n_live = n;
-    return n > 1 && squares > 0 ? sum * sum / (n * squares) : 1;
+    if (n < 2 || squares <= 0)
+        return 1;
+    return sum * sum / (n * squares);
 }
 
 /* ---- requests and the plan ---- */
@@ -474,8 +490,11 @@ void fair_begin_step(struct fair_share *f, int64_t now) {
         f->over[i] =
             fair_is_over(f, f->order[i], f->tenant[f->order[i]].n_running, p->max_seqs, true, now);
     p->group_over = f->over;
-    p->add_ns = shared ? p->itl_ns / PLAN_ADD_PART : 0;
-    p->reserve_pages = shared ? f->view->n_pages / FAIR_RESERVE_PAGES : 0;
+    p->add_ns = p->reserve_pages = 0;
+    if (shared) {
+        p->add_ns = p->itl_ns / PLAN_ADD_PART;
+        p->reserve_pages = f->view->n_pages / FAIR_RESERVE_PAGES;
+    }
 }
 
 bool fair_ranks_low(const struct fair_share *f, const struct request *r) {

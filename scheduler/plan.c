@@ -128,7 +128,8 @@ uint64_t plan_promised(const struct plan *p) {
     for (uint32_t i = 0; i < p->n_running; i++) {
         uint32_t target = plan_pages(p, p->req[i].n_target);
 
-        n += target > p->req[i].n_pages ? target - p->req[i].n_pages : 0;
+        if (target > p->req[i].n_pages)
+            n += target - p->req[i].n_pages;
     }
     return n;
 }
@@ -140,7 +141,8 @@ uint64_t plan_next_pages(const struct plan *p) {
         const struct plan_req *q = &p->req[i];
         uint32_t pages = plan_pages(p, MIN(q->n_tokens, q->n_computed + PLAN_MIN_CHUNK));
 
-        need += pages > q->n_pages ? pages - q->n_pages : 0;
+        if (pages > q->n_pages)
+            need += pages - q->n_pages;
     }
     return need;
 }
@@ -170,7 +172,9 @@ static uint32_t pick_alone(const struct plan *p) {
 static enum plan_verdict first_verdict(const struct plan_req *r, enum plan_verdict other) {
     if (r->waits)
         return PLAN_WAIT_PICTURE;
-    return r->last ? PLAN_LAST : other;
+    if (r->last)
+        return PLAN_LAST;
+    return other;
 }
 
 static void plan_alone(struct plan_work *w, uint32_t i) {
@@ -199,8 +203,11 @@ static void reset(struct plan *p) {
         r->n_rows = r->n_draft = r->n_led = 0;
         r->admitted = false;
         r->verdict = PLAN_UNSEEN;
-        if (i < p->n_running)
-            r->verdict = first_verdict(r, r->alone ? PLAN_WAIT_ALONE : PLAN_WAIT_TIME);
+        if (i >= p->n_running)
+            continue;
+        r->verdict = first_verdict(r, PLAN_WAIT_TIME);
+        if (r->alone && r->verdict == PLAN_WAIT_TIME)
+            r->verdict = PLAN_WAIT_ALONE;
     }
     p->n_admitted = p->n_preempted = p->n_drafts = 0;
     p->leaves_out = false;

@@ -39,8 +39,10 @@ static bool plan_count_slots(const struct plan *p, struct slots *s) {
 
     for (uint32_t i = 0; i < p->n_running; i++) {
         const struct plan_req *r = &p->req[i];
-        uint32_t n = may_draft(p, i) ? r->n_draft_max : 0;
+        uint32_t n = r->n_draft_max;
 
+        if (!may_draft(p, i))
+            continue;
         any |= n > 0;
         for (uint32_t k = 0; k < n; k++) {
             assert(k == 0 || r->survival[k] <= r->survival[k - 1]);
@@ -61,9 +63,13 @@ struct draft_room {
 };
 
 static int64_t plan_limit(int64_t now_ns, uint32_t rows, int64_t target_ns, int64_t max_ns) {
-    int64_t stretched = rows > 1 ? now_ns / 2 * 3 : now_ns * 3;
+    int64_t stretched = now_ns * 3;
 
-    return MIN(now_ns <= target_ns ? target_ns : max_ns, stretched);
+    if (rows > 1)
+        stretched = now_ns / 2 * 3;
+    if (now_ns <= target_ns)
+        return MIN(target_ns, stretched);
+    return MIN(max_ns, stretched);
 }
 
 static struct draft_room draft_room(const struct plan_work *w) {
@@ -74,7 +80,7 @@ static struct draft_room draft_room(const struct plan_work *w) {
 
     room.limit_ns = plan_limit(now, w->rows, w->target_ns, MAX(p->max_step_ns, w->limit_ns));
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
-        beside_prefill |= (i < p->n_running || p->req[i].admitted) && plan_is_prefill(&p->req[i]);
+        beside_prefill |= plan_is_here(p, i) && plan_is_prefill(&p->req[i]);
     if (beside_prefill) {
         room.n_rows -= MIN(PLAN_MIN_CHUNK, room.n_rows);
         room.limit_ns = now + (MIN(room.limit_ns, w->limit_ns) - now) / 2;
@@ -86,7 +92,7 @@ static struct draft_room draft_room(const struct plan_work *w) {
 /* Returns @base with @n drafted rows, spread evenly over sequences of equal length. */
 static struct cost_shape with_drafts(const struct cost_shape *base, uint32_t n) {
     struct cost_shape s = *base;
-    uint64_t context = s.seqs > 0 ? s.context / s.seqs : 0;
+    uint64_t context = s.context / MAX(s.seqs, 1u);
 
     s.rows += n;
     s.context += n;
@@ -208,7 +214,8 @@ void plan_add_drafts(struct plan_work *w) {
     for (n = best_drafts(w, &slots, &room); n > 0 && rest == 0;) {
         assert(least > 0); /* no more slots were chosen than exist */
         least--;
-        rest = n < slots.n[least] ? n : 0;
+        if (n < slots.n[least])
+            rest = n;
         n -= MIN(n, slots.n[least]);
     }
     if (least < DRAFT_CLASSES && rest == 0)

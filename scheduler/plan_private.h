@@ -38,7 +38,12 @@ static inline uint32_t plan_pages_to_add(const struct plan *p, const struct plan
                                          uint32_t n_rows) {
     uint32_t n = plan_pages(p, r->n_computed + n_rows);
 
-    return n > r->n_pages ? n - r->n_pages : 0;
+    return n - MIN(n, r->n_pages);
+}
+
+/* Returns whether request @i runs, or is admitted in this step. */
+static inline bool plan_is_here(const struct plan *p, uint32_t i) {
+    return i < p->n_running || p->req[i].admitted;
 }
 
 /* Returns true if @r lacks only the last token, so that one row samples the next one. */

@@ -73,10 +73,11 @@ static void note_places(const struct plan *p, struct places *at) {
 
     for (uint32_t i = 0; i < n; i++) {
         const struct plan_req *r = &p->req[i];
-        bool here = i < p->n_running || r->admitted;
 
-        at->n_stored[i] = here ? r->n_stored : UINT32_MAX;
+        at->n_stored[i] = r->n_stored;
         at->n_computed[i] = r->n_computed;
+        if (!plan_is_here(p, i))
+            at->n_stored[i] = UINT32_MAX;
     }
 }
 
@@ -151,21 +152,27 @@ static uint32_t fit_space(const struct plan_work *w, const struct plan_req *r) {
 static uint32_t align(const struct plan_work *w, const struct plan_req *r, uint32_t n) {
     uint32_t over = (r->n_computed + n) % w->p->page_tokens;
 
-    return n < plan_lag(r) && n >= over + PLAN_MIN_CHUNK && !w->p->force_chunk ? n - over : n;
+    if (n == plan_lag(r) || n < over + PLAN_MIN_CHUNK || w->p->force_chunk)
+        return n;
+    return n - over;
 }
 
 void plan_extend(struct plan_work *w, struct plan_req *r, int64_t limit_ns, uint32_t cap) {
     uint32_t space = fit_space(w, r), high = MIN(space, cap);
     uint32_t n = align(w, r, fit_time(w, r, r->n_rows, MAX(high, r->n_rows), limit_ns));
 
-    if ((w->p->whole || r->whole) && n < plan_lag(r))
+    bool whole = w->p->whole || r->whole;
+    if (whole && n < plan_lag(r))
         return;
-    if (n > r->n_rows && n >= MIN(PLAN_MIN_CHUNK, high))
-        plan_set_rows(
-            w, r,
-            BUGGIFY(plan_chunk_short) && !w->p->whole && !r->whole ? n - (n - r->n_rows) / 2 : n);
-    else if (r->n_rows == 0 && space == 0)
-        r->verdict = w->rows >= w->max_rows ? PLAN_WAIT_ROWS : PLAN_WAIT_PAGES;
+    if (n > r->n_rows && n >= MIN(PLAN_MIN_CHUNK, high)) {
+        if (BUGGIFY(plan_chunk_short) && !whole)
+            n -= (n - r->n_rows) / 2;
+        plan_set_rows(w, r, n);
+    } else if (r->n_rows == 0 && space == 0) {
+        r->verdict = PLAN_WAIT_PAGES;
+        if (w->rows >= w->max_rows)
+            r->verdict = PLAN_WAIT_ROWS;
+    }
 }
 
 void plan_min_chunk(struct plan_work *w, uint32_t i) {
@@ -213,9 +220,12 @@ static inline void sort_by(uint32_t (*key)(const struct plan_req *), const struc
 static void force_chunks(struct plan_work *w, const uint32_t *list, uint32_t n) {
     for (uint32_t k = 0; k < n; k++) {
         struct plan_req *r = &w->p->req[list[k]];
+        uint32_t cap = w->p->force_chunk;
 
+        if (r->whole)
+            cap = UINT32_MAX;
         if (r->verdict != PLAN_PREEMPT)
-            plan_extend(w, r, INT64_MAX, r->whole ? UINT32_MAX : w->p->force_chunk);
+            plan_extend(w, r, INT64_MAX, cap);
     }
 }
 
@@ -242,7 +252,7 @@ struct part {
 
 /* Returns true if @r was passed over so often that it must have rows in this step. */
 static bool plan_time_is_due(const struct plan_work *w, const struct plan_req *r) {
-    return r->n_passed >= (w->misses ? 1 : PLAN_PASSED_MOST);
+    return r->n_passed >= PLAN_PASSED_MOST || (w->misses && r->n_passed > 0);
 }
 
 /* Divides @part among the prompts of one tenant, which @list has in order of virtual arrival. Half
@@ -258,8 +268,8 @@ static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct p
 
     assert(n > 0);
     sort_by(plan_lag, p, list + 1, n - 1);
-    struct plan_req *shortest = n > 1 ? &p->req[list[1]] : NULL;
-    if (shortest && plan_time_is_due(w, shortest)) {
+    struct plan_req *shortest = &p->req[list[n > 1]];
+    if (n > 1 && plan_time_is_due(w, shortest)) {
         if (rows_half > 0 && may_fit(w, shortest, half)) {
             plan_extend(w, shortest, half, rows_half);
             rows_half -= shortest->n_rows;
@@ -278,7 +288,8 @@ static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct p
             continue;
         plan_extend(w, r, until, MAX(rows_half / (n - k), MIN(PLAN_MIN_CHUNK, rows_half)));
         rows_half -= r->n_rows;
-        now = r->n_rows > 0 ? cost_bound_ns(p->cost, &w->shape) : now;
+        if (r->n_rows > 0)
+            now = cost_bound_ns(p->cost, &w->shape);
     }
     plan_extend(w, &p->req[list[0]], part.limit_ns, part.max_rows - MIN(w->rows, part.max_rows));
 }
@@ -300,9 +311,8 @@ static bool plan_time_is_held(const struct plan *p, uint16_t group) {
 static bool plan_time_is_lone(const struct plan *p, uint16_t group) {
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *r = &p->req[i];
-        bool here = i < p->n_running ? !r->last : r->admitted;
 
-        if (here && r->group != group)
+        if (plan_is_here(p, i) && !r->last && r->group != group)
             return false;
     }
     return true;
@@ -351,7 +361,9 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
     for (k = 0; k < n; k += len) {
         struct part part = {w->limit_ns, w->max_rows};
 
-        len = p->n_groups > 1 ? end_of_group(p, list + k, n - k) : n;
+        len = n;
+        if (p->n_groups > 1)
+            len = end_of_group(p, list + k, n - k);
         if (len < n) {
             have += p->group_weight[p->req[list[k]].group];
             part.limit_ns = begin + (int64_t)((double)(w->limit_ns - begin) * have / sum);
@@ -390,7 +402,9 @@ void plan_note_passed(struct plan_work *w) {
         for (uint32_t i = k; i < k + len && any; i++) {
             struct plan_req *r = &p->req[list[i]];
 
-            r->n_passed = r->n_rows > 0 ? 0 : (uint8_t)MIN(r->n_passed + 1, UINT8_MAX);
+            r->n_passed += r->n_passed < UINT8_MAX;
+            if (r->n_rows > 0)
+                r->n_passed = 0;
         }
     }
 }
@@ -412,16 +426,17 @@ void plan_prefills(struct plan_work *w) {
     note_places(p, &at);
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         struct plan_req *r = &p->req[i];
-        bool here = i < p->n_running ? r->verdict != PLAN_PREEMPT : r->admitted;
 
-        if (!here || !plan_is_prefill(r))
+        if (!plan_is_here(p, i) || !plan_is_prefill(r) || r->verdict == PLAN_PREEMPT)
             continue;
         uint32_t leader = leader_of(p, &at, i);
-        r->verdict = leader == PLAN_NONE ? PLAN_WAIT_TIME : PLAN_FOLLOW;
-        if (leader == PLAN_NONE)
+        r->verdict = PLAN_FOLLOW;
+        if (leader == PLAN_NONE) {
+            r->verdict = PLAN_WAIT_TIME;
             p->scratch[n++] = i;
-        else if (w->rows == 0)
+        } else if (w->rows == 0) {
             note_follower(p, &p->req[leader], r);
+        }
     }
     if (n == 0)
         return;
@@ -446,9 +461,11 @@ void plan_prefills(struct plan_work *w) {
 /* ---- limits ---- */
 
 int64_t plan_pace_ns(const struct plan *p, enum plan_pace pace) {
-    if (pace == PLAN_PACE_NORMAL)
-        return p->itl_ns;
-    return pace == PLAN_PACE_SLOW ? 4 * p->itl_ns : p->itl_ns / 2;
+    if (pace == PLAN_PACE_SLOW)
+        return 4 * p->itl_ns;
+    if (pace == PLAN_PACE_QUICK)
+        return p->itl_ns / 2;
+    return p->itl_ns;
 }
 
 int64_t plan_limit_beside(int64_t decode_ns, int64_t target_ns) {
@@ -460,7 +477,9 @@ int64_t plan_limit_beside(int64_t decode_ns, int64_t target_ns) {
 static uint64_t probe_turns(const struct plan_work *w) {
     if (!w->decodes)
         return PLAN_PROBE_TURNS;
-    return cost_is_sure(w->p->cost) ? PLAN_PROBE_SURE : PLAN_PROBE_BESIDE;
+    if (cost_is_sure(w->p->cost))
+        return PLAN_PROBE_SURE;
+    return PLAN_PROBE_BESIDE;
 }
 
 /* Makes some steps whose limit was raised probes: they have no time beyond @least_ns, or, where
@@ -473,7 +492,10 @@ static void plan_time_probe(struct plan_work *w, int64_t least_ns, int64_t most_
     if (!w->misses || turn % probe_turns(w))
         return;
     bool more = !w->decodes && turn % PLAN_PROBE_MORE == PLAN_PROBE_MORE / 2;
-    w->limit_ns = more ? MIN(2 * w->limit_ns - least_ns, most_ns) : least_ns;
+    if (more)
+        w->limit_ns = MIN(2 * w->limit_ns - least_ns, most_ns);
+    else
+        w->limit_ns = least_ns;
 }
 
 /* Raises the limit of a step whose first prompt chunk is of @r. */
@@ -533,7 +555,9 @@ void plan_set_limits(struct plan_work *w) {
     struct cost_shape least = w->shape;
 
     w->decode = w->shape;
-    w->target_ns = p->prewarm ? MIN(p->max_step_ns, PLAN_PREWARM_NS) : p->max_step_ns;
+    w->target_ns = p->max_step_ns;
+    if (p->prewarm)
+        w->target_ns = MIN(p->max_step_ns, PLAN_PREWARM_NS);
     for (uint32_t i = 0; i < p->n_running; i++) {
         const struct plan_req *r = &p->req[i];
 
@@ -547,6 +571,7 @@ void plan_set_limits(struct plan_work *w) {
     w->limit_ns = w->target_ns;
     if (!p->prewarm)
         w->limit_ns = plan_limit_beside(cost_bound_ns(p->cost, &least), w->target_ns);
-    uint32_t trusted = MAX(cost_trusted_rows(p->cost), w->rows + PLAN_MIN_CHUNK);
-    w->max_rows = p->force_chunk || p->whole ? p->max_rows : MIN(p->max_rows, trusted);
+    w->max_rows = p->max_rows;
+    if (!p->force_chunk && !p->whole)
+        w->max_rows = MIN(p->max_rows, MAX(cost_trusted_rows(p->cost), w->rows + PLAN_MIN_CHUNK));
 }

@@ -10,7 +10,9 @@ struct queue_key queue_key(int64_t arrived_ns, int priority, uint64_t order) {
 }
 
 bool queue_before(const struct queue_key *a, const struct queue_key *b) {
-    return a->arrival != b->arrival ? a->arrival < b->arrival : a->order < b->order;
+    if (a->arrival != b->arrival)
+        return a->arrival < b->arrival;
+    return a->order < b->order;
 }
 
 /* Searches from the back, since most requests come last. */
@@ -28,19 +30,29 @@ void estimate_init(struct estimate *e, struct sessions *sessions) {
 
 void estimate_learn(struct estimate *e, uint64_t session, uint32_t n_out) {
     struct session *own = sessions_use(e->sessions, session);
-    float *mean = own ? &own->n_output : &e->none, x = (float)MAX(n_out, 1);
+    float *mean = &e->none, x = (float)MAX(n_out, 1);
 
-    *mean = *mean > 0 ? *mean * ESTIMATE_MEMORY + x * (1 - ESTIMATE_MEMORY) : x;
+    if (own)
+        mean = &own->n_output;
+    if (*mean > 0)
+        *mean = *mean * ESTIMATE_MEMORY + x * (1 - ESTIMATE_MEMORY);
+    else
+        *mean = x;
     e->all += (x - e->all) / 32;
 }
 
 uint32_t estimate_output(const struct estimate *e, uint64_t session, uint32_t n_out,
                          uint32_t max_new) {
     const struct session *own = sessions_find(e->sessions, session);
-    float mean = session == 0 ? e->none : 0;
+    float mean = 0;
+
     if (own)
         mean = own->n_output;
-    uint64_t expected = (uint64_t)((mean > 0 ? mean : e->all) * ESTIMATE_MARGIN);
+    else if (session == 0)
+        mean = e->none;
+    if (mean <= 0)
+        mean = e->all;
+    uint64_t expected = (uint64_t)(mean * ESTIMATE_MARGIN);
 
     if (n_out >= expected)
         expected = (uint64_t)n_out + n_out / 4 + ESTIMATE_AHEAD;

@@ -176,7 +176,7 @@ static void request_set_param(struct request *r, const struct submit *m) {
         .repetition = (float)s->repetition_penalty,
         .presence = (float)s->presence_penalty,
         .frequency = (float)s->frequency_penalty,
-        .top_k = s->top_k > 0 ? (uint32_t)MIN(s->top_k, INT32_MAX) : 0,
+        .top_k = (uint32_t)MIN(MAX(s->top_k, 0), INT32_MAX),
         .seed = m->seed,
         .choice = m->choice,
         .n_bias = m->n_bias,
@@ -192,10 +192,12 @@ static int set_samplers(struct request *r, const struct submit *m, uint32_t n_vo
     struct engine_samplers *e = &r->sampling.samplers;
 
     e->top_n_sigma = (float)MAX(s->top_n_sigma, 0);
-    e->typical_p = s->typical_p < 1 ? (float)MAX(s->typical_p, 1e-6) : 0;
+    if (s->typical_p < 1)
+        e->typical_p = (float)MAX(s->typical_p, 1e-6);
     e->xtc_probability = (float)s->xtc_probability;
     e->xtc_threshold = (float)s->xtc_threshold;
-    e->dry_multiplier = s->dry_penalty_last_n ? (float)s->dry_multiplier : 0;
+    if (s->dry_penalty_last_n)
+        e->dry_multiplier = (float)s->dry_multiplier;
     e->dry_base = (float)s->dry_base;
     e->dry_allowed = (uint32_t)s->dry_allowed_length;
     e->dry_last_n = (uint32_t)MAX(s->dry_penalty_last_n, 0);
@@ -304,9 +306,11 @@ static int reserve_outputs(struct request *r) {
 
 /* Copies @n entries; token -1 where the engine has fewer. */
 static void copy_top(struct event_top *to, uint32_t n, const struct engine_out *o) {
-    for (uint32_t k = 0; k < n; k++)
-        to[k] = k < o->n_top ? (struct event_top){o->top[k].token, o->top[k].logprob}
-                             : (struct event_top){-1, 0};
+    for (uint32_t k = 0; k < n; k++) {
+        to[k] = (struct event_top){-1, 0};
+        if (k < o->n_top)
+            to[k] = (struct event_top){o->top[k].token, o->top[k].logprob};
+    }
 }
 
 static void store_output(struct request *r, const struct engine_out *o) {
@@ -351,12 +355,18 @@ static void charge_matcher(struct request *r, size_t n_bytes) {
  * ends the request. */
 static enum finish_reason request_follow(struct request *r, int32_t token) {
     int e = constraint_accept(r->grammar.matcher, token);
+    size_t n_bytes = constraint_state_bytes(r->grammar.matcher);
 
-    charge_matcher(r, constraint_state_bytes(r->grammar.matcher) * (r->grammar.late ? 2 : 1));
-    if (e == 0)
-        return constraint_is_done(r->grammar.matcher) ? FINISH_STOP : FINISH_NONE;
-    request_blame(r, e);
-    return FINISH_ERROR;
+    if (r->grammar.late)
+        n_bytes *= 2;
+    charge_matcher(r, n_bytes);
+    if (e != 0) {
+        request_blame(r, e);
+        return FINISH_ERROR;
+    }
+    if (constraint_is_done(r->grammar.matcher))
+        return FINISH_STOP;
+    return FINISH_NONE;
 }
 
 /* Returns why the request ends with its last token @token; FINISH_NONE if it does not. */
@@ -368,9 +378,9 @@ static enum finish_reason request_judge(struct request *r, int32_t token) {
         return FINISH_STOP;
     if (r->grammar.matcher)
         why = request_follow(r, token);
-    if (why != FINISH_NONE)
-        return why;
-    return r->n_tokens >= r->max_tokens ? FINISH_LENGTH : FINISH_NONE;
+    if (why == FINISH_NONE && r->n_tokens >= r->max_tokens)
+        why = FINISH_LENGTH;
+    return why;
 }
 
 void request_blame(struct request *r, int e) {
@@ -425,8 +435,10 @@ void request_add_prompt_lp(struct request *r, uint32_t pos, const struct engine_
 
 void request_add_hidden(struct request *r, uint32_t pos, const float *v) {
     if (!r->pool.sum) {
-        size_t at = r->flags & SUBMIT_POOL_NONE ? (size_t)pos * r->pool.n_embd : 0;
+        size_t at = 0;
 
+        if (r->flags & SUBMIT_POOL_NONE)
+            at = (size_t)pos * r->pool.n_embd;
         assert(at + r->pool.n_embd <= r->pool.n_vector);
         memcpy(r->pool.vector + at, v, r->pool.n_embd * sizeof(*v));
     }
@@ -450,7 +462,9 @@ void request_trim(struct request *r) {
 /* ---- pages ---- */
 
 uint32_t request_n_stored(const struct request *r) {
-    return r->seq ? kv_seq_committed(r->seq) : 0;
+    if (!r->seq)
+        return 0;
+    return kv_seq_committed(r->seq);
 }
 
 uint32_t request_n_pages(const struct request *r) {
@@ -478,7 +492,7 @@ uint32_t request_shareable(const struct request *r) {
 }
 
 uint32_t request_cut(const struct request *r, uint32_t n_tokens, uint32_t page_tokens) {
-    for (uint32_t i = r->picture.two_way ? r->picture.n : 0; i-- > 0;) {
+    for (uint32_t i = r->picture.n; r->picture.two_way && i-- > 0;) {
         const struct submit_picture *p = &r->picture.list[i].in;
 
         if (n_tokens > p->at && n_tokens - p->at < p->n_rows)
@@ -595,11 +609,12 @@ static int request_fill(struct request *r, const struct submit *m, const struct 
         r->flags |= SUBMIT_NO_SPECULATION;
         r->max_tokens = m->n_prompt + 1;
         r->pool.n_embd = v->info->n_embd;
-        r->pool.n_vector =
-            r->flags & SUBMIT_POOL_NONE ? m->n_prompt * v->info->n_embd : v->info->n_embd;
+        r->pool.n_vector = v->info->n_embd;
+        if (r->flags & SUBMIT_POOL_NONE)
+            r->pool.n_vector *= m->n_prompt;
         r->pool.vector = calloc(r->pool.n_vector, sizeof(*r->pool.vector));
-        r->pool.sum =
-            r->flags & SUBMIT_POOL_MEAN ? calloc(v->info->n_embd, sizeof(*r->pool.sum)) : NULL;
+        if (r->flags & SUBMIT_POOL_MEAN)
+            r->pool.sum = calloc(v->info->n_embd, sizeof(*r->pool.sum));
         if (!r->pool.vector || (r->flags & SUBMIT_POOL_MEAN && !r->pool.sum))
             return -ENOMEM;
     }
@@ -622,7 +637,9 @@ int request_new(struct request **out, const struct submit *m, const struct sched
     r->class = m->class;
     r->deadline_ns = m->deadline_ns;
     r->n_prompt = r->n_tokens = m->n_prompt;
-    r->flags = m->flags | (m->n_top ? SUBMIT_LOGPROBS : 0);
+    r->flags = m->flags;
+    if (m->n_top > 0)
+        r->flags |= SUBMIT_LOGPROBS;
     r->sampling.n_top = m->n_top;
     r->alone = m->n_faults >= 2 || m->flags & SUBMIT_PREWARM;
     r->sampling.ignore_eos = m->sampling.ignore_eos;

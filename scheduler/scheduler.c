@@ -109,17 +109,20 @@ static int init_pager(struct sched *s) {
     struct kv_opts o = {
         .n_pages = i->n_pages,
         .page_tokens = i->page_tokens,
-        .max_seqs = s->opts.max_seqs + (s->opts.no_pins ? 0 : PIN_MAX),
+        .max_seqs = s->opts.max_seqs,
         .max_seq_tokens = (uint32_t)MIN(slots, i->max_context),
         .hash_seed = s->opts.hash_seed,
         .hash_bits = s->opts.hash_bits,
     };
 
+    if (!s->opts.no_pins)
+        o.max_seqs += PIN_MAX;
     memcpy(o.fingerprint, i->fingerprint, sizeof(o.fingerprint));
     o.watch = s->opts.tells_blocks;
-    /* A slot for the hidden state that drafts begin with counts
-     * as a slot for a recurrent state. */
-    o.n_states = i->n_states ? i->n_states : i->n_slots;
+    o.n_states = i->n_states;
+    /* A slot for the hidden state that drafts begin with counts as a slot for a recurrent state. */
+    if (i->n_states == 0)
+        o.n_states = i->n_slots;
     o.n_snapshots = i->n_snapshots;
     o.n_windows = i->n_windows;
     o.window = i->window;
@@ -127,7 +130,8 @@ static int init_pager(struct sched *s) {
     o.n_states = i->n_states;
     s->view.pager = s->pager;
     TRY(states_init(&s->states, &s->view));
-    o.peer = i->n_states > 0 ? s->pager : NULL;
+    if (i->n_states > 0)
+        o.peer = s->pager;
     return tier_init(s, &o);
 }
 
@@ -146,19 +150,22 @@ static int init_plan(struct sched *s) {
         .force_chunk = s->opts.force_chunk,
         .whole = s->info->encoder,
         .force_draft = s->opts.force_draft,
-        .state_pages = s->states.on ? s->states.pages : 0,
         .itl_ns = (int64_t)s->opts.itl_target_ms * 1000000,
         /* An arrival waits for the steps in flight. */
         .max_step_ns = (int64_t)s->opts.max_step_ms * 1000000 / s->opts.depth,
         .cost = &s->cost,
     };
-    return s->plan_req && s->planned && s->plan.scratch ? 0 : -ENOMEM;
+    if (s->states.on)
+        s->plan.state_pages = s->states.pages;
+    if (!s->plan_req || !s->planned || !s->plan.scratch)
+        return -ENOMEM;
+    return 0;
 }
 
 static uint32_t n_mask_tokens(const struct sched *s) {
-    uint32_t n = s->opts.tokenizer ? tokenizer_n_vocab(s->opts.tokenizer) : 0;
-
-    return MAX(s->info->n_vocab, n);
+    if (!s->opts.tokenizer)
+        return s->info->n_vocab;
+    return MAX(s->info->n_vocab, tokenizer_n_vocab(s->opts.tokenizer));
 }
 
 /* Opens the draft model, or else the model's own block. Returns 0 or a negative errno. */
@@ -167,10 +174,11 @@ static int init_drafter(struct sched *s) {
 
     if ((own && !s->info->n_slots) || s->opts.no_speculation)
         return 0;
-    uint64_t bytes = own ? s->info->draft_bytes : engine_info(s->opts.draft_engine)->weight_bytes;
+    uint64_t bytes = s->info->draft_bytes;
+    if (!own)
+        bytes = engine_info(s->opts.draft_engine)->weight_bytes;
     struct drafter_opts o = {
-        .engine = own ? s->engine : s->opts.draft_engine,
-        .block = own ? s->pager : NULL,
+        .engine = s->opts.draft_engine,
         .step = &s->step,
         .clock = s->clock,
         .max_seqs = s->opts.max_seqs,
@@ -181,6 +189,10 @@ static int init_drafter(struct sched *s) {
         .force = s->opts.force_draft,
     };
 
+    if (own) {
+        o.engine = s->engine;
+        o.block = s->pager;
+    }
     return drafter_new(&s->drafter, &o);
 }
 
@@ -229,7 +241,8 @@ int sched_new(struct sched **out, const struct sched_opts *opts, struct engine *
         return -ENOMEM;
     s->opts = *opts;
     s->opts.depth = MAX(opts->depth, 1);
-    s->opts.itl_target_ms = opts->itl_target_ms ? opts->itl_target_ms : opts->max_step_ms;
+    if (opts->itl_target_ms == 0)
+        s->opts.itl_target_ms = opts->max_step_ms;
     s->engine = engine;
     s->info = info;
     s->clock = clock;
@@ -341,10 +354,10 @@ static void sched_refuse(struct sched *s, struct request *r, const struct err *w
 /* Gives @r its constraint. A resumed request may turn out to be complete. Returns 0 or a negative
  * errno. */
 static int sched_constrain(struct sched *s, struct request *r, const struct constraint *c) {
-    int why = request_constrain(r, c);
+    int why = request_constrain(r, c), cut = 0;
 
-    int cut = why == FINISH_NONE ? constrain_check(r) : 0;
-
+    if (why == FINISH_NONE)
+        cut = constrain_check(r);
     if (why < 0 || cut < 0)
         return MIN(why, cut);
     r->grammar.compiling = false;
@@ -380,8 +393,10 @@ static void sched_ask(struct sched *s, struct request *r, const struct submit *m
     struct err err = {0};
     int e = ask_grammar(s, r, m, &err);
 
+    if (e < 0 && !*err.message)
+        err = no_memory;
     if (e < 0)
-        sched_refuse(s, r, *err.message ? &err : &no_memory);
+        sched_refuse(s, r, &err);
 }
 
 bool sched_constraint_ready(struct sched *s, uint64_t id, const struct constraint *c,
@@ -394,7 +409,9 @@ bool sched_constraint_ready(struct sched *s, uint64_t id, const struct constrain
     if (c && sched_constrain(s, r, c) == 0)
         return true;
     r->grammar.compiling = false;
-    sched_refuse(s, r, c ? &no_memory : why);
+    if (c)
+        why = &no_memory;
+    sched_refuse(s, r, why);
     return true;
 }
 
@@ -455,7 +472,7 @@ void sched_picture(struct sched *s, const struct msg_picture *m) {
     if (!x)
         return;
     if (m->total == 0)
-        err_set_code(&why, m->status, m->code.len > 0 ? NULL : "invalid_image", "messages", "%.*s",
+        err_set_code(&why, m->status, "invalid_image", "messages", "%.*s",
                      (int)MIN(m->why.len, 300u), m->why.data);
     else
         err_set_code(&why, 503, "out_of_memory", "messages", "Out of memory for a picture.");
@@ -473,7 +490,9 @@ void sched_turn_end(struct sched *s, const struct turn_end *m) {
 }
 
 int64_t sched_wake_ns(const struct sched *s) {
-    return s->unsent ? 0 : MIN(s->next_deadline_ns, tier_wake_ns(s));
+    if (s->unsent)
+        return 0;
+    return MIN(s->next_deadline_ns, tier_wake_ns(s));
 }
 
 /* ---- a step ---- */
@@ -507,7 +526,9 @@ static int sched_run(struct sched *s) {
         return 0;
     if (sched_n_in_flight(s) > 0)
         return step_wait(s);
-    return pictures ? 0 : check_when_idle(s);
+    if (pictures)
+        return 0;
+    return check_when_idle(s);
 }
 
 int sched_step(struct sched *s) {
@@ -522,8 +543,10 @@ int sched_step(struct sched *s) {
 }
 
 int sched_settle(struct sched *s) {
-    int r = s->lost ? -EIO : 0;
+    int r = 0;
 
+    if (s->lost)
+        return -EIO;
     while (r == 0 && sched_n_in_flight(s) > 0)
         r = step_wait(s);
     s->lost |= r < 0;
@@ -539,14 +562,18 @@ int sched_events(struct sched *s, struct buf *out) {
     s->unsent = false;
     LIST_FOREACH_ENTRY(r, &s->pending, struct request, pending) {
         r->sent = r->acked;
+        if (e == 0 && out->len > before && BUGGIFY(events_short))
+            e = -EMSGSIZE;
         if (e == 0)
-            e = out->len > before && BUGGIFY(events_short) ? -EMSGSIZE : events_pack(out, r);
+            e = events_pack(out, r);
     }
     if (e == 0)
         return out->len == before;
     /* Events that did not fit are sent with the next call, unless not even one fits. */
     s->unsent = e == -EMSGSIZE && out->len > before;
-    return s->unsent ? 0 : e;
+    if (s->unsent)
+        return 0;
+    return e;
 }
 
 void sched_delivered(struct sched *s) {
@@ -612,7 +639,9 @@ static void name_pictures(const struct sched *s, struct changes *x, struct msg_b
             continue;
         struct msg_block_picture *p = &x->pictures[m->n_pictures++];
         p->block = m->n_came - 1;
-        p->at = (int32_t)i - (int32_t)(i ? 0 : n_before);
+        p->at = (int32_t)i;
+        if (i == 0)
+            p->at = -(int32_t)n_before;
         memcpy(p->digest, of->digest, sizeof(p->digest));
         for (uint32_t k = 0; k < n; k++)
             tokens[i + k] = of->token;
@@ -652,12 +681,17 @@ int sched_blocks(struct sched *s, struct buf *out) {
     };
 
     for (m.tier = 0; m.tier < BLOCK_TIERS; m.tier++) {
-        m.kind = s->info->latent ? BLOCKS_LATENT : BLOCKS_FULL;
+        m.kind = BLOCKS_FULL;
+        if (s->info->latent)
+            m.kind = BLOCKS_LATENT;
         m.window = 0;
         if (collect_changes(s, tier[m.tier], false, &x, &m))
             return msg_blocks_pack(out, &m);
-        m.kind = s->info->n_windows ? BLOCKS_WINDOW : BLOCKS_STATE;
-        m.window = s->info->n_windows ? s->info->window : 0;
+        m.kind = BLOCKS_STATE;
+        if (s->info->n_windows > 0) {
+            m.kind = BLOCKS_WINDOW;
+            m.window = s->info->window;
+        }
         if (collect_changes(s, tier[m.tier], true, &x, &m))
             return msg_blocks_pack(out, &m);
     }
@@ -668,7 +702,9 @@ int sched_served(struct sched *s, struct buf *out) {
     struct msg_served all[SERVED_MAX];
     uint32_t n = fair_served(&s->fair, all, SERVED_MAX);
 
-    return n == 0 ? 1 : buf_add(out, all, n * sizeof(*all));
+    if (n == 0)
+        return 1;
+    return buf_add(out, all, n * sizeof(*all));
 }
 
 void sched_served_elsewhere(struct sched *s, const struct msg_served *m, uint32_t n) {

@@ -54,7 +54,9 @@ void step_write_crash_page(struct sched *s, int64_t now, bool drafts) {
         if (r->draft.drafter && r->draft.drafter->n_asked > 0 && n < CRASH_PAGE_MAX)
             page->ids[n++] = r->id;
     }
-    page->started_ns = n > 0 ? now : 0;
+    page->started_ns = 0;
+    if (n > 0)
+        page->started_ns = now;
     page->step++;
     __atomic_store_n(&page->n, n, __ATOMIC_RELEASE);
 }
@@ -81,7 +83,9 @@ static int64_t pictures_ns(const struct sched *s) {
         return (int64_t)(PICTURE_ALONE * (double)p->max_step_ns);
     int64_t decode_ns = cost_bound_ns(&s->cost, &decode);
     int64_t beside_ns = plan_limit_beside(decode_ns, target_ns) - decode_ns;
-    return MIN((int64_t)(PICTURE_BESIDE * (double)decode_ns), prompts ? beside_ns / 2 : beside_ns);
+    if (prompts)
+        beside_ns /= 2;
+    return MIN((int64_t)(PICTURE_BESIDE * (double)decode_ns), beside_ns);
 }
 
 int step_pictures(struct sched *s) {
@@ -99,7 +103,7 @@ int step_pictures(struct sched *s) {
     if (failed)
         sched_fail_picture(s, failed, &why);
     s->plan.spent_ns = MAX(ns, 0);
-    return ns < 0 ? (int)ns : 0;
+    return (int)MIN(ns, 0);
 }
 
 /* ---- launch ---- */
@@ -180,26 +184,30 @@ int step_seal(struct sched *s, struct batch *t) {
 
     t->unsealed = false;
     /* Masks are never late with recurrent states, which cannot go one row back. */
-    enum constrain_late late = s->opts.force_late ? LATE_ALL : LATE_LONG;
+    enum constrain_late late = LATE_LONG;
+    if (s->opts.force_late)
+        late = LATE_ALL;
     if (t->b.n_seqs < 2 || s->states.on)
         late = LATE_NEVER;
-    int64_t begin = t->constrained ? clock_now(s->clock) : 0;
-    for (uint32_t i = 0; i < t->b.n_seqs && t->constrained && e >= 0; i++) {
+    if (!t->constrained)
+        return engine_seal(s->engine, t->b.step);
+    int64_t begin = clock_now(s->clock);
+    for (uint32_t i = 0; i < t->b.n_seqs && e >= 0; i++) {
         struct request *r = t->item[i].request;
+        enum constrain_late of = late;
 
         if (!t->item[i].samples || !request_is_masked(r) || r->state == REQUEST_DONE)
             continue;
         /* The last row of a picture cannot be computed again alone. */
-        bool alone = !r->picture.two_way || request_keys(r)[r->n_tokens - 1] >= 0;
-        e = constrain_item(t, i, s->engine, alone ? late : LATE_NEVER);
+        if (r->picture.two_way && request_keys(r)[r->n_tokens - 1] < 0)
+            of = LATE_NEVER;
+        e = constrain_item(t, i, s->engine, of);
         s->stats.n_masks_late += t->item[i].n_late > 0;
         if (e > 0)
             sched_finish(s, r, FINISH_ERROR);
     }
-    if (t->constrained) {
-        s->stats.mask_ns_total += (uint64_t)(clock_now(s->clock) - begin);
-        s->stats.n_masks += t->n_masks;
-    }
+    s->stats.mask_ns_total += (uint64_t)(clock_now(s->clock) - begin);
+    s->stats.n_masks += t->n_masks;
     TRY(e);
     return engine_seal(s->engine, t->b.step);
 }
@@ -214,7 +222,9 @@ static int step_launch_batch(struct sched *s, struct batch *t, int64_t now) {
     int e = engine_launch(s->engine, &t->b);
 
     t->unsealed = e == 0 && constrain_must_wait(t);
-    return e < 0 || t->unsealed ? e : step_seal(s, t);
+    if (e < 0 || t->unsealed)
+        return e;
+    return step_seal(s, t);
 }
 
 int step_copies(struct sched *s) {
@@ -236,9 +246,12 @@ int step_copies(struct sched *s) {
 }
 
 bool step_is_long(const struct sched *s) {
+    int64_t most_ns = STEP_AHEAD_NS;
+
+    if (fair_is_shared(&s->fair, s->last_end_ns))
+        most_ns = STEP_AHEAD_SHARED_NS;
     return BUGGIFY(step_not_ahead) ||
-           s->batch[s->n_launched % SCHED_DEPTH_MAX].expect_ns >
-               (fair_is_shared(&s->fair, s->last_end_ns) ? STEP_AHEAD_SHARED_NS : STEP_AHEAD_NS);
+           s->batch[s->n_launched % SCHED_DEPTH_MAX].expect_ns > most_ns;
 }
 
 int step_launch(struct sched *s) {

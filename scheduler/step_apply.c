@@ -43,7 +43,8 @@ static void step_admit(struct sched *s, struct request *r, const struct plan_req
     if (q->n_share > 0)
         step_attach(s, r);
     assert(r->n_computed == q->n_hit);
-    r->n_host = r->n_host > r->n_computed ? r->n_host : 0;
+    if (r->n_host <= r->n_computed)
+        r->n_host = 0;
     r->n_bypassed = 0;
     if (request_is_prewarm(r))
         return;
@@ -125,8 +126,12 @@ int step_build(struct sched *s, struct batch *t) {
         const struct plan_req *q = &p->req[i];
         struct request *r = s->planned[i];
 
+        const int32_t *draft = NULL;
+
+        if (q->n_draft > 0)
+            draft = r->draft.spec->draft;
         if (q->n_rows > 0)
-            batch_add(t, r, q->n_rows, q->n_draft > 0 ? r->draft.spec->draft : NULL, q->n_draft);
+            batch_add(t, r, q->n_rows, draft, q->n_draft);
         if (q->n_draft > 0)
             states_back_up(&s->states, t);
         if (q->n_rows > 0)

@@ -24,7 +24,8 @@ static void note_cached(struct sched *s, struct request *r, uint32_t n) {
     if (r->n_preempted == 0) {
         uint32_t from = MIN(r->n_computed, r->n_prompt), to = MIN(n, r->n_prompt);
         r->n_cached += to - from;
-        s->stats.n_cached_tokens += request_is_prewarm(r) ? 0 : to - from;
+        if (!request_is_prewarm(r))
+            s->stats.n_cached_tokens += to - from;
     }
     if (n > r->n_computed)
         r->n_found = n;
@@ -157,7 +158,10 @@ static void bound_by_pictures(const struct request *r, uint32_t n_computed, uint
             continue;
         q->whole = p->at == n_computed && p->n_rows > 1;
         assert(p->at >= n_computed);
-        q->n_tokens = MIN(q->n_tokens, p->at + (p->at == n_computed ? p->n_rows : 0));
+        uint32_t end = p->at;
+        if (p->at == n_computed)
+            end += p->n_rows;
+        q->n_tokens = MIN(q->n_tokens, end);
         break;
     }
     q->n_tokens = MIN(q->n_tokens, MAX(reach, n_computed));
