@@ -191,18 +191,23 @@ static bool is_only(const struct list *l, const struct request *r) {
     return list_empty(l) || (l->next == l->prev && l->next == &r->queued.link);
 }
 
+bool prewarm_is_stuck(const struct prewarm *p) {
+    return p->now && p->now->n_in_flight == 0 && pictures_why(p->now) != WHY_N;
+}
+
+/* Lets the prewarm that runs go on, wait or end. */
+static void prewarm_judge(struct prewarm *p, struct request *r) {
+    bool others = !is_only(p->view->waiting, r) || !is_only(p->view->running, r);
+
+    if ((others || !list_empty(p->view->compiling)) && r->n_in_flight == 0)
+        prewarm_requeue(p, r);
+    else if (prewarm_is_stuck(p))
+        prewarm_finish(p, r, FINISH_CANCELLED);
+}
+
 void prewarm_turn(struct prewarm *p) {
-    struct request *r = p->now;
-
-    if (r) {
-        bool others = !is_only(p->view->waiting, r) || !is_only(p->view->running, r);
-
-        if ((others || !list_empty(p->view->compiling)) && r->n_in_flight == 0)
-            prewarm_requeue(p, r);
-        else if (r->n_in_flight == 0 && pictures_why(r) != WHY_N)
-            prewarm_finish(p, r, FINISH_CANCELLED); /* its pictures are gone */
-        return;
-    }
+    if (p->now)
+        prewarm_judge(p, p->now);
     if (!list_empty(p->view->waiting) || !list_empty(p->view->running) ||
         !list_empty(p->view->compiling))
         return;

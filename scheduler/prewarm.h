@@ -32,6 +32,8 @@ void prewarm_found(struct prewarm *p, const struct request *r);
 /* Counts, as the pager does, that a prewarm with @before tokens of the prefix cache has asked for
  * @n_asked of them and has @n now. */
 void prewarm_count(struct prewarm *p, uint32_t before, uint32_t n_asked, uint32_t n);
-/* Starts the next prewarm if no other request runs or waits, and stops it once one does. Called
- * before a plan. */
+/* Starts the next prewarm if no other request runs or waits, and stops it once one does, or once it
+ * is stuck. Called before a plan. */
 void prewarm_turn(struct prewarm *p);
+/* Returns whether the prewarm that runs waits for a picture: the front has dropped its pixels. */
+bool prewarm_is_stuck(const struct prewarm *p);

@@ -265,13 +265,15 @@ int step_launch(struct sched *s) {
      * steps is short beside them. */
     if (sched_n_in_flight(s) > 0 && step_is_long(s))
         return 1;
-    prewarm_turn(&s->prewarm);
-    if (list_empty(&s->running) && list_empty(&s->waiting))
-        return step_copies(s);
-    int e = step_draft(s, t);
-    if (e != 0)
-        return e;
-    e = step_plan(s, begin);
+    int e;
+    do {
+        prewarm_turn(&s->prewarm);
+        if (list_empty(&s->running) && list_empty(&s->waiting))
+            return step_copies(s);
+        e = step_draft(s, t);
+        if (e == 0)
+            e = step_plan(s, begin);
+    } while (e == 1 && prewarm_is_stuck(&s->prewarm)); /* each time, one ends */
     if (e != 0)
         return e;
     TRY(step_build(s, t));

@@ -295,6 +295,37 @@ Test(warm, only_the_latest_are_remembered_and_all_are_told_their_end) {
     sim_deinit(&sim);
 }
 
+/* Its pixels are gone with its turn. The worker must not sleep with it, nor with the next one: what
+ * would wake it may come in an hour. */
+Test(warm, one_whose_picture_is_gone_is_ended_before_the_worker_sleeps) {
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        struct sim_client *turn[3], *ahead[3];
+        struct sim_opts o = {.n_pictures = SIM_PICTURES,
+                             .pixel_ns = 100000,
+                             .sched.picture_bytes = 1 << 20,
+                             .sched.depth = depth};
+
+        sim_init(&sim, &o);
+        for (uint32_t i = 0; i < ARRAY_SIZE(turn); i++)
+            turn[i] = sim_ask(&sim, 100, 8, 7 + i);
+        sim_run(&sim, 500);
+        for (uint32_t i = 0; i < ARRAY_SIZE(turn); i++) {
+            ahead[i] = sim_client_prewarm(&sim, turn[i], 2, 100);
+            if (i > 0) /* the latest begins */
+                sim_put_picture(&sim, ahead[i], i, 150);
+            ahead[i]->m.arrived_ns = sim.clock.ns;
+            sim_submit(&sim, ahead[i], 0);
+        }
+        while (sim_step(&sim) != SCHED_NO_STEP)
+            ;
+        cr_expect_eq(ahead[0]->finish, FINISH_LENGTH);
+        cr_expect_eq(ahead[1]->finish, FINISH_CANCELLED);
+        cr_expect_eq(ahead[2]->finish, FINISH_CANCELLED);
+        cr_expect_eq(sim.seen.n_pictures, 0, "nobody asks for them");
+        sim_deinit(&sim);
+    }
+}
+
 Test(warm, a_cancelled_one_is_over_wherever_it_is) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 128, .row_ns = 500000});
     for (int k = 0; k < 3; k++) {
