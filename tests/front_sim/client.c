@@ -136,8 +136,16 @@ static void parse(const struct client *c, struct parsed *p) {
     p->used = at;
 }
 
+/* Returns whether the only model may not have been loaded when the last request was sent. */
+static bool is_before_load(const struct client *c) {
+    const struct tolerance *t = &tolerance;
+
+    return c->sent_ns <= t->loaded_ns && (t->served_ns == 0 || c->sent_ns <= t->served_ns);
+}
+
 static void tolerate(const struct client *c, const struct ask *a, int status) {
     struct tolerance *t = &tolerance;
+    bool refuses = t->refuse_503 || is_before_load(c);
 
     sim_note("client %u: request %u has status %d", c->number, a->number, status);
     /* Errors in streams of Ollama and of Responses do not distinguish 503 from 500. */
@@ -148,7 +156,7 @@ static void tolerate(const struct client *c, const struct ask *a, int status) {
     is_unnamed |= status == 500 && a->kind == ASK_MESSAGES;
     /* llama-server's page of a model that is being loaded has no answer yet */
     bool is_early = status == 503 && a->kind == ASK_PAGE && strcmp(a->path, "/props") == 0;
-    if (((status == 503 || status == 529) && t->refuse_503) || is_early)
+    if (((status == 503 || status == 529) && refuses) || is_early)
         t->n_503++;
     else if (status == 429 && t->refuse_429)
         t->n_429++;
@@ -179,6 +187,8 @@ static void judge(struct client *c, struct parsed *p) {
         c->body = p->body;
         p->body = (struct buf){0};
     }
+    if (v == ANSWER_RIGHT && a->kind != ASK_PAGE && tolerance.served_ns == 0)
+        tolerance.served_ns = sim.ns;
     if (v == ANSWER_RIGHT)
         tolerance.n_right++;
     else if (v == ANSWER_ERROR && !c->keeps_body)

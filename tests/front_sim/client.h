@@ -39,6 +39,11 @@ struct tolerance {
     int64_t silence_ns;
     /* longest time that the front waits for a client that reads nothing; more breaks rule STALL */
     int64_t stall_ns;
+    /* Time until which the only model may be loaded for the first time: requests that are sent
+     * before it, and before another one gets its answer, may be refused with 503. */
+    int64_t loaded_ns;
+    /* time of the first right answer to a generation; 0: none yet */
+    int64_t served_ns;
 };
 
 extern struct tolerance tolerance;

@@ -16,6 +16,7 @@
 
 #define CLIENTS_MAX 14
 #define TICK_NS 20000000
+#define LOAD_NOTED_NS 100000000        /* longest until the front knows that a model is loaded */
 #define SETTLE_NS INT64_C(40000000000) /* time for all charges to return to zero */
 #define TCP "tcp:8080"
 #define UNIX "api.sock"
@@ -95,6 +96,8 @@ static void draw_faults(struct scenario *s) {
 
     f->step_ns = sim_between(200000, 8000000);
     f->load_ns = sim_between(1000000, 900000000);
+    if (s->n_models == 1)
+        tolerance.loaded_ns = sim.ns + 3 * (int64_t)f->load_ns + LOAD_NOTED_NS;
     f->n_pages = sim_one_in(3) ? sim_between(140, 200) : 600;
     f->dies_serving = s->deaths ? sim_between(10, 300) : 0;
     f->dies_loading = s->deaths && sim_one_in(3) ? 8 : 0;
