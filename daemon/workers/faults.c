@@ -25,32 +25,56 @@ static uint32_t faults_find(const struct faults *f, uint64_t id) {
     return FAULTS_MAX;
 }
 
-/* Counts a death for request @id, up to @most. */
-static void note_one(struct faults *f, uint64_t id, uint32_t most) {
+/* Returns the index of the row of @id, which is made if there is none. */
+static uint32_t faults_row(struct faults *f, uint64_t id) {
     uint32_t i = faults_find(f, id);
 
-    if (i == FAULTS_MAX) {
-        i = f->n++ % FAULTS_MAX;
-        f->row[i].id = id;
-        f->row[i].n = 0;
-    }
-    if (f->row[i].n < most)
-        f->row[i].n++;
+    if (i < FAULTS_MAX)
+        return i;
+    i = f->n++ % FAULTS_MAX;
+    f->row[i].id = id;
+    f->row[i].n = f->row[i].n_doubts = 0;
+    return i;
+}
+
+/* Kinds of deaths, by what they prove about a request that was present. */
+enum fault_proof {
+    /* counts */
+    FAULT_COUNTS,
+    /* counts as long as the request does not run alone */
+    FAULT_NONE,
+    /* beyond that, FAULTS_DOUBTS of them count as one */
+    FAULT_IN_DOUBT,
+};
+
+/* Counts a death of kind @proof for request @id. */
+static void note_one(struct faults *f, uint64_t id, enum fault_proof proof) {
+    uint32_t i = faults_row(f, id);
+    bool counts = proof == FAULT_COUNTS || f->row[i].n < FAULTS_ALONE;
+
+    if (!counts && proof == FAULT_IN_DOUBT)
+        counts = ++f->row[i].n_doubts % FAULTS_DOUBTS == 0;
+    f->row[i].n += counts;
 }
 
 /* Counts ids of steps and of compilations. No request is in both lists, since it runs only when its
- * grammar has been compiled. */
+ * grammar has been compiled; all ids of compilations wait for one grammar. */
 void faults_note(struct faults *f, const struct crash_page *page, bool is_short) {
     uint32_t n = MIN(page->n, CRASH_PAGE_MAX);
     uint32_t n_compiling = MIN(page->n_compiling, CRASH_PAGE_COMPILING_MAX);
-    uint32_t most = UINT32_MAX;
+    enum fault_proof of_step = FAULT_COUNTS, of_grammar = FAULT_COUNTS;
 
-    if (is_short && n + n_compiling > 1)
-        most = FAULTS_ALONE;
+    if (is_short && n + n_compiling > 1) {
+        of_step = of_grammar = FAULT_IN_DOUBT;
+        if (n > 1)
+            of_step = FAULT_NONE;
+        if (n_compiling > 1)
+            of_grammar = FAULT_NONE;
+    }
     for (uint32_t i = 0; i < n; i++)
-        note_one(f, page->ids[i], most);
+        note_one(f, page->ids[i], of_step);
     for (uint32_t i = 0; i < n_compiling; i++)
-        note_one(f, page->compiling[i], most);
+        note_one(f, page->compiling[i], of_grammar);
 }
 
 uint32_t faults_of(const struct faults *f, uint64_t id) {

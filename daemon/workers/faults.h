@@ -14,6 +14,9 @@
 #include "proto/crash_page.h"
 
 #define FAULTS_ALONE 2 /* deaths after which a request runs alone */
+/* deaths for want of memory, of a step of this request alone beside a compilation or the reverse,
+ * that count as one */
+#define FAULTS_DOUBTS 4
 #define FAULTS_MAX 256 /* requests whose deaths are remembered */
 
 /* Table of requests. A new id takes the oldest row, since an id that was present at a death and
@@ -21,7 +24,8 @@
 struct faults {
     struct {
         uint64_t id;
-        uint32_t n;
+        /* n_doubts: deaths that are not counted in n yet */
+        uint32_t n, n_doubts;
     } row[FAULTS_MAX];
     /* number of rows written so far; the next one is row[n % FAULTS_MAX] */
     uint32_t n;
@@ -29,7 +33,9 @@ struct faults {
 
 /* Counts a death for all requests in @page. The page was shared with a crashed process, so its
  * content is not trusted. @is_short: memory was short, which no request among several has to have
- * caused: they run alone after that, which needs the least memory, but none of them fails. */
+ * caused: they run alone after that, which needs the least memory, but none of them fails. Where
+ * one runs alone and a grammar is compiled meanwhile, FAULTS_DOUBTS such deaths count as one for
+ * each of the two, since either may be the cause. */
 void faults_note(struct faults *f, const struct crash_page *page, bool is_short);
 /* Returns the number of remembered deaths at which request @id was present. */
 uint32_t faults_of(const struct faults *f, uint64_t id);

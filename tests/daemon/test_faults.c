@@ -44,6 +44,24 @@ Test(faults, a_want_of_memory_counts_against_those_that_run_alone) {
     cr_expect_eq(faults_of(&f, 8), FAULTS_ALONE);
 }
 
+/* Else a request that takes all memory would end worker after worker while grammars are compiled. */
+Test(faults, who_is_alone_in_its_list_is_counted_in_the_end) {
+    struct crash_page page = {.n = 1, .ids = {7}, .n_compiling = 1, .compiling = {9}};
+    struct faults f = {0};
+
+    for (int i = 0; i < FAULTS_ALONE + FAULTS_DOUBTS - 1; i++)
+        faults_note(&f, &page, true);
+    cr_expect_eq(faults_of(&f, 7), FAULTS_ALONE);
+    page.compiling[0] = 10; /* the grammar of another request */
+    faults_note(&f, &page, true);
+    cr_expect_eq(faults_of(&f, 7), FAULTS_ALONE + 1);
+    cr_expect_eq(faults_of(&f, 9), FAULTS_ALONE);
+    cr_expect_eq(faults_of(&f, 10), 1);
+    page = (struct crash_page){.n = 3, .ids = {10, 11, 12}, .n_compiling = 1, .compiling = {9}};
+    faults_note(&f, &page, true);
+    cr_expect_eq(faults_of(&f, 9), FAULTS_ALONE + 1, "its grammar is compiled alone");
+}
+
 Test(faults, counts_beyond_the_arrays_are_cut) {
     static struct crash_page page = {.n = UINT32_MAX, .n_compiling = UINT32_MAX};
     static struct faults f;
