@@ -88,11 +88,32 @@ uint32_t faults_of(const struct faults *f, uint64_t id) {
 /* A record that a thread writes. */
 struct fault_write {
     struct file_work work;
+    /* faults_writing; for the loop's thread */
+    struct list link;
+    /* whose it is; not read, since it may be gone */
+    const struct faults *payer;
     struct buf record;
     /* 0 or a number of errno */
     int error;
     char path[256];
 };
+
+/* Records that have not been written, at most one of a payer and FILES in all: a folder that hangs
+ * holds no more memory than that, and one model whose workers die does not take the room of others.
+ * For the loop's thread. */
+static struct list faults_writing = {&faults_writing, &faults_writing}; /* fault_write.link */
+
+/* Returns true if there is room for a record of @payer. */
+static bool faults_may_write(const struct faults *payer) {
+    uint32_t n = 0;
+
+    LIST_FOREACH_ENTRY(f, &faults_writing, const struct fault_write, link) {
+        if (f->payer == payer)
+            return false;
+        n++;
+    }
+    return n < FILES;
+}
 
 /* Writes the whole of @record, or leaves no file, since a part of one cannot be replayed. Workers
  * of two models may die together and have one number: the lock lets one of them write first.
@@ -125,6 +146,7 @@ static void faults_on_written(struct file_work *work) {
     struct fault_write *f = CONTAINER_OF(work, struct fault_write, work);
 
     api_mark_loop("a recording that was written");
+    list_remove(&f->link);
     if (f->error)
         log_event(WLOG_WARN, "fault_not_written", "path=%s error=\"%s\"", quoted(f->path).s,
                   strerror(f->error));
@@ -132,18 +154,25 @@ static void faults_on_written(struct file_work *work) {
     free(f);
 }
 
-void faults_write(uv_loop_t *loop, struct buf *record, const char *dir, uint32_t n, char *path,
-                  size_t size) {
-    struct fault_write *f;
+void faults_write(struct faults *payer, uv_loop_t *loop, struct buf *record, const char *dir,
+                  uint32_t n, char *path, size_t size) {
+    bool room = faults_may_write(payer);
     char state[201];
 
     *path = 0;
     if (!*dir && !files_state_folder(state, sizeof(state)))
         return;
-    if (!(f = calloc(1, sizeof(*f))))
+    struct fault_write *f = room ? calloc(1, sizeof(*f)) : NULL;
+    if (!f) {
+        payer->n_lost++;
+        log_event(WLOG_WARN, "fault_not_written", "reason=\"%s\" lost=%u",
+                  room ? "out of memory" : "earlier ones are still being written", payer->n_lost);
         return;
+    }
     snprintf(f->path, sizeof(f->path), "%.200s/fault-%u.flight", *dir ? dir : state, n % FILES);
     snprintf(path, size, "%s", f->path);
+    f->payer = payer;
+    list_push_back(&faults_writing, &f->link);
     f->record = *record;
     buf_init(record, 0);
     f->work =

@@ -29,6 +29,8 @@ struct faults {
     } row[FAULTS_MAX];
     /* number of rows written so far; the next one is row[n % FAULTS_MAX] */
     uint32_t n;
+    /* records that faults_write() left out */
+    uint32_t n_lost;
 };
 
 /* Counts a death for all requests in @page. The page was shared with a crashed process, so its
@@ -42,6 +44,7 @@ uint32_t faults_of(const struct faults *f, uint64_t id);
 /* Begins to write the record of death number @n to a file in folder @dir ("": the service manager's
  * state folder), in place of an older one, by a thread, of which @loop is told, and takes the bytes
  * of @record. Sets @path to the file's path, or to "" if nothing will be written; a later failure
- * is logged. */
-void faults_write(uv_loop_t *loop, struct buf *record, const char *dir, uint32_t n, char *path,
-                  size_t size);
+ * is logged. While an earlier record of @payer is being written, as in a folder that hangs, this
+ * one is left out, counted and logged. */
+void faults_write(struct faults *payer, uv_loop_t *loop, struct buf *record, const char *dir,
+                  uint32_t n, char *path, size_t size);

@@ -446,7 +446,8 @@ static void workers_refuse_model(struct workers *w, int signal, bool is_short) {
 static void dump_fault(struct workers *w, char *path, size_t size) {
     CLEANUP(buf_deinit) struct buf record = {.max = FLIGHT_FILE_MAX};
     if (workers_dump(w, &record) == 0)
-        faults_write(w->opts.loop, &record, w->opts.config->fault_dir, w->n_deaths, path, size);
+        faults_write(&w->faults, w->opts.loop, &record, w->opts.config->fault_dir, w->n_deaths,
+                     path, size);
 }
 
 /* Sets the pause before the next worker, where this one has served: what ends workers as soon as

@@ -1,14 +1,17 @@
 /* The requests that were present at the deaths of workers. */
 
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/util.h"
 #include "daemon/workers/faults.h"
 
 Test(faults, deaths_are_counted_by_request) {
@@ -76,18 +79,25 @@ Test(faults, counts_beyond_the_arrays_are_cut) {
     cr_expect_eq(faults_of(&f, 1), 0, "the oldest are forgotten");
 }
 
+/* Begins to write a copy of @record. */
+static void begin_record(struct faults *payer, const struct buf *record, const char *dir,
+                         uint32_t n, char *path, size_t size) {
+    struct buf copy = {.max = 64};
+
+    cr_assert_eq(buf_add(&copy, record->data, record->len), 0);
+    faults_write(payer, uv_default_loop(), &copy, dir, n, path, size);
+    cr_expect(!*path || copy.cap == 0, "bytes are taken when they are written");
+    buf_deinit(&copy);
+}
+
 /* Writes a copy of @record and waits for the end. Sets @path to "" if no whole file lies there. */
 static void write_record(const struct buf *record, const char *dir, uint32_t n, char *path,
                          size_t size) {
-    uv_loop_t *loop = uv_default_loop();
-    struct buf copy = {.max = 64};
+    struct faults payer = {0};
     struct stat st;
 
-    cr_assert_eq(buf_add(&copy, record->data, record->len), 0);
-    faults_write(loop, &copy, dir, n, path, size);
-    cr_expect(!*path || copy.cap == 0, "bytes are taken when they are written");
-    buf_deinit(&copy);
-    cr_assert_eq(uv_run(loop, UV_RUN_DEFAULT), 0);
+    begin_record(&payer, record, dir, n, path, size);
+    cr_assert_eq(uv_run(uv_default_loop(), UV_RUN_DEFAULT), 0);
     if (lstat(path, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size != (off_t)record->len)
         *path = 0;
 }
@@ -177,6 +187,35 @@ Test(faults, the_last_recordings_are_kept_in_the_folder_of_the_service) {
     cr_expect_str_eq(path, "", "a link is not followed");
     cr_expect(unlink(link) == 0 && truncate(file, 11) == 0 && unlink(file) == 0);
     unsetenv("STATE_DIRECTORY");
+    rmdir(dir);
+    buf_deinit(&record);
+}
+
+/* The lock is held as by a disk that does not answer. */
+Test(faults, a_folder_that_hangs_holds_one_recording_of_each_model) {
+    char dir[] = "/tmp/weft-faults-XXXXXX", path[300], file[64];
+    struct faults payer[9] = {0};
+    struct buf record = {.max = 64};
+
+    cr_assert(mkdtemp(dir) && buf_add_str(&record, "a recording") == 0);
+    snprintf(file, sizeof(file), "%s/fault-0.flight", dir);
+    int held = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    cr_assert(held >= 0 && flock(held, LOCK_EX) == 0);
+    for (uint32_t i = 0; i < 3; i++)
+        begin_record(&payer[0], &record, dir, 8 * i, path, sizeof(path));
+    cr_expect_str_eq(path, "");
+    cr_expect_eq(payer[0].n_lost, 2);
+    for (uint32_t i = 1; i < ARRAY_SIZE(payer); i++) {
+        begin_record(&payer[i], &record, dir, 0, path, sizeof(path));
+        cr_expect_eq(payer[i].n_lost, i == 8, "%u", i);
+    }
+    cr_expect_str_eq(path, "", "eight are all that a folder keeps");
+    close(held);
+    cr_assert_eq(uv_run(uv_default_loop(), UV_RUN_DEFAULT), 0);
+    begin_record(&payer[0], &record, dir, 0, path, sizeof(path));
+    cr_assert_eq(uv_run(uv_default_loop(), UV_RUN_DEFAULT), 0);
+    cr_expect(strcmp(path, file) == 0 && payer[0].n_lost == 2, "%s", path);
+    cr_expect_eq(unlink(file), 0);
     rmdir(dir);
     buf_deinit(&record);
 }
