@@ -230,6 +230,7 @@ static void after_flush(struct conn *c) {
         return;
     }
     conn_set_state(c, CONN_LINGER);
+    c->got = false;
     conn_arm(c, c->server->closing ? LINGER_CLOSING_MS : LINGER_MS);
 }
 
@@ -686,6 +687,21 @@ static void on_flush_timer(struct conn *c) {
     await_progress(c);
 }
 
+/* Closes the connection unless its client still sends what is discarded, and may do so. */
+static void on_linger_timer(struct conn *c) {
+    uint32_t most = c->server->opts.body_timeout_ms / LINGER_MS;
+
+    conn_read_some(c); /* what came while the front was away */
+    if (c->state == CONN_CLOSED)
+        return;
+    if (!c->got || c->server->closing || c->n_lingers++ >= most) {
+        conn_close(c);
+        return;
+    }
+    c->got = false;
+    conn_arm(c, LINGER_MS);
+}
+
 /* Pings the client of a WebSocket, which may be silent for as long as it answers pings; closes any
  * other connection. */
 static void on_idle_timer(struct conn *c) {
@@ -745,8 +761,10 @@ static void turn_due(struct conn *c) {
     case CONN_IDLE:
         on_idle_timer(c);
         break;
-    case CONN_HANDSHAKE:
     case CONN_LINGER:
+        on_linger_timer(c);
+        break;
+    case CONN_HANDSHAKE:
         conn_close(c);
         break;
     case CONN_CLOSED:

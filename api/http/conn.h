@@ -13,8 +13,9 @@
  *                          └────────────┴── early answer┘                           │ to be closed
  *   any ──> CLOSED <─────────────────────────────────────────────────────── LINGER <┘
  *
- * LINGER: our side is shut down; input is discarded for a second, since closing at once would reset
- * the connection and the client could lose the answer. A pipelined request waits, unparsed, in
+ * LINGER: our side is shut down; input is discarded until none comes for a second, for
+ * body-timeout-ms at most, since closing at once would reset the connection, and a client that still
+ * sends a body which was refused would lose the answer. A pipelined request waits, unparsed, in
  * `ahead` until the answer before it is complete and sent, and then for a turn of its own. So does
  * the rest of a compressed body.
  *
@@ -148,6 +149,8 @@ struct conn {
     bool got;
     /* turns that it had since its deadline has passed */
     uint8_t n_due;
+    /* seconds of LINGER in which bytes came */
+    uint32_t n_lingers;
     bool writing, parsing, close_after, discard, eof, broken;
 };
 

@@ -205,3 +205,27 @@ Test(http_body, http_1_0_gets_a_stream_that_ends_with_the_connection) {
     world_drop(&w, fd);
     world_stop(&w);
 }
+
+/* Clients that send all of a body before they read would lose the answer with the connection. */
+Test(http_body, one_that_is_refused_may_be_sent_for_longer) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_say(
+        &w, fd,
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Content-Length: 999999999\r\n\r\n");
+    for (int i = 0; i < 50; i++) { /* 2.5 s, of which the answer takes none */
+        world_say(&w, fd, "%1000d", i);
+        world_turns(&w, 2);
+        usleep(50000);
+    }
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 413);
+    cr_expect(strstr(r.body.data, "body_too_large"));
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
