@@ -473,7 +473,9 @@ void respond_part(struct exchange *x, const struct splice *part) {
 }
 
 void respond_comment(struct exchange *x, const char *text) {
-    respond_send_piece(x, &(struct piece_text){": ", text, "\n\n", strlen(text), NULL});
+    size_t len = x->framed ? 0 : strlen(text); /* messages of a WebSocket have no comments */
+
+    respond_send_piece(x, &(struct piece_text){": ", text, "\n\n", len, NULL});
     if (x->conn)
         conn_flush(x->conn);
 }

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/http/websocket.h"
 #include "stream.h"
 #include "tests/support/quotes.h"
 #include "tiny.h"
@@ -562,7 +561,6 @@ Test(constrain, a_websocket_is_told_in_the_first_event) {
                          "'name':'get','strict':false,'parameters':{'type':'object','properties':{"
                          "'a':{'type':'string','pattern':'\\\\bx'}}}}]}");
     CLEANUP(buf_deinit) struct buf seen = {.max = 1 << 20};
-    uint8_t head[WEBSOCKET_HEAD];
     struct world w;
 
     world_init(&w);
@@ -572,17 +570,8 @@ Test(constrain, a_websocket_is_told_in_the_first_event) {
     w.opts.stored_bytes = 1 << 20;
     w.port.script = "ok";
     world_start(&w);
-    int fd = world_connect(&w);
-    world_say(&w, fd,
-              "GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: "
-              "Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
-              "dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n");
-    cr_assert(world_read_until(&w, fd, &seen, "\r\n\r\n"));
-    size_t n = websocket_head(head, WEBSOCKET_TEXT, strlen(body));
-    head[1] |= 0x80;
-    world_send(&w, fd, (const char *)head, n);
-    world_send(&w, fd, "\0\0\0\0", 4); /* the mask */
-    world_send(&w, fd, body, strlen(body));
+    int fd = world_websocket(&w, "/v1/responses");
+    world_message(&w, fd, body);
     cr_assert(world_read_until(&w, fd, &seen, "response.in_progress"));
     cr_expect(strstr(seen.data, J(",'weft':{'loosened':'get#/properties/a/pattern'}}")), "%s",
               seen.data);

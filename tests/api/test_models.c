@@ -456,6 +456,28 @@ Test(models, a_stream_that_waits_hears_how_far_it_is) {
     stop();
 }
 
+/* Every message of a WebSocket is an event, which a comment is not. */
+Test(models, a_websocket_that_waits_hears_pings) {
+    CLEANUP(buf_deinit) struct buf seen = {.max = 1 << 20};
+
+    keepalive_ms = 1;
+    stores = true;
+    start(60000);
+    int fd = world_websocket(&w, "/v1/responses");
+    world_message(&w, fd,
+                  J("{'type':'response.create','model':'other','input':'hi','stream':true}"));
+    turns(20);
+    api_model_set(model, API_MODEL_LOADING, 0.25f);
+    cr_assert(world_read_until(&w, fd, &seen, "\x89"));
+    loaded();
+    turns(100);
+    cr_assert(world_read_until(&w, fd, &seen, "response.completed"));
+    cr_expect_null(memmem(seen.data, seen.len, "is loading", 10), "%s", seen.data);
+    world_drop(&w, fd);
+    turns(20);
+    stop();
+}
+
 /* The head, which would say so otherwise, is sent while the model is loaded. */
 Test(models, what_is_not_enforced_is_told_in_the_first_event) {
 #define LOOSE "{'type':'object','properties':{'a':{'type':'string','pattern':'\\\\bx'}}}"

@@ -17,6 +17,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "api/http/websocket.h"
 #include "base/log.h"
 #include "base/loop_bytes.h"
 #include "tests/support/test_data.h"
@@ -263,6 +264,29 @@ bool world_read_until(struct world *w, int fd, struct buf *out, const char *need
                   out->data ? out->data : "");
     }
     return true;
+}
+
+int world_websocket(struct world *w, const char *path) {
+    CLEANUP(buf_deinit) struct buf head = {.max = 1 << 12};
+    int fd = world_connect(w);
+
+    world_say(w, fd,
+              "GET %s HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+              "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+              path);
+    cr_assert(world_read_until(w, fd, &head, "\r\n\r\n"));
+    cr_assert(strstr(head.data, "HTTP/1.1 101"), "%s", head.data);
+    return fd;
+}
+
+void world_message(struct world *w, int fd, const char *text) {
+    uint8_t head[WEBSOCKET_HEAD];
+    size_t n = websocket_head(head, WEBSOCKET_TEXT, strlen(text));
+
+    head[1] |= 0x80;
+    world_send(w, fd, (const char *)head, n);
+    world_send(w, fd, "\0\0\0\0", 4); /* the mask */
+    world_send(w, fd, text, strlen(text));
 }
 
 const char *reply_header(const struct reply *r, const char *name, char *out, size_t size) {

@@ -56,6 +56,9 @@ void world_send(struct world *w, int fd, const char *data, size_t len);
 void world_say(struct world *w, int fd, const char *fmt, ...) PRINTF(3, 4);
 /* Sends a request with a JSON body. */
 void world_post(struct world *w, int fd, const char *path, const char *body);
+/* Opens a WebSocket on @path, and sends a message over one. */
+int world_websocket(struct world *w, const char *path);
+void world_message(struct world *w, int fd, const char *text);
 /* Reads until @needle is in @out or the server closes the connection; then returns false. */
 bool world_read_until(struct world *w, int fd, struct buf *out, const char *needle);
 void world_receive(struct world *w, int fd, struct reply *r); /* reads one answer */
