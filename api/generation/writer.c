@@ -357,7 +357,7 @@ static void send_choice(struct writer *w, uint32_t i) {
 }
 
 static void writer_send_head(struct writer *w) {
-    if (!w->waited)
+    if (!w->exchange->stream)
         respond_stream(w->exchange);
     w->head_sent = true;
     if (w->endpoint->begin)
@@ -534,20 +534,20 @@ static void send_whole(struct writer *w) {
 
 static void writer_fail(struct writer *w, const struct err *err) {
     const struct endpoint *endpoint = w->endpoint;
-    bool head_sent = w->head_sent || w->waited;
     struct err e = *err;
 
     assert(w->exchange && err->status >= 400);
+    bool stream = w->exchange->stream;
 
     if (endpoint->rename)
         endpoint->rename(&e);
-    bool answered = (w->head_sent || !w->waited) && endpoint->fail && endpoint->fail(w, &e);
+    bool answered = (w->head_sent || !stream) && endpoint->fail && endpoint->fail(w, &e);
     struct exchange *x = detach(w);
 
     writer_release(w);
     if (answered)
         respond_stream_failed(x, &e);
-    else if (head_sent)
+    else if (stream)
         respond_stream_error(x, &e);
     else
         respond_error(x, &e);
@@ -580,9 +580,6 @@ static void proceed(struct writer *w) {
     } else if (!w->job.request.answer.stream && all_done) {
         if (!writer_go_on(w))
             send_whole(w);
-    } else if (!w->job.request.answer.stream && all_accepted && !w->exchange->waits) {
-        w->exchange->waits = true;
-        conn_start_keepalive(w->exchange->conn);
     }
 }
 
@@ -797,7 +794,7 @@ bool writer_send_wait(struct writer *w) {
 static bool on_alive(struct exchange *x) {
     struct writer *w = x->state;
 
-    /* the request may have waited for its model until now */
+    /* the head alone may have been sent, so far */
     if (!w->endpoint->alive || !w->head_sent)
         return writer_send_wait(w);
     w->endpoint->alive(w);
@@ -870,8 +867,7 @@ static int writer_enter(struct writer *w, struct err *err) {
     if (w->endpoint->prepared)
         TRY(w->endpoint->prepared(w, err));
     w->waiter.deadline_ns = deadline_of(w->exchange);
-    if (w->waited)
-        conn_start_keepalive(w->exchange->conn);
+    respond_wait(w->exchange, job->request.answer.stream);
     return admit_enter(&job->env->admit, &w->waiter, &w->exchange->retry_ms, err);
 }
 
@@ -886,7 +882,7 @@ static void writer_on_prepared(struct prompt_job *job) {
     int r = job->result;
     w->exchange->retry_ms = job->retry_ms;
     prompt_job_name_model(job, w->exchange);
-    assert(!w->waited || r < 0 || job->request.answer.stream);
+    assert(!w->exchange->stream || r < 0 || job->request.answer.stream);
     if (r == 0 && job->request.input.load_only) {
         send_whole(w);
         return;
@@ -947,11 +943,10 @@ static void on_wait(struct prompt_job *job) {
 
     assert(x && !w->head_sent);
     if (strcmp(x->dialect->stream_type, SSE_TYPE) != 0 ||
-        (!w->waited && waited_ns < (int64_t)job->env->opts.keepalive_ms * 1000000))
+        (!x->stream && waited_ns < (int64_t)job->env->opts.keepalive_ms * 1000000))
         return;
-    if (!w->waited)
+    if (!x->stream)
         respond_stream(x);
-    w->waited = true;
     model_wait_text(m, waited_ns, text, sizeof(text));
     respond_comment(x, text);
 }

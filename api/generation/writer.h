@@ -70,7 +70,7 @@ struct writer_usage {
 };
 
 /* Invariants: with an exchange, exchange->state is this writer; without one the writer exists only
- * until its job or the pool has finished; head_sent and waited imply that the answer is a stream;
+ * until its job or the pool has finished; head_sent implies that the answer is a stream;
  * writing implies that all generations are DONE. */
 struct writer {
     const struct endpoint *endpoint;
@@ -86,10 +86,8 @@ struct writer {
     uint32_t n_choices;
     char id[48];
     int64_t created;
-    /* the head and the endpoint's first events were sent */
+    /* the head and the endpoint's first events were sent (exchange.stream: the head was) */
     bool head_sent;
-    /* the head alone was sent while the model was loaded */
-    bool waited;
     /* tokens, with alternatives, that this turn has written into the stream */
     size_t n_told;
     /* A whole answer that takes long to write is written on the pool. */

@@ -86,8 +86,8 @@ struct exchange {
     /* for Retry-After */
     uint32_t retry_ms;
     bool head_only, http10, stream, chunked, ending;
-    /* the answer comes whole, and later: white space may precede it */
-    bool waits;
+    /* respond_wait() was called; the answer that comes later is a stream */
+    bool waits, streams;
     /* head and white space of such an answer were sent */
     bool blank;
     /* its status 503 is what the client asks about, and no failure */

@@ -22,7 +22,8 @@
 
 #define HEAD_MAX 2048
 #define ERROR_MAX 8192
-#define BLANKS_FROM 12u          /* keep-alive times before the first blank: one minute */
+/* Keep-alive times after which an answer gets its head: 40 s. Proxies give up after 50 or 60. */
+#define HEAD_AFTER 8u
 #define LARGE_ANSWER (64u << 10) /* the memory of a larger one is not copied */
 
 static const struct {
@@ -480,7 +481,8 @@ void respond_comment(struct exchange *x, const char *text) {
         conn_flush(x->conn);
 }
 
-void respond_keepalive(struct exchange *x) {
+/* Sends at once the route's keep-alive (exchange_ops.alive), or the dialect's. */
+static void respond_keepalive(struct exchange *x) {
     if (x->ops && x->ops->alive && x->ops->alive(x))
         return;
     if (!x->dialect->keepalive)
@@ -513,10 +515,8 @@ void respond_stream_end(struct exchange *x) {
     respond_end_stream(x);
 }
 
-void respond_blank(struct exchange *x) {
-    assert(x->waits && !x->stream && x->conn);
-    if (++x->n_silent < BLANKS_FROM)
-        return;
+/* Sends white space, with which JSON may begin. */
+static void respond_blank(struct exchange *x) {
     if (!x->blank)
         respond_send_head(x, 200, RESPOND_JSON, -1, NULL);
     x->blank = true;
@@ -524,6 +524,27 @@ void respond_blank(struct exchange *x) {
         conn_break(x->conn);
     else
         conn_flush(x->conn);
+}
+
+void respond_wait(struct exchange *x, bool streams) {
+    x->waits = true;
+    x->streams = streams;
+    if (x->conn)
+        conn_start_keepalive(x->conn);
+}
+
+void respond_silent(struct exchange *x) {
+    assert((x->waits || x->stream) && x->conn);
+    if (!x->stream && ++x->n_silent < HEAD_AFTER)
+        return;
+    if (!x->stream && x->streams) {
+        respond_stream(x);
+        conn_flush(x->conn);
+    }
+    if (x->stream)
+        respond_keepalive(x);
+    else
+        respond_blank(x);
 }
 
 void respond_failure(struct exchange *x, const struct err *err) {

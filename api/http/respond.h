@@ -58,14 +58,15 @@ void respond_spliced_event(struct exchange *x, const char *name, const struct bu
 /* Sends a part of events that are already in the form of a stream. */
 void respond_part(struct exchange *x, const struct splice *part);
 /* Sends at once a line that clients skip, in a stream of events (SSE_TYPE). @text has no line
- * break. */
+ * break. A WebSocket gets a ping. */
 void respond_comment(struct exchange *x, const char *text);
-/* Sends at once the route's keep-alive (exchange_ops.alive), or the dialect's. */
-void respond_keepalive(struct exchange *x);
-/* Called while a whole answer is not ready (exchange.waits): after some time sends its head and
- * white space, with which JSON may begin, so that clients do not take the silence for the end.
- * Status and headers are then fixed. */
-void respond_blank(struct exchange *x);
+/* Notes that the answer of @x comes later, whole or as one that @streams: respond_silent() is then
+ * called while nothing is sent. */
+void respond_wait(struct exchange *x, bool streams);
+/* Breaks the silence of a stream, or of an answer that is waited for, which clients and proxies
+ * take for the end: after some time sends the head, with which status and headers are fixed, and
+ * from then on a stream's keep-alive, or white space, with which JSON may begin. */
+void respond_silent(struct exchange *x);
 /* Ends a stream that did not fail. Ends the exchange, as the next two functions do. */
 void respond_stream_end(struct exchange *x);
 /* Ends the stream with an event that carries @err. */

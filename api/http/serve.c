@@ -134,10 +134,8 @@ static void serve_on_drained(struct exchange *x) {
 static bool on_silent(struct exchange *x) {
     bool waits = x->stream || x->waits;
 
-    if (x->stream)
-        respond_keepalive(x);
-    else if (waits)
-        respond_blank(x);
+    if (waits)
+        respond_silent(x);
     return waits;
 }
 

@@ -294,6 +294,7 @@ static int vectors_begin(struct vectors *e, struct err *err) {
         buf_init(&e->text[i], VECTORS_ANSWER_MAX);
     if (!e->job.request.answer.return_documents)
         gen_request_drop_body(&e->job.request);
+    respond_wait(e->exchange, false);
     uint32_t n = MIN(MAX(e->job.env->opts.max_running / 4, 1u), VECTORS_LANES);
     for (uint32_t i = 0; i < MIN(n, e->n_inputs); i++) {
         struct vectors_lane *l = &e->lane[i];

@@ -169,7 +169,6 @@ int background_begin(struct writer *w, struct err *err) {
     }
     rs->log = log;
     x->timeout_ms = 0; /* it is the client's, which does not wait */
-    w->waited = false;
     w->job.request.answer.stream = true;
     promise(w);
     responses_stream_queued(w);

@@ -258,6 +258,75 @@ Test(stream, silence_tells_how_far_the_prompt_is) {
     world_stop(&w);
 }
 
+/* Asks for a stream of @path that the worker does not accept for long, and reads until @sign. */
+static int wait_for_head(struct world *w, const char *path, struct buf *seen, const char *sign) {
+    int fd = world_connect(w);
+
+    buf_clear(seen);
+    world_post(w, fd, path, "{\"model\":\"tiny\"," HI ",\"max_tokens\":4,\"stream\":true}");
+    cr_assert(world_read_until(w, fd, seen, sign), "%s", path);
+    cr_expect(strstr(seen->data, "HTTP/1.1 200 OK"), "%s", seen->data);
+    return fd;
+}
+
+/* Proxies end a request whose head does not arrive: nginx after 60 s. */
+Test(stream, one_that_is_not_accepted_for_long_gets_its_head) {
+    static const struct {
+        const char *path, *sign, *failed, *end;
+    } rows[] = {
+        {CHAT, ": pages: waited for pages of the KV cache\n\n", "data: {\"error\":{", "[DONE]"},
+        {"/v1/messages", "event: ping\ndata: {\"type\":\"ping\"}\n\n", "event: error\n",
+         "message_stop"},
+        {"/api/chat", "application/x-ndjson", "{\"error\":", "\"done\":true"},
+    };
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    struct world w;
+
+    world_init(&w);
+    w.opts.keepalive_ms = 2;
+    world_start(&w);
+    for (uint32_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        int fd = wait_for_head(&w, rows[i].path, &b, rows[i].sign);
+
+        fake_accept(&w.port, 2 * i);
+        fake_tokens(&w.port, 2 * i, "x");
+        fake_finish(&w.port, 2 * i, FINISH_STOP);
+        cr_expect(world_read_until(&w, fd, &b, rows[i].end), "%s", b.data);
+        cr_expect(world_read_until(&w, fd, &b, "\r\n0\r\n\r\n"), "%s", b.data);
+        world_drop(&w, fd);
+        fd = wait_for_head(&w, rows[i].path, &b, rows[i].sign);
+        fake_reject(&w.port, 2 * i + 1, 503, "busy");
+        cr_expect(world_read_until(&w, fd, &b, "\r\n0\r\n\r\n"), "%s", b.data);
+        cr_expect(strstr(b.data, rows[i].failed), "%s", b.data);
+        world_drop(&w, fd);
+    }
+    world_stop(&w);
+}
+
+Test(stream, one_that_waits_in_the_queue_gets_its_head) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    struct world w;
+
+    world_init(&w);
+    w.opts.keepalive_ms = 2;
+    w.opts.max_running = 1;
+    world_start(&w);
+    int first = world_connect(&w);
+    world_post(&w, first, CHAT, "{" HI "}");
+    world_turns(&w, 5);
+    int fd = wait_for_head(&w, CHAT, &b, ": place: ");
+    cr_expect_eq(w.port.n, 1);
+    world_drop(&w, first);
+    world_turns(&w, 5);
+    cr_assert_eq(w.port.n, 2);
+    fake_accept(&w.port, 1);
+    fake_tokens(&w.port, 1, "x");
+    fake_finish(&w.port, 1, FINISH_STOP);
+    cr_expect(world_read_until(&w, fd, &b, "data: [DONE]\n\n\r\n0\r\n\r\n"));
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
 /* Clients end a request whose head does not arrive: Node's fetch() after 300 s. */
 Test(stream, a_whole_answer_begins_with_white_space) {
     struct world w;

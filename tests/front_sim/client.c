@@ -329,7 +329,8 @@ static bool receive(struct client *c) {
     return true;
 }
 
-/* Checks that no client waits longer than the bound, and that no stream is silent for too long. */
+/* Checks that no client waits longer than the bound, and that each stream begins, and is not silent
+ * for too long. */
 static void check_waiting(struct client *c) {
     if (c->n_answered >= c->n_sent || c->fate == CLIENT_DEAF || c->fate == CLIENT_LEAVES ||
         sock_unread(c->sock) > 0)
@@ -339,6 +340,9 @@ static void check_waiting(struct client *c) {
     if (sim.ns - c->sent_ns > tolerance.wait_ns)
         sim_fail("BOUND", "client %u: request %u (kind %u) waits for %lld ms", c->number, a->number,
                  a->kind, (long long)(sim.ns - c->sent_ns) / 1000000);
+    if (c->in.len == 0 && a->stream && sim.ns - MAX(c->sent_ns, c->heard_ns) > tolerance.head_ns)
+        sim_fail("HEAD", "client %u: the stream of request %u has no head for %lld ms", c->number,
+                 a->number, (long long)(sim.ns - MAX(c->sent_ns, c->heard_ns)) / 1000000);
     if (c->in.len > 0 && a->stream && !lines && sim.ns - c->heard_ns > tolerance.silence_ns)
         sim_fail("SILENCE", "client %u: the stream of request %u is silent for %lld ms", c->number,
                  a->number, (long long)(sim.ns - c->heard_ns) / 1000000);

@@ -35,8 +35,8 @@ struct tolerance {
     uint32_t n_503, n_429, n_500, n_cut, n_408, n_right, n_404;
     /* longest wait for an answer; more breaks rule BOUND */
     int64_t wait_ns;
-    /* longest silence of a stream that has begun */
-    int64_t silence_ns;
+    /* longest time until a stream begins, and longest silence of one that has */
+    int64_t head_ns, silence_ns;
     /* longest time that the front waits for a client that reads nothing; more breaks rule STALL */
     int64_t stall_ns;
     /* Time until which the only model may be loaded for the first time: requests that are sent

@@ -73,7 +73,10 @@ static void draw_tenants(struct scenario *s) {
 }
 
 static void draw_limits(struct scenario *s) {
-    add(s, "--keepalive-ms=%u", sim_between(500, 5000));
+    uint32_t keepalive_ms = sim_between(500, 5000);
+
+    tolerance.head_ns = tolerance.silence_ns + INT64_C(8000000) * keepalive_ms;
+    add(s, "--keepalive-ms=%u", keepalive_ms);
     add(s, "--header-timeout-ms=%u", sim_between(2000, 10000));
     add(s, "--body-timeout-ms=%u", sim_between(2000, 10000));
     add(s, "--idle-timeout-ms=%u", sim_between(8000, 75000));
