@@ -160,6 +160,47 @@ def test_a_state_file_of_something_else_is_left_alone():
             path.unlink()
 
 
+def all_stored(d, made):
+    """Checks that each response is there as it was made, or not at all. Returns how many are there."""
+    n = 0
+    for r in made:
+        status, answer = test_state.call(d, "GET", "/v1/responses/" + r["id"])
+        assert (status, answer) == (200, r) or status == 404, (r["id"], status, answer)
+        n += status == 200
+    return n
+
+
+def test_a_damaged_state_is_served_as_it_was_or_not_at_all():
+    """At the start, and under a daemon that goes on to write into it."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as kept:
+        args = test_state.flags(folder)
+        path, seen = pathlib.Path(args[3]), set()
+        with Weftd(*args) as d:
+            made = [test_state.create(d, f"text {i} " + "word " * 40 * i) for i in range(12)]
+        shutil.copy(path, kept)
+        for seed in range(10):
+            damage, running = DAMAGES[list(DAMAGES)[seed % 5]], seed >= 5
+            for part in pathlib.Path(folder).glob("state.db*"):
+                part.unlink()
+            shutil.copy(os.path.join(kept, "state.db"), folder)
+            if not running:
+                damage(path, random.Random(seed))
+            with Weftd(*args) as d:
+                if running:
+                    damage(path, random.Random(seed))
+                seen.add(all_stored(d, made))
+                new = test_state.create(d, "new")
+                assert test_state.call(d, "GET", "/v1/responses/" + new["id"]) == (200, new)
+                assert test_state.call(d, "DELETE", "/v1/responses/" + made[seed]["id"])[0] in (200, 404)
+            assert d.process.returncode in (0, 75), (seed, d.process.returncode, d.log)
+            told = d.process.returncode == 75
+            with Weftd(*args) as d:
+                all_stored(d, [*made, new])
+                gone = test_state.call(d, "GET", "/v1/responses/" + made[seed]["id"])[0] == 404
+                assert gone or told, f"{seed}: what was deleted is back"
+        assert len(seen) > 1, "no damage has lost anything"
+
+
 def test_damaged_presets_leave_the_others():
     """Read while the daemon runs, they are left out with a reason; the start names the file."""
     text = b"model = a\nmax-context = 512\nsampling = temperature=0\n"
