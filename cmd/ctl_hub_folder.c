@@ -20,6 +20,7 @@ static const struct {
 } small_files[] = {
     {"config.json", NULL, true},
     {"tokenizer.json", "tokenizer.model", true},
+    {"added_tokens.json", NULL, false},
     {"tokenizer_config.json", NULL, false},
     {"special_tokens_map.json", NULL, false},
     {"generation_config.json", NULL, false},

@@ -49,7 +49,17 @@ struct small_file {
     struct buf text;
 };
 
-enum { CONFIG, TOKENIZER, SENTENCEPIECE, TOKENIZER_CONFIG, SPECIAL, GENERATION, TEMPLATE, N_SMALL };
+enum {
+    CONFIG,
+    TOKENIZER,
+    SENTENCEPIECE,
+    ADDED_TOKENS,
+    TOKENIZER_CONFIG,
+    SPECIAL,
+    GENERATION,
+    TEMPLATE,
+    N_SMALL
+};
 
 static int checkpoint_read_small(const struct reader *r, struct small_file *f) {
     CLEANUP(files_closep) int fd = reader_openat(r, f->name);
@@ -146,6 +156,7 @@ static int checkpoint_write_keys(struct reader *r, struct small_file *small) {
     const struct hf_tokenizer_files files = {
         .tokenizer = checkpoint_text(&small[TOKENIZER]),
         .sentencepiece = checkpoint_text(&small[SENTENCEPIECE]),
+        .added_tokens = checkpoint_text(&small[ADDED_TOKENS]),
         .tokenizer_config = checkpoint_text(&small[TOKENIZER_CONFIG]),
         .special_tokens_map = checkpoint_text(&small[SPECIAL]),
         .generation_config = checkpoint_text(&small[GENERATION]),
@@ -161,7 +172,7 @@ static int checkpoint_write_keys(struct reader *r, struct small_file *small) {
 /* Reads all parts of the folder r->dir; without @out all but the weights. */
 static int checkpoint_read(struct reader *r, struct small_file *small, struct gguf **out) {
     for (int i = 0; i < N_SMALL; i++)
-        if (i != SENTENCEPIECE || !small[TOKENIZER].text.data) /* which comes before it */
+        if (!small[TOKENIZER].text.data || (i != SENTENCEPIECE && i != ADDED_TOKENS))
             TRY(checkpoint_read_small(r, &small[i]));
     TRY(reader_open_config(r, small[CONFIG].text.data, small[CONFIG].text.len));
     if (!out)
@@ -183,6 +194,7 @@ int checkpoint_open(struct gguf **out, const char *dir, struct err *err) {
         [CONFIG] = {"config.json", CONFIG_MAX, true, {0}},
         [TOKENIZER] = {"tokenizer.json", HF_TOKENIZER_FILE_MAX, false, {0}},
         [SENTENCEPIECE] = {"tokenizer.model", HF_TOKENIZER_FILE_MAX, false, {0}},
+        [ADDED_TOKENS] = {"added_tokens.json", CONFIG_MAX, false, {0}},
         [TOKENIZER_CONFIG] = {"tokenizer_config.json", CONFIG_MAX, false, {0}},
         [SPECIAL] = {"special_tokens_map.json", CONFIG_MAX, false, {0}},
         [GENERATION] = {"generation_config.json", CONFIG_MAX, false, {0}},

@@ -80,11 +80,38 @@ static int add_merge(struct tokenizer *t, struct gguf_str s, uint32_t rank, stru
     return 0;
 }
 
+/* Compiles the cuts that the file has itself. */
+static int bpe_load_cuts(struct tokenizer *t, const struct gguf *g, struct err *err) {
+    const struct gguf_array *a = gguf_array(g, HF_KEY_CUTS);
+    uint64_t n = a && gguf_array_type(a) == GGUF_STRING ? gguf_array_n(a) / 2 : 0;
+    struct err why = {0};
+
+    if (n == 0 || n > PRETOK_STAGES || gguf_array_n(a) % 2)
+        return err_set(err, 0, NULL, "%s is no list of 1 to %d cuts", HF_KEY_CUTS, PRETOK_STAGES);
+    for (unsigned k = 0; k < n; k++) {
+        struct cutter *cutter = NULL;
+        int drop = pretok_drop_of(gguf_array_str(a, 2 * k));
+
+        if (drop < 0)
+            return err_set(err, 0, NULL, "%s[%u] is no kind of cut", HF_KEY_CUTS, 2 * k);
+        int r = cutter_new(&cutter, gguf_array_str(a, 2 * k + 1), &why);
+        if (r == -EINVAL)
+            return err_set(err, 0, NULL, "%s[%u]: %.200s", HF_KEY_CUTS, 2 * k + 1, why.message);
+        TRY(r);
+        t->own_cuts.drop[k] = (uint8_t)drop;
+        t->own_cuts.cutter[k] = cutter;
+    }
+    t->pretok = &t->own_cuts;
+    return 0;
+}
+
 int bpe_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
     static const char key[] = "tokenizer.ggml.merges";
     const struct gguf_array *merges = gguf_array(g, key);
 
-    if (t->kind == KIND_BYTES || (t->published && gguf_has(g, "tokenizer.ggml.pre")))
+    if (t->published && gguf_has(g, HF_KEY_CUTS))
+        TRY(bpe_load_cuts(t, g, err));
+    else if (t->kind == KIND_BYTES || (t->published && gguf_has(g, "tokenizer.ggml.pre")))
         TRY(load_pretok(t, g, err));
     if (!merges || gguf_array_type(merges) != GGUF_STRING)
         return err_set(err, 0, NULL, "%s is %s", key,

@@ -1,11 +1,12 @@
 /*
  * hf_rules - reads how tokenizer.json prepares text: the normalizer, the pre-tokenizer and the
  * decoder. Changes of text become steps (steps.h), in the order of the file. Cuts become stages of
- * pretok.h: regular expressions are known by their exact text, since a scanner is linear where an
- * engine for expressions of a file would not be.
+ * pretok.h: expressions of published files are known by their exact text and have scanners; all
+ * others are compiled (cutter.h).
  */
 
 #include <endian.h>
+#include <errno.h>
 
 #include "base/try.h"
 #include "text/hf_tokenizer_private.h"
@@ -24,6 +25,9 @@
 #define CASED(suffix, digits)                                                                      \
     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" suffix "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER  \
     "*" suffix "|\\p{N}" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" SPACES
+
+/* What char::is_ascii_punctuation() or the category counts as punctuation. */
+#define PUNCTUATION "[\\p{P}$+<=>^`|~]"
 
 /* Regular expressions of published files. total: they match all of every text. */
 static const struct hf_regex {
@@ -199,15 +203,32 @@ int hf_read_normalizer(struct hf_reader *r) {
 
 /* ---- cuts ---- */
 
-/* Adds the stages of @rules, whose parameters must agree with those of earlier stages. */
-static int hf_add_stage(struct hf_reader *r, const struct pretok *rules) {
+/* Adds the cut by @text, an expression. @rules: its stage; NULL: it has none. */
+static int hf_add_cut(struct hf_reader *r, struct gguf_str text, enum pretok_drop drop,
+                      const struct pretok *rules) {
+    CLEANUP(cutter_freep) struct cutter *cutter = NULL;
     struct pretok *all = &r->rules;
+    struct err why = {0};
 
-    if (r->n_stages == PRETOK_STAGES ||
-        (all->digits && rules->digits && all->digits != rules->digits) ||
-        (all->letter && rules->letter && all->letter != rules->letter))
-        return hf_fail(r, "pre_tokenizer: its combination of cuts is not supported");
-    all->stage[r->n_stages++] = rules->stage[0];
+    if (r->n_stages == PRETOK_STAGES)
+        return hf_fail(r, "pre_tokenizer has more than %d cuts", PRETOK_STAGES);
+    if (r->kind == KIND_BYTES)
+        return hf_fail(r, "pre_tokenizer: a cut behind ByteLevel is not supported");
+    int result = cutter_new(&cutter, text, &why);
+    if (result == -EINVAL)
+        return hf_fail(r, "pre_tokenizer.pattern: %s", why.message);
+    TRY(result);
+    struct hf_cut *cut = &r->cut[r->n_stages];
+    buf_init(&cut->text, CUTTER_TEXT_MAX);
+    TRY(buf_add(&cut->text, text.data, text.len));
+    cut->drop = (uint8_t)drop;
+    r->unlike |= !rules || drop != PRETOK_DROP_NONE;
+    r->n_stages++;
+    if (r->unlike)
+        return 0;
+    r->unlike = (all->digits && rules->digits && all->digits != rules->digits) ||
+                (all->letter && rules->letter && all->letter != rules->letter);
+    all->stage[r->n_stages - 1] = rules->stage[0];
     all->digits = MAX(all->digits, rules->digits);
     all->letter |= rules->letter;
     all->no_tail |= rules->no_tail;
@@ -215,27 +236,62 @@ static int hf_add_stage(struct hf_reader *r, const struct pretok *rules) {
     return 0;
 }
 
+/* Adds the cut by an expression of ours. */
+static int hf_add_own_cut(struct hf_reader *r, const char *text, enum pretok_drop drop,
+                          const struct pretok *rules) {
+    return hf_add_cut(r, (struct gguf_str){text, strlen(text)}, drop, rules);
+}
+
+/* Adds the cut at each @text, which is no expression. */
+static int hf_add_literal(struct hf_reader *r, struct gguf_str text, enum pretok_drop drop) {
+    CLEANUP(buf_deinit) struct buf escaped = {.max = CUTTER_TEXT_MAX};
+
+    if (text.len > CUTTER_TEXT_MAX / 2)
+        return hf_fail(r, "pre_tokenizer.pattern has more than %u bytes", CUTTER_TEXT_MAX / 2);
+    for (size_t i = 0; i < text.len; i++) {
+        if (text.data[i] && strchr("\\^$.|?*+()[]{}", text.data[i]))
+            TRY(buf_add_char(&escaped, '\\'));
+        TRY(buf_add_char(&escaped, text.data[i]));
+    }
+    return hf_add_cut(r, (struct gguf_str){escaped.data, escaped.len}, drop, NULL);
+}
+
+/* Finds what happens to pieces by @how and @invert, which exchanges matches and gaps. */
+static int hf_read_behavior(struct hf_reader *r, yyjson_val *how, bool invert,
+                            enum pretok_drop *out) {
+    *out = PRETOK_DROP_NONE;
+    if (json_is(how, "Isolated"))
+        return 0;
+    if (!json_is(how, "Removed"))
+        return hf_fail(r, "pre_tokenizer.behavior %s is not supported", hf_show(how).s);
+    *out = invert ? PRETOK_DROP_GAPS : PRETOK_DROP_MATCHES;
+    return 0;
+}
+
 static int hf_read_split(struct hf_reader *r, yyjson_val *v) {
-    yyjson_val *pattern = yyjson_obj_get(v, "pattern"), *how = yyjson_obj_get(v, "behavior");
+    yyjson_val *pattern = yyjson_obj_get(v, "pattern");
     struct gguf_str text = hf_str(yyjson_obj_get(pattern, "String"));
+    enum pretok_drop drop;
     bool invert = false;
 
     TRY(hf_bool(r, v, "pre_tokenizer", "invert", &invert));
     /* Gemma's files cut at spaces that their normalizer has replaced before. */
     if (hf_same(text, " ") && r->no_spaces)
         return 0;
+    TRY(hf_read_behavior(r, yyjson_obj_get(v, "behavior"), invert, &drop));
+    if (text.data)
+        return hf_add_literal(r, text, drop);
     text = hf_str(yyjson_obj_get(pattern, "Regex"));
+    if (!text.data)
+        return hf_fail(r, "pre_tokenizer.pattern is neither a String nor a Regex");
     for (size_t i = 0; i < ARRAY_SIZE(regexes); i++) {
         if (!hf_same(text, regexes[i].text))
             continue;
-        if (!json_is(how, "Isolated") && !(json_is(how, "Removed") && invert && regexes[i].total))
-            return hf_fail(r, "pre_tokenizer.behavior %s is not supported", hf_show(how).s);
-        return hf_add_stage(r, &regexes[i].rules);
+        if (drop == PRETOK_DROP_GAPS && regexes[i].total)
+            drop = PRETOK_DROP_NONE;
+        return hf_add_cut(r, text, drop, &regexes[i].rules);
     }
-    const char *form = text.data ? "Regex" : "String";
-
-    return hf_fail(r, "pre_tokenizer: the pattern %s is not known",
-                   hf_show(yyjson_obj_get(pattern, form)).s);
+    return hf_add_cut(r, text, drop, NULL);
 }
 
 static int hf_read_byte_level(struct hf_reader *r, yyjson_val *v) {
@@ -243,14 +299,14 @@ static int hf_read_byte_level(struct hf_reader *r, yyjson_val *v) {
 
     if (r->kind != KIND_CHARS)
         return hf_fail(r, "pre_tokenizer: ByteLevel is supported once, for BPE");
-    r->kind = KIND_BYTES;
     TRY(hf_bool(r, v, "pre_tokenizer", "add_prefix_space", &prefix));
     TRY(hf_bool(r, v, "pre_tokenizer", "use_regex", &regex));
     if (prefix)
         TRY(hf_step(r, "prefix_space"));
-    if (!regex)
-        return 0;
-    return hf_add_stage(r, &regexes[0].rules);
+    if (regex)
+        TRY(hf_add_own_cut(r, regexes[0].text, PRETOK_DROP_NONE, &regexes[0].rules));
+    r->kind = KIND_BYTES;
+    return 0;
 }
 
 static int hf_read_digits(struct hf_reader *r, yyjson_val *v) {
@@ -260,7 +316,18 @@ static int hf_read_digits(struct hf_reader *r, yyjson_val *v) {
     TRY(hf_bool(r, v, "pre_tokenizer", "individual_digits", &each));
     if (each)
         rules.digits = 1;
-    return hf_add_stage(r, &rules);
+    return hf_add_own_cut(r, each ? "\\p{N}" : "\\p{N}+", PRETOK_DROP_NONE, &rules);
+}
+
+static int hf_read_punctuation(struct hf_reader *r, yyjson_val *v) {
+    yyjson_val *how = json_given(v, "behavior");
+    enum pretok_drop drop = PRETOK_DROP_NONE;
+
+    if (json_is(how, "Contiguous"))
+        return hf_add_own_cut(r, PUNCTUATION "+", drop, NULL);
+    if (how)
+        TRY(hf_read_behavior(r, how, false, &drop));
+    return hf_add_own_cut(r, PUNCTUATION, drop, NULL);
 }
 
 /* Returns the step for the scheme of a Metaspace, NULL if it is unknown. Early files have
@@ -312,6 +379,11 @@ static int hf_read_one_cut(struct hf_reader *r, yyjson_val *v, int depth) {
         return hf_read_digits(r, v);
     if (json_is(type, "Metaspace"))
         return hf_read_metaspace(r, v);
+    if (json_is(type, "Punctuation"))
+        return hf_read_punctuation(r, v);
+    if (json_is(type, "Whitespace"))
+        return hf_add_own_cut(r, "[\\w\\u200C\\u200D]+|[^\\w\\s\\u200C\\u200D]+", PRETOK_DROP_GAPS,
+                              NULL);
     if (json_is(type, "BertPreTokenizer") && r->bert)
         return 0;
     if (json_is(type, "WhitespaceSplit") && !r->words && r->n_stages == 0) {
@@ -407,6 +479,18 @@ static int hf_write_charsmap(struct hf_reader *r) {
     return 0;
 }
 
+/* Writes the cuts themselves, of which no row is known. */
+static int hf_write_cuts(struct hf_reader *r) {
+    TRY(gguf_keys_array(r->out, HF_KEY_CUTS, GGUF_STRING, 2 * (uint64_t)r->n_stages));
+    for (unsigned k = 0; k < r->n_stages; k++) {
+        const char *drop = pretok_drops[r->cut[k].drop];
+
+        TRY(gguf_keys_add_str(r->out, drop, strlen(drop)));
+        TRY(gguf_keys_add_str(r->out, r->cut[k].text.data, r->cut[k].text.len));
+    }
+    return 0;
+}
+
 int hf_write_rules(struct hf_reader *r) {
     TRY(gguf_keys_array(r->out, HF_KEY_STEPS, GGUF_STRING, r->n_steps));
     TRY(buf_add(&r->out->kv, r->steps.data, r->steps.len));
@@ -417,10 +501,10 @@ int hf_write_rules(struct hf_reader *r) {
     TRY(hf_write_charsmap(r));
     if (r->n_stages == 0)
         return 0;
-    const struct pretok *row = pretok_like(&r->rules);
+    const struct pretok *row = r->unlike ? NULL : pretok_like(&r->rules);
 
     if (!row)
-        return hf_fail(r, "pre_tokenizer: its combination of cuts is not supported");
+        return hf_write_cuts(r);
     return gguf_keys_string(r->out, "tokenizer.ggml.pre",
                             (struct gguf_str){row->names[0], strlen(row->names[0])});
 }

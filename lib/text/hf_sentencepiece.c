@@ -263,6 +263,52 @@ static int sentencepiece_check_added(struct hf_reader *r, yyjson_val *value, uin
                    (unsigned long long)id);
 }
 
+/* Returns true if @v, a member of special_tokens_map.json, names the token @text. */
+static bool sentencepiece_names(yyjson_val *v, struct gguf_str text) {
+    yyjson_val *content = yyjson_is_obj(v) ? yyjson_obj_get(v, "content") : v;
+    struct gguf_str s = hf_str(content);
+
+    return s.data && s.len == text.len && memcmp(s.data, text.data, s.len) == 0;
+}
+
+/* Returns true if special_tokens_map.json names @text, alone or in a list. */
+static bool sentencepiece_is_special(const struct hf_reader *r, struct gguf_str text) {
+    bool found = false;
+
+    JSON_MEMBERS(key, value, r->map) {
+        (void)key;
+        found |= sentencepiece_names(value, text);
+        JSON_EACH(item, value) {
+            found |= sentencepiece_names(item, text);
+        }
+    }
+    return found;
+}
+
+/* Enters the tokens of added_tokens.json, {TEXT: ID}. */
+static int sentencepiece_older_added(struct sentencepiece *s) {
+    JSON_MEMBERS(key, value, s->r->added) {
+        struct gguf_str text = hf_str(key);
+        uint64_t id = yyjson_get_uint(value);
+        bool entered;
+
+        if (!yyjson_is_uint(value) || text.len == 0)
+            return err_set(s->r->err, 0, NULL, "added_tokens.json: \"%s\" is no text with an id",
+                           hf_show(key).s);
+        if (hf_has_other_text(s->r, id, text))
+            return err_set(s->r->err, 0, NULL,
+                           "added_tokens.json: \"%s\" has the id of another piece in "
+                           "tokenizer.model",
+                           hf_show(key).s);
+        if (id < s->r->n && s->r->token[id].type != TOKEN_UNDEFINED)
+            continue; /* the piece itself */
+        uint8_t type = sentencepiece_is_special(s->r, text) ? TOKEN_CONTROL : TOKEN_USER;
+
+        TRY(hf_set_token(s->r, id, text, type, &entered));
+    }
+    return 0;
+}
+
 /* Enters the tokens that tokenizer_config.json adds, {"ID": {"content": TEXT, "special": BOOL}}. */
 static int sentencepiece_added(struct sentencepiece *s) {
     JSON_MEMBERS(key, value, json_given(s->r->config, "added_tokens_decoder")) {
@@ -314,6 +360,7 @@ int hf_write_sentencepiece(struct hf_reader *r, struct gguf_str file) {
 
     TRY(sentencepiece_read(&s, file));
     TRY(sentencepiece_kind(&s));
+    TRY(sentencepiece_older_added(&s));
     TRY(sentencepiece_added(&s));
     /* tokenizer_config.json may deny the first and demand the last (hf_special.c) */
     r->lead = r->kind == KIND_SCORES ? sentencepiece_id(&s, s.bos) : -1;

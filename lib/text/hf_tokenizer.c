@@ -60,6 +60,8 @@ int hf_bool(const struct hf_reader *r, yyjson_val *object, const char *where, co
 
 static void reader_deinit(struct hf_reader *r) {
     free(r->token);
+    for (unsigned k = 0; k < PRETOK_STAGES; k++)
+        buf_deinit(&r->cut[k].text);
     buf_deinit(&r->steps);
     buf_deinit(&r->scores);
 }
@@ -114,6 +116,7 @@ static const struct file_rule file_rules[] = {
     {"special_tokens_map.json", SMALL_FILE_MAX, 0},
     {"generation_config.json", SMALL_FILE_MAX, 0},
     {"config.json", SMALL_FILE_MAX, YYJSON_READ_ALLOW_INF_AND_NAN},
+    {"added_tokens.json", SMALL_FILE_MAX, 0},
 };
 
 int hf_tokenizer_keys(const struct hf_tokenizer_files *in, struct gguf_keys *out, struct err *err) {
@@ -122,6 +125,7 @@ int hf_tokenizer_keys(const struct hf_tokenizer_files *in, struct gguf_keys *out
     CLEANUP(json_doc_freep) yyjson_doc *map = NULL;
     CLEANUP(json_doc_freep) yyjson_doc *generation = NULL;
     CLEANUP(json_doc_freep) yyjson_doc *model = NULL;
+    CLEANUP(json_doc_freep) yyjson_doc *added = NULL;
     CLEANUP(reader_deinit) struct hf_reader r = {.lead = -1, .tail = -1, .out = out, .err = err};
 
     if (!in->tokenizer.data && !in->sentencepiece.data)
@@ -134,11 +138,13 @@ int hf_tokenizer_keys(const struct hf_tokenizer_files *in, struct gguf_keys *out
     TRY(reader_parse(&map, in->special_tokens_map, &file_rules[2], err));
     TRY(reader_parse(&generation, in->generation_config, &file_rules[3], err));
     TRY(reader_parse(&model, in->config, &file_rules[4], err));
+    TRY(reader_parse(&added, in->added_tokens, &file_rules[5], err));
     r.root = yyjson_doc_get_root(tokenizer);
     r.config = yyjson_doc_get_root(config);
     r.map = yyjson_doc_get_root(map);
     r.generation = yyjson_doc_get_root(generation);
     r.model_config = yyjson_doc_get_root(model);
+    r.added = yyjson_doc_get_root(added);
     r.n_limit = in->n_vocab;
     buf_init(&r.steps, HF_TOKENIZER_FILE_MAX);
     buf_init(&r.scores, HF_TOKENIZER_FILE_MAX);

@@ -23,6 +23,8 @@ struct hf_tokenizer_files {
     struct gguf_str tokenizer;
     /* tokenizer.model, which is read where there is no tokenizer.json */
     struct gguf_str sentencepiece;
+    /* added_tokens.json, which is read with tokenizer.model */
+    struct gguf_str added_tokens;
     /* tokenizer_config.json */
     struct gguf_str tokenizer_config;
     /* special_tokens_map.json */

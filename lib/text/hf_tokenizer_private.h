@@ -17,10 +17,16 @@ struct hf_token {
     uint8_t type, flags;
 };
 
-/* State of one reading. The JSON values live as long as it; config, map, generation and model are
- * NULL where the folder has no such file. */
+/* A cut of the pre-tokenizer: its expression, and enum pretok_drop. */
+struct hf_cut {
+    struct buf text;
+    uint8_t drop;
+};
+
+/* State of one reading. The JSON values live as long as it; all but root are NULL where the
+ * folder has no such file. */
 struct hf_reader {
-    yyjson_val *root, *config, *map, *generation, *model_config;
+    yyjson_val *root, *config, *map, *generation, *model_config, *added;
     /* [n] tokens by id */
     struct hf_token *token;
     /* n_limit: ids from there on are left out; 0: none */
@@ -30,9 +36,12 @@ struct hf_reader {
     /* the normaliser's steps as strings of a GGUF array */
     struct buf steps;
     uint32_t n_steps;
-    /* the stages found, and their parameters */
+    /* the cuts found; the same as stages with their parameters, unless unlike: an expression is not
+     * known, or parameters of two stages differ */
+    struct hf_cut cut[PRETOK_STAGES];
     struct pretok rules;
     unsigned n_stages;
+    bool unlike;
     /* a word ends before each space mark */
     bool cut_marks;
     /* WhitespaceSplit was found */

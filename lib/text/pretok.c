@@ -6,10 +6,12 @@
 #include "text/pretok.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <string.h>
 
 #include "base/buf.h"
 #include "base/text.h"
+#include "base/try.h"
 #include "base/util.h"
 
 #define LETTERS_3 .letter = UC_LETTER, .digits = 3
@@ -107,6 +109,15 @@ const struct pretok *pretok_like(const struct pretok *rules) {
     return NULL;
 }
 
+const char *const pretok_drops[3] = {"none", "gaps", "matches"};
+
+int pretok_drop_of(struct gguf_str s) {
+    for (size_t i = 0; i < ARRAY_SIZE(pretok_drops); i++)
+        if (strlen(pretok_drops[i]) == s.len && memcmp(pretok_drops[i], s.data, s.len) == 0)
+            return (int)i;
+    return -EINVAL;
+}
+
 void pretok_list(char *out, size_t size) {
     struct buf b = {.max = size - 1};
 
@@ -118,25 +129,65 @@ void pretok_list(char *out, size_t size) {
 }
 
 void pretok_begin(struct pretok_cursor *c, const struct pretok *p, const char *s, size_t len) {
-    assert(p->stage[0]);
+    assert(p->stage[0] || p->cutter[0]);
     *c = (struct pretok_cursor){.p = p, .s = s, .len = len};
 }
 
-size_t pretok_next(struct pretok_cursor *c) {
+void pretok_end(struct pretok_cursor *c) {
+    for (unsigned k = 0; k < PRETOK_STAGES; k++)
+        cutter_deinit(&c->search[k]);
+}
+
+/* Cuts the next piece of stage @k off the piece [begin, end) of the stage before, or what is left
+ * of it. Returns 0 or -errno. */
+static int pretok_cut_by(struct pretok_cursor *c, unsigned k, size_t begin, size_t end, size_t *n) {
+    struct cutter_search *f = &c->search[k];
+    bool match;
+
+    if (!c->p->cutter[k]) {
+        *n = c->p->stage[k](c->p, c->s + begin, end - begin);
+        return 0;
+    }
+    if (f->at == f->len)
+        cutter_begin(f, c->p->cutter[k], c->s + begin, end - begin);
+    int found = cutter_next(f, n, &match);
+    assert(found != 0);
+    c->dropped[k] = c->p->drop[k] == (match ? PRETOK_DROP_MATCHES : PRETOK_DROP_GAPS);
+    return MIN(found, 0);
+}
+
+/* Finds the next piece of all stages, a word unless it is dropped. Returns 0 or -errno. */
+static int pretok_next_piece(struct pretok_cursor *c, bool *dropped) {
     size_t begin = c->at, end = c->len;
 
-    if (begin == end)
-        return 0;
-    for (unsigned k = 0; k < PRETOK_STAGES && c->p->stage[k]; k++) {
+    *dropped = false;
+    for (unsigned k = 0; k < PRETOK_STAGES && (c->p->stage[k] || c->p->cutter[k]); k++) {
         assert(c->end[k] >= begin && c->end[k] <= end);
         if (c->end[k] == begin) {
-            size_t n = c->p->stage[k](c->p, c->s + begin, end - begin);
+            size_t n = 0;
 
+            TRY(pretok_cut_by(c, k, begin, end, &n));
             assert(n > 0 && n <= end - begin); /* an empty piece would never end the loop */
             c->end[k] = begin + n;
         }
         end = c->end[k];
+        *dropped |= c->dropped[k];
     }
     c->at = end;
-    return end - begin;
+    return 0;
+}
+
+int pretok_next(struct pretok_cursor *c, const char **word, size_t *n) {
+    while (c->at < c->len) {
+        size_t begin = c->at;
+        bool dropped;
+
+        TRY(pretok_next_piece(c, &dropped));
+        if (dropped)
+            continue;
+        *word = c->s + begin;
+        *n = c->at - begin;
+        return 1;
+    }
+    return 0;
 }

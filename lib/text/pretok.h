@@ -6,10 +6,12 @@
  * Files name a list of regular expressions. The first cuts the text into its matches and the parts
  * between them; each later one does the same with every piece of the previous one, as if the piece
  * were the whole text. Here an expression is a stage: a function that gives the length of the first
- * piece, so a cursor with one end per stage finds words from left to right in linear time.
+ * piece, so a cursor with one end per stage finds words from left to right in linear time. An
+ * expression that is not known has a cutter in place of a function, which is some times slower.
  */
 
 #include "base/gguf.h"
+#include "text/cutter.h"
 #include "text/unicode.h"
 
 #define PRETOK_STAGES 6
@@ -21,11 +23,20 @@ struct pretok;
  * expression at the start, or else all bytes before the first match. */
 typedef size_t pretok_cut(const struct pretok *p, const char *s, size_t len);
 
+/* Pieces that are no words. */
+enum pretok_drop { PRETOK_DROP_NONE, PRETOK_DROP_GAPS, PRETOK_DROP_MATCHES };
+extern const char *const pretok_drops[3]; /* their names in keys */
+/* Returns the enum pretok_drop with the name @s, or -EINVAL. */
+int pretok_drop_of(struct gguf_str s);
+
 struct pretok {
     /* values of tokenizer.ggml.pre; the first one is shown to users */
     const char *names[PRETOK_NAMES];
-    /* stages up to the first NULL, at least one */
+    /* stages up to the first that has neither function nor cutter, at least one */
     pretok_cut *stage[PRETOK_STAGES];
+    struct cutter *cutter[PRETOK_STAGES];
+    /* of stages with a cutter: enum pretok_drop */
+    uint8_t drop[PRETOK_STAGES];
     /* classes that count as letters */
     unsigned letter;
     /* most digits in one word */
@@ -58,14 +69,19 @@ struct pretok_cursor {
     const struct pretok *p;
     const char *s;
     size_t len, at;
-    /* [k] end of the piece that stage k is cutting */
+    /* [k] end of the piece that stage k is cutting, and whether it is no word */
     size_t end[PRETOK_STAGES];
+    bool dropped[PRETOK_STAGES];
+    /* [k] of stages with a cutter */
+    struct cutter_search search[PRETOK_STAGES];
 };
 
-/* Begins with the text @s; @p and @s outlive the cursor. */
+/* Begins with the text @s; @p and @s outlive the cursor, which pretok_end() frees. */
 void pretok_begin(struct pretok_cursor *c, const struct pretok *p, const char *s, size_t len);
-/* Returns the length of the next word, which begins at s + at before the call; 0 at the end. */
-size_t pretok_next(struct pretok_cursor *c);
+/* Finds the next word, *@n > 0 bytes at *@word. Returns 1; 0: there is none; -ENOMEM or
+ * -ECANCELED. */
+int pretok_next(struct pretok_cursor *c, const char **word, size_t *n);
+void pretok_end(struct pretok_cursor *c); /* accepts a zeroed one */
 
 /* Returns the length in bytes of the run of at most @max characters of the classes @any at the
  * start. */
@@ -82,6 +98,8 @@ static inline size_t pretok_run(const char *s, size_t len, unsigned any, size_t 
  * . */
 size_t pretok_white_space(const char *s, size_t len, bool breaks);
 bool pretok_is_han(uint32_t cp);
+/* Returns the ranges of Script=Han of Unicode 15, *@n of them. */
+const uint32_t (*pretok_han(size_t *n))[2];
 
 /* The stages; the comment above each function has its expression. */
 pretok_cut pretok_gpt2, pretok_modern, pretok_cased, pretok_numbers, pretok_lines, pretok_deepseek,

@@ -188,6 +188,8 @@ struct tokenizer *tokenizer_free(struct tokenizer *t) {
         unigram_deinit(&t->unigram);
         steps_deinit(&t->steps);
         free(t->flags);
+        for (unsigned k = 0; k < PRETOK_STAGES; k++)
+            cutter_free(t->own_cuts.cutter[k]);
         free(t);
     }
     return NULL;

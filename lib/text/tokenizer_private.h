@@ -38,9 +38,11 @@ enum token_type { /* numbered as in the file */
 #define HF_KEY_WHOLE_WORDS "tokenizer.weft.whole_words"   /* a word that is a token is not merged */
 #define HF_KEY_FUSE_UNKNOWN "tokenizer.weft.fuse_unknown" /* unknown neighbours are one token */
 #define HF_KEY_CUT_MARKS "tokenizer.weft.cut_marks"       /* a word ends before each space mark */
-#define HF_KEY_ENDS "tokenizer.weft.eos_token_ids"        /* ids that end a generation */
-#define HF_KEY_FLAGS "tokenizer.weft.token_flags"         /* enum token_flag for each token */
-#define HF_ENDS_MAX 64                                    /* most entries of HF_KEY_ENDS */
+/* for each cut of the pre-tokenizer a word of pretok_drops and an expression */
+#define HF_KEY_CUTS "tokenizer.weft.cuts"
+#define HF_KEY_ENDS "tokenizer.weft.eos_token_ids" /* ids that end a generation */
+#define HF_KEY_FLAGS "tokenizer.weft.token_flags"  /* enum token_flag for each token */
+#define HF_ENDS_MAX 64                             /* most entries of HF_KEY_ENDS */
 
 /* Rules of an added token. */
 enum token_flag {
@@ -272,6 +274,8 @@ struct tokenizer {
     enum tokenizer_kind kind;
     /* cuts of KIND_BYTES, and of published KIND_CHARS; may be NULL */
     const struct pretok *pretok;
+    /* cuts of HF_KEY_CUTS, which pretok then points to */
+    struct pretok own_cuts;
     bool space_prefix;
     /* text of KIND_BYTES is normalised to NFC first */
     bool nfc;

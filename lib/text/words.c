@@ -200,10 +200,25 @@ static int encode_word(struct words *w, const char *s, size_t len) {
     return r;
 }
 
-static int encode_bytes(struct words *w, const char *s, size_t len) {
-    struct pretok_cursor c;
+/* Encodes the words of @s by @encode. */
+static int words_cut(struct words *w, const char *s, size_t len,
+                     int (*encode)(struct words *w, const char *s, size_t len)) {
+    CLEANUP(pretok_end) struct pretok_cursor c = {0};
+    const char *word;
     size_t n;
 
+    pretok_begin(&c, w->t->pretok, s, len);
+    for (;;) {
+        int found = pretok_next(&c, &word, &n);
+
+        if (found <= 0)
+            return found;
+        TRY(encode(w, word, n));
+        TRY(pause_sometimes(w));
+    }
+}
+
+static int encode_bytes(struct words *w, const char *s, size_t len) {
     if (w->t->nfc) {
         bool changed;
 
@@ -214,13 +229,7 @@ static int encode_bytes(struct words *w, const char *s, size_t len) {
             len = w->normal.len;
         }
     }
-    pretok_begin(&c, w->t->pretok, s, len);
-    while ((n = pretok_next(&c))) {
-        TRY(encode_word(w, s, n));
-        TRY(pause_sometimes(w));
-        s += n;
-    }
-    return 0;
+    return words_cut(w, s, len, encode_word);
 }
 
 /* Copies @s to w->escaped with spaces as U+2581, with @prefix also one before it. */
@@ -275,17 +284,9 @@ static int encode_marked(struct words *w, const char *s, size_t len) {
 }
 
 static int encode_chars(struct words *w, const char *s, size_t len) {
-    struct pretok_cursor c;
-    size_t n;
-
     if (!w->t->pretok)
         return encode_marked(w, s, len);
-    pretok_begin(&c, w->t->pretok, s, len);
-    while ((n = pretok_next(&c))) {
-        TRY(encode_marked(w, s, n));
-        s += n;
-    }
-    return 0;
+    return words_cut(w, s, len, encode_marked);
 }
 
 int words_encode(struct words *w, const char *text, size_t len) {

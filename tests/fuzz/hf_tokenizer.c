@@ -17,7 +17,7 @@ static struct gguf_str *member(struct hf_tokenizer_files *in, const char *s, siz
         {"tokenizer", &in->tokenizer},    {"tokenizer_config", &in->tokenizer_config},
         {"map", &in->special_tokens_map}, {"generation", &in->generation_config},
         {"config", &in->config},          {"template", &in->chat_template},
-        {"model", &in->sentencepiece},
+        {"model", &in->sentencepiece},    {"added", &in->added_tokens},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(members); i++)

@@ -30,6 +30,25 @@ REGEXES = {
               r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACES,
 }
 
+HAN = r"&&[^\p{Han}]]"
+# Expressions of published tokenizers that no scanner is written for.
+FURTHER = {
+    "bloom": r" ?[^(\s|[.,!?…。，、।۔،])]+",
+    "viking": r" ?[^(\s|.,!?…。，、।۔،)]+",
+    "tiktoken": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
+    "exaone-moe": r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?"
+                  r"|\s*[\r\n]|\s+(?!\S)|\s+",
+    "kimi": r"\p{Han}+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}" + HAN + r"*[\p{Ll}\p{Lm}\p{Lo}\p{M}" + HAN + "+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+            r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}" + HAN + r"+[\p{Ll}\p{Lm}\p{Lo}\p{M}" + HAN + "*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+            r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + SPACES,
+    "words": r"\w+|[^\w\s]+",
+    "borders": r"\b\d+\b|(?<=[a-z])(?=[A-Z])|(?<!\p{L})'|^[ \t]+|[ \t]+$",
+    "lazy": r"[\p{L}_]+?[0-9]|(?i:the|sk)+|\d{2,}?\.|\S{3}",
+    "empty": r"(?=[A-Z])|x*",
+}
+# Several cuts: a model for pictures, and another with punctuation first.
+CHAMELEON = [r"(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", REGEXES["gpt2"]]
+
 
 def sequence(kind, *parts):
     return {"type": "Sequence", {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}[kind]: list(parts)}
@@ -101,6 +120,16 @@ METASPACE = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": "always
 # Rules of other models, tried with the vocabulary of one that is at hand.
 VARIANTS = {
     **{f"regex {name}": ("qwen3", setting(pre_tokenizer=sequence("pre_tokenizer", split(text), byte_level()))) for name, text in REGEXES.items()},
+    **{f"further {name}": ("qwen3", setting(pre_tokenizer=sequence("pre_tokenizer", split(text), byte_level()))) for name, text in FURTHER.items()},
+    "further bloom, removed": ("qwen3", setting(pre_tokenizer=sequence("pre_tokenizer", split(FURTHER["bloom"], "Removed"), byte_level()))),
+    "further words, gaps removed": ("qwen3", setting(pre_tokenizer=sequence("pre_tokenizer", split(FURTHER["words"], "Removed", True), byte_level()))),
+    "further chameleon": ("qwen3", setting(pre_tokenizer=sequence("pre_tokenizer", *(split(r) for r in CHAMELEON), byte_level()))),
+    "further falcon": ("qwen3", setting(pre_tokenizer=sequence("pre_tokenizer", {"type": "Punctuation", "behavior": "Contiguous"}, {"type": "Digits", "individual_digits": False},
+                                                               split("[0-9][0-9][0-9]"), byte_level(False, True)))),
+    "further punctuation": ("qwen3", setting(pre_tokenizer=sequence("pre_tokenizer", {"type": "Punctuation", "behavior": "Isolated"}, byte_level(False, True)))),
+    "further whitespace": ("qwen3", setting(pre_tokenizer=sequence("pre_tokenizer", {"type": "Whitespace"}, byte_level(False, True)))),
+    "further string": ("qwen3", setting(pre_tokenizer=sequence("pre_tokenizer", {"type": "Split", "pattern": {"String": "(."}, "behavior": "Isolated", "invert": False}, byte_level(False, True)))),
+    "further chars": ("llama2", setting(pre_tokenizer=split(r"[\p{L}\u2581]+|\p{N}|[^\p{L}\p{N}\u2581]"))),
     "regex gpt2 of ByteLevel": ("qwen3", setting(pre_tokenizer=byte_level(False, True), normalizer=None)),
     "prefix space": ("qwen3", setting(pre_tokenizer=byte_level(True, True))),
     "digits": ("qwen3", setting(pre_tokenizer=sequence("pre_tokenizer", {"type": "Digits", "individual_digits": True}, byte_level(False, True)))),

@@ -165,12 +165,21 @@ static const struct {
      "normalizer.precompiled_charsmap is not base64"},
     {"{" BPE ",'pre_tokenizer':{'type':'UnicodeScripts'}}",
      "pre_tokenizer.type UnicodeScripts is not supported"},
-    {"{" BPE ",'pre_tokenizer':{'type':'Split','pattern':{'Regex':'x|y'},'behavior':"
+    {"{" BPE ",'pre_tokenizer':{'type':'Split','pattern':{'Regex':'x(?>y)'},'behavior':"
      "'Isolated'}}",
-     "pre_tokenizer: the pattern x|y is not known"},
+     "pre_tokenizer.pattern: a group of an unknown kind at byte 2"},
+    {"{" BPE ",'pre_tokenizer':{'type':'Split','pattern':{},'behavior':'Isolated'}}",
+     "pre_tokenizer.pattern is neither a String nor a Regex"},
     {"{" BPE ",'pre_tokenizer':{'type':'Split','pattern':{'Regex':'\\\\p{N}'},"
-     "'behavior':'Removed'}}",
-     "pre_tokenizer.behavior Removed is not supported"},
+     "'behavior':'MergedWithNext'}}",
+     "pre_tokenizer.behavior MergedWithNext is not supported"},
+    {"{" BPE ",'pre_tokenizer':{'type':'Sequence','pretokenizers':[{'type':'ByteLevel'},"
+     "{'type':'Digits'}]}}",
+     "pre_tokenizer: a cut behind ByteLevel is not supported"},
+    {"{" BPE ",'pre_tokenizer':{'type':'Sequence','pretokenizers':[{'type':'Digits'},"
+     "{'type':'Digits'},{'type':'Digits'},{'type':'Digits'},{'type':'Digits'},{'type':'Digits'},"
+     "{'type':'Digits'}]}}",
+     "pre_tokenizer has more than 6 cuts"},
     {"{" BPE ",'pre_tokenizer':{'type':'ByteLevel','use_regex':false}}",
      "pre_tokenizer: ByteLevel without a cut is not supported"},
     {"{" BPE ",'decoder':{'type':'CTC'}}", "decoder.type CTC is not supported"},
@@ -245,6 +254,70 @@ Test(hf_tokenizer, ends_of_all_files_have_one_limit) {
     cr_assert(tokenizer_is_end(t, 0));
     in.config = text("{'text_config':{'eos_token_id':1}}");
     cr_assert_not_null(strstr(refusal(&in), "config.json: eos_token_id has too many entries"));
+}
+
+/* Each kind of vocabulary has the ends that the files list. */
+Test(hf_tokenizer, ends_of_every_kind_of_vocabulary) {
+    static const char *const kinds[] = {
+        BPE_HEAD "'merges':[]}",
+        "'model':{'type':'Unigram','unk_id':0,'vocab':[['a',0],['b',-1],['ab',-1]]}",
+        "'model':{'type':'WordPiece','unk_token':'a','vocab':{'a':0,'b':1,'ab':2}},"
+        "'normalizer':{'type':'BertNormalizer'},'pre_tokenizer':{'type':'BertPreTokenizer'},"
+        "'post_processor':{'type':'BertProcessing','cls':['a',0],'sep':['b',1]}",
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        char json[512];
+
+        snprintf(json, sizeof(json), "{%s}", kinds[i]);
+        struct hf_tokenizer_files in = {
+            .tokenizer = text(json),
+            .generation_config = text("{'eos_token_id':[2]}"),
+        };
+        CLEANUP(tokenizer_freep) struct tokenizer *t = load(&in);
+
+        cr_assert(tokenizer_is_end(t, 2), "%s", kinds[i]);
+    }
+}
+
+/* Cuts by expressions that no other tokenizer of the tests has. */
+Test(hf_tokenizer, cuts_by_any_expression) {
+    static const struct {
+        const char *cut, *s;
+        int32_t want[8];
+        size_t n;
+    } cases[] = {
+        {"{'type':'Split','pattern':{'Regex':'x|a+(?!b)'},'behavior':'Isolated'}",
+         "abaab",
+         {2, 0, 2},
+         3},
+        {"{'type':'Split','pattern':{'Regex':'a(?=b)'},'behavior':'Isolated'}",
+         "abab",
+         {0, 1, 0, 1},
+         4},
+        {"{'type':'Split','pattern':{'Regex':'ab'},'behavior':'Removed'}", "aabb", {0, 1}, 2},
+        {"{'type':'Split','pattern':{'Regex':'ab'},'behavior':'Removed','invert':true}",
+         "aabb",
+         {2},
+         1},
+        {"{'type':'Split','pattern':{'String':'a'},'behavior':'Isolated'}", "ab", {0, 1}, 2},
+        {"{'type':'Sequence','pretokenizers':[{'type':'Split','pattern':{'Regex':'.b'},'behavior':"
+         "'Isolated'},{'type':'Split','pattern':{'Regex':'^a'},'behavior':'Isolated'}]}",
+         "abab",
+         {0, 1, 0, 1},
+         4},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char json[1024];
+
+        snprintf(json, sizeof(json), "{" BPE ",'pre_tokenizer':%s}", cases[i].cut);
+        CLEANUP(tokenizer_freep) struct tokenizer *t = load_text(json);
+        struct tokens got = expect_encode(t, cases[i].s, strlen(cases[i].s), 0);
+
+        expect_ids(&got, cases[i].want, cases[i].n, cases[i].cut);
+        tokens_deinit(&got);
+    }
 }
 
 /* </s> is ordinary text in files that do not add it. */
