@@ -14,7 +14,7 @@
 static_assert(sizeof(struct repack) == REPACK_NUMBERS * sizeof(uint32_t), "numbers without gaps");
 
 static bool repack_is_integer(const struct repack *p) {
-    return p->kind >= REPACK_GPTQ;
+    return p->kind >= REPACK_GPTQ && p->kind <= REPACK_INT8;
 }
 
 enum tensor_type repack_type(const struct repack *p, uint64_t n_in) {
@@ -25,6 +25,8 @@ enum tensor_type repack_type(const struct repack *p, uint64_t n_in) {
         return TENSOR_MXFP4;
     case REPACK_NVFP4:
         return TENSOR_NVFP4;
+    case REPACK_TURNED:
+        return (enum tensor_type)p->scale_type;
     default:
         break;
     }
@@ -66,7 +68,10 @@ static bool repack_is_valid(const struct repack *p, uint64_t n_rows, uint64_t n_
         return false;
     if (p->group < 1 || p->group_rows < 1)
         return false;
-    if (p->zeros > 2 || p->indexed > 1 || p->skip > (p->kind == REPACK_MXFP4))
+    bool skips = p->kind == REPACK_MXFP4 || p->kind == REPACK_TURNED;
+    if (p->zeros > 2 || p->indexed > 1 || p->skip > skips)
+        return false;
+    if (p->kind == REPACK_TURNED && p->scale_type == TENSOR_F32)
         return false;
     if (!repack_is_integer(p))
         return p->zeros == 0 && !p->indexed;
@@ -97,6 +102,9 @@ int repack_sizes(const struct repack *p, uint64_t n_rows, uint64_t n_in,
         bytes[REPACK_CODES] = n_lines * n_in / 2;
         bytes[REPACK_SCALES] = n_lines * n_in / (p->kind == REPACK_MXFP4 ? 32 : 16);
         return n_in % (p->kind == REPACK_MXFP4 ? 32 : 64) ? -EINVAL : 0;
+    case REPACK_TURNED:
+        bytes[REPACK_CODES] = 2 * ((n_in - 1) * n_rows * (1 + p->skip) + n_lines);
+        return 0;
     case REPACK_PACKED:
         bytes[REPACK_CODES] = n_rows * repack_words(p, n_in) * 4;
         bytes[REPACK_ZEROS] = repack_words(p, n_rows) * groups * 4;
@@ -321,6 +329,15 @@ static void repack_fp8(const struct repack_row *w, uint64_t first, uint64_t n, u
     }
 }
 
+/* Writes values [first, first + n) of a row of a matrix that is stored by columns. */
+static void repack_turned(const struct repack_row *w, uint64_t first, uint64_t n, uint8_t *out) {
+    uint64_t stride = 2 * w->n_rows * (1 + w->p->skip);
+    const uint8_t *from = w->part[REPACK_CODES] + 2 * w->row * (1 + w->p->skip) + first * stride;
+
+    for (uint64_t k = 0; k < n; k++)
+        memcpy(out + 2 * k, from + k * stride, 2);
+}
+
 /* Returns code @k of a row with two codes a byte, the lower half first. */
 static uint8_t repack_nibble(const uint8_t *codes, uint64_t k) {
     return codes[k / 2] >> (k % 2 * 4) & 15;
@@ -369,6 +386,10 @@ void repack_blocks(const struct tensor *t, uint64_t r, uint64_t first, uint64_t 
     enum tensor_type type = t->format->type;
     size_t each = t->format->block_bytes;
 
+    if (p->kind == REPACK_TURNED) {
+        repack_turned(&w, first, n, out);
+        return;
+    }
     if (type == TENSOR_BF16) {
         repack_fp8(&w, first, n, out);
         return;

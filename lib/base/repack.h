@@ -8,7 +8,8 @@
  * model needs no second copy of its weights. Each block has the value of its codes exactly: codes
  * of 4 bits around 8 are Q4_0, those around a zero point Q5_0 (the difference has 5 bits), codes of
  * 8 bits around 128 Q8_0. Where a block of 32 columns has no common scale, values are rounded to
- * F16. FP8 is multiplied by its scale in F32 and rounded to BF16, as transformers does it.
+ * F16. FP8 is multiplied by its scale in F32 and rounded to BF16, as transformers does it. Matrices
+ * that are stored by columns are read the same way.
  */
 
 #include "base/gguf.h"
@@ -31,6 +32,8 @@ enum repack_kind {
     REPACK_PACKED,
     /* signed codes [row][column], scales [row / group_rows][column / group] */
     REPACK_INT8,
+    /* values of 16 bits [column][row], in the type of scales, which there are not */
+    REPACK_TURNED,
     REPACK_KINDS,
 };
 
@@ -49,7 +52,7 @@ struct repack {
     uint32_t zeros;
     /* columns have their groups from REPACK_INDEX */
     uint32_t indexed;
-    /* rows of another matrix behind each row, 0 or 1; MXFP4 alone */
+    /* rows of another matrix behind each row, 0 or 1; MXFP4 and TURNED alone */
     uint32_t skip;
 };
 

@@ -47,7 +47,6 @@ const struct arch_name arch_names[] = {
 };
 
 const struct arch_key arch_keys[] = {
-    {"max_position_embeddings", "context_length", KEY_U32, true},
     {"hidden_size", "embedding_length", KEY_U32, true},
     {"num_attention_heads", "attention.head_count", KEY_U32, true},
     {"rms_norm_eps norm_eps layer_norm_epsilon", "attention.layer_norm_rms_epsilon", KEY_F32, true},
@@ -233,7 +232,7 @@ static const struct arch_name names_lfm2[] = {
     {0},
 };
 
-/* Experts of MXFP4, whose rows of gate and up projections take turns. */
+/* Experts of MXFP4 or in 16 bits, whose rows of gate and up projections take turns. */
 static const struct arch_name names_gpt_oss[] = {
     {"layers.#.post_attention_layernorm.weight", "blk.#.post_attention_norm.weight", NAME_GAIN},
     {"layers.#.self_attn.sinks", "blk.#.attn_sinks.weight", NAME_FLOATS},
@@ -242,6 +241,8 @@ static const struct arch_name names_gpt_oss[] = {
     {"layers.#.mlp.experts.gate_up_proj_blocks", "", NAME_BLOCKS_GATE_UP},
     {"layers.#.mlp.experts.gate_up_proj_scales", "", NAME_LEFT_OUT},
     {"layers.#.mlp.experts.gate_up_proj_bias", "", NAME_GATE_UP_BIAS},
+    {"layers.#.mlp.experts.gate_up_proj", "", NAME_TURNED_GATE_UP},
+    {"layers.#.mlp.experts.down_proj", "", NAME_TURNED_DOWN},
     {"layers.#.mlp.experts.down_proj_blocks", "", NAME_BLOCKS_DOWN},
     {"layers.#.mlp.experts.down_proj_scales", "", NAME_LEFT_OUT},
     {"layers.#.mlp.experts.down_proj_bias", "blk.#.ffn_down_exps.bias", NAME_FLOATS},

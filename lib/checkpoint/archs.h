@@ -35,6 +35,9 @@ enum name_how {
     /* blocks of MXFP4, whose scales are a tensor beside them */
     NAME_BLOCKS_GATE_UP,
     NAME_BLOCKS_DOWN,
+    /* matrices of all experts by columns, of which those of gate and up take turns */
+    NAME_TURNED_GATE_UP,
+    NAME_TURNED_DOWN,
     /* F32: values of the gate and of the up projection in turns */
     NAME_GATE_UP_BIAS,
     /* kernels of two frames, which GGUF has apart (vision.c) */

@@ -93,6 +93,27 @@ static int config_add_text(struct reader *r, const char *key, const char *text) 
     return gguf_keys_string(&r->build.keys, key, (struct gguf_str){text, strlen(text)});
 }
 
+/* Returns true if the engine's layers have the window of config.json. */
+static bool config_has_window(const struct reader *r) {
+    for (const struct arch_key *k = r->row->keys; k && k->from; k++)
+        if (strcmp(k->from, "sliding_window") == 0)
+            return true;
+    return false;
+}
+
+/* Writes the length of the context. Architectures without windows end where a window of config.json
+ * would begin to hide tokens: up to there both compute the same. */
+static int config_context(struct reader *r) {
+    yyjson_val *used = config_first(r, "use_sliding_window");
+    double window = reader_number(r, "sliding_window");
+    uint32_t n;
+
+    TRY(config_whole(r, "max_position_embeddings", 0, 1, UINT32_MAX, &n));
+    if (window >= 1 && window < n && !yyjson_is_false(used) && !config_has_window(r))
+        n = (uint32_t)window;
+    return config_add_u32(r, "context_length", n);
+}
+
 /* Converts the keys of a list. */
 static int config_convert(struct reader *r, const struct arch_key *list) {
     for (const struct arch_key *k = list; k && k->from; k++) {
@@ -753,6 +774,7 @@ int reader_write_keys(struct reader *r) {
     TRY(config_add_text(r, "general.type", "model"));
     TRY(config_layers(r));
     TRY(config_feed_forward(r));
+    TRY(config_context(r));
     TRY(config_convert(r, arch_keys));
     TRY(config_convert(r, r->row->keys));
     TRY(config_heads(r));

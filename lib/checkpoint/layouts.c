@@ -275,6 +275,51 @@ int reader_write_blocks(struct reader *r, const struct st_tensor *t, enum name_h
     return layout_blocks(r, t, scales, "blk.#.ffn_up_exps.weight", layer, 1, 1);
 }
 
+/* Adds tensor @name, the columns @from, @from + 1 + @skip, ... of each expert's matrix in @t, as
+ * rows. */
+static int layout_turned(struct reader *r, const struct st_tensor *t, const char *name,
+                         uint32_t layer, uint32_t from, uint32_t skip) {
+    uint64_t n_experts = t->dim[0], n_in = t->dim[1], n_columns = t->dim[2];
+    struct gguf_built b = {.n_dims = 3};
+
+    layout_name(b.name, name, layer);
+    b.type = t->type == ST_F16 ? TENSOR_F16 : TENSOR_BF16;
+    b.repack = (struct repack){.kind = REPACK_TURNED,
+                               .bits = 16,
+                               .group = 1,
+                               .group_rows = 1,
+                               .scale_type = b.type,
+                               .skip = skip};
+    b.ne[0] = n_in;
+    b.ne[1] = b.piece_rows = n_columns / (1 + skip);
+    b.ne[2] = n_experts;
+    b.ne[3] = 1;
+    if (n_columns % (1 + skip) || n_experts > 1 << 16)
+        return layout_bad(r, t);
+    CLEANUP(freep) struct gguf_piece *piece = calloc(n_experts, REPACK_PARTS * sizeof(*piece));
+    if (!piece)
+        return -ENOMEM;
+    for (uint64_t e = 0; e < n_experts; e++)
+        piece[e * REPACK_PARTS + REPACK_CODES] =
+            (struct gguf_piece){t->file, t->offset + 2 * (e * n_in * n_columns + from)};
+    return gguf_build_scattered(&r->build, &b, piece, (uint32_t)n_experts * REPACK_PARTS);
+}
+
+int reader_write_turned(struct reader *r, const struct st_tensor *t, enum name_how how,
+                        uint32_t layer) {
+    bool fits = t->n_dims == 3 && (t->type == ST_BF16 || t->type == ST_F16);
+
+    for (uint32_t d = 0; d < 3 && fits; d++)
+        fits = t->dim[d] > 0 && t->dim[d] <= 1 << 24;
+    if (!fits)
+        return err_set(r->err, 0, NULL, "%s: tensor '%s' is no matrices of BF16 or F16",
+                       r->file[t->file].name, t->name);
+    if (how == NAME_TURNED_DOWN)
+        return layout_turned(r, t, "blk.#.ffn_down_exps.weight", layer, 0, 0);
+    TRY(layout_turned(r, t, "blk.#.ffn_gate_exps.weight", layer, 0, 1));
+    return layout_turned(r, t, "blk.#.ffn_up_exps.weight", layer, 1, 1);
+}
+
 int reader_write_layout(struct reader *r, const struct st_tensor *t, enum name_how how,
                         uint32_t layer, enum tensor_type type) {
     struct layout_rows rows = {.t = t, .type = type, .layer = layer};

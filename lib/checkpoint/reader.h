@@ -104,6 +104,9 @@ int reader_copy(struct reader *r, const struct st_tensor *t, enum name_how how,
 /* Writes the experts' matrices whose blocks of MXFP4 are @t (layouts.c). Returns 0 or -errno. */
 int reader_write_blocks(struct reader *r, const struct st_tensor *t, enum name_how how,
                         uint32_t layer);
+/* Writes the experts' matrices that @t has by columns (layouts.c). Returns 0 or -errno. */
+int reader_write_turned(struct reader *r, const struct st_tensor *t, enum name_how how,
+                        uint32_t layer);
 /* Writes the tensors of GGUF that @t, whose values have format @type, holds together (layouts.c).
  * Returns 0 or -errno. */
 int reader_write_layout(struct reader *r, const struct st_tensor *t, enum name_how how,

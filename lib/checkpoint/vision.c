@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "base/files.h"
@@ -19,6 +20,7 @@
 /* Most bytes of an encoder, and of the file that says how pictures are prepared. */
 #define ENCODER_MAX ((size_t)4 << 30)
 #define PREPROCESSOR_MAX (1u << 20)
+#define TOKENIZER_CONFIG_MAX (4u << 20)
 #define DEEP_MAX 16u
 
 /* SigLIP. Names are those of archs.c, but of whole tensors, or without the end behind the last dot
@@ -210,11 +212,33 @@ static int vision_qwen25(struct reader *r) {
     return gguf_keys_bool(&r->build.keys, "clip.use_silu", true);
 }
 
-/* Finds the token [IMG_BREAK] in tokenizer.json. Returns 0 or -errno. */
+/* Finds the token [IMG_BREAK] in tokenizer_config.json, which is small. Returns 1, 0 or -errno. */
+static int vision_break_decoder(struct reader *r, uint64_t *out) {
+    CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
+    int found = 0;
+
+    TRY(reader_json(r, "tokenizer_config.json", TOKENIZER_CONFIG_MAX, &doc));
+    JSON_MEMBERS(key, v, yyjson_obj_get(yyjson_doc_get_root(doc), "added_tokens_decoder")) {
+        const char *id = json_cstr(key);
+        char *end = NULL;
+
+        if (!id || !json_is(yyjson_obj_get(v, "content"), "[IMG_BREAK]"))
+            continue;
+        *out = strtoull(id, &end, 10);
+        found = end != id && !*end;
+    }
+    return found;
+}
+
+/* Finds the token [IMG_BREAK]. tokenizer.json, which takes long to parse, is read only if the small
+ * file does not name the token. Returns 0 or -errno. */
 static int vision_break_token(struct reader *r, uint64_t *out) {
     static const char name[] = "tokenizer.json";
     CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
+    int found = vision_break_decoder(r, out);
 
+    if (found)
+        return MIN(found, 0);
     TRY(reader_json(r, name, HF_TOKENIZER_FILE_MAX, &doc));
     if (!doc)
         return err_set(r->err, 0, NULL, "%s is missing", name);

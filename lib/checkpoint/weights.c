@@ -490,6 +490,8 @@ static int weights_add(struct weights *w, const struct st_tensor *t) {
         return weights_quantised(r, t, &q, p.name->how, &b);
     if (p.name->how == NAME_BLOCKS_GATE_UP || p.name->how == NAME_BLOCKS_DOWN)
         return reader_write_blocks(r, t, p.name->how, p.layer);
+    if (p.name->how == NAME_TURNED_GATE_UP || p.name->how == NAME_TURNED_DOWN)
+        return reader_write_turned(r, t, p.name->how, p.layer);
     TRY(reader_type(r, t, &b.type));
     if (p.name->how == NAME_GATE_UP_BIAS)
         return weights_split_bias(r, t, p.layer);

@@ -272,15 +272,85 @@ def permuted(rows, head_dim):
     return [rows[h + i % 2 * half + i // 2] for h in range(0, len(rows), head_dim) for i in range(head_dim)]
 
 
-def write_gguf(path, g, tensors):
-    """Writes the keys of @g and the tensors, which are (type name, dimensions, bytes)."""
-    head = g.data[:8] + struct.pack("<Q", len(tensors)) + g.data[16:g.keys_end]
+def write_gguf(path, g, tensors, flags=()):
+    """Writes the keys of @g, keys that are true, and the tensors, which are (type name, dimensions, bytes)."""
+    n_keys = struct.unpack_from("<Q", g.data, 16)[0]
+    head = g.data[:8] + struct.pack("<QQ", len(tensors), n_keys + len(flags)) + g.data[24:g.keys_end]
+    head += b"".join(struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I?", 7, True) for key in flags)
     data = b""
     for name, (kind, dims, content) in tensors.items():
         head += struct.pack("<Q", len(name)) + name.encode() + struct.pack("<I", len(dims))
         head += struct.pack(f"<{len(dims)}Q", *dims) + struct.pack("<IQ", TYPE[kind], len(data))
         data += content + b"\0" * (-len(content) % 32)
     pathlib.Path(path).write_bytes(head + b"\0" * (-len(head) % 32) + data)
+
+
+FLOATS = ("ffn_gate_inp.", "ffn_gate_inp_shexp.", "conv.", "conv1d.", "ssm_norm.", "rope_f", "norm.")
+
+
+def cut(tensor):
+    """Returns the upper halves of values in F32, which are values in BF16."""
+    kind, dims, data = tensor
+    out = bytearray(len(data) // 2)
+    out[0::2], out[1::2] = data[2::4], data[3::4]
+    return "BF16", dims, bytes(out)
+
+
+def widened(tensor):
+    kind, dims, data = tensor
+    out = bytearray(2 * len(data))
+    out[2::4], out[3::4] = data[0::2], data[1::2]
+    return "F32", dims, bytes(out)
+
+
+def by_columns(tensor, e):
+    """Returns the columns of matrix @e of a stack in BF16, as bytes each."""
+    _, (n_in, n_rows, n), data = tensor
+    each = data[e * 2 * n_in * n_rows:(e + 1) * 2 * n_in * n_rows]
+    rows = [each[i:i + 2 * n_in] for i in range(0, len(each), 2 * n_in)]
+    return [[row[2 * k:2 * k + 2] for row in rows] for k in range(n_in)]
+
+
+def turned_experts(g):
+    """Returns the experts of gpt-oss in BF16 as transformers has them: by columns, of which gate and up take turns."""
+    out = {}
+    for name in [name for name in g.tensors if name.endswith("gate_exps.weight")]:
+        gate, up, down = (g.tensors[name.replace("gate", kind)] for kind in ("gate", "up", "down"))
+        n_in, n_rows, n = gate[1]
+        base = f"model.layers.{name.split('.')[1]}.mlp.experts."
+        both = [b"".join(in_turns(*columns)) for e in range(n) for columns in zip(by_columns(gate, e), by_columns(up, e))]
+        out[base + "gate_up_proj"] = ("BF16", [n, n_in, 2 * n_rows], b"".join(both))
+        out[base + "down_proj"] = ("BF16", [n, n_rows, n_in], b"".join(b"".join(c) for e in range(n) for c in by_columns(down, e)))
+        biases = [g.tensors[name.replace("gate", kind).replace("weight", "bias")][2] for kind in ("gate", "up", "down")]
+        values = in_turns(*([b[i:i + 4] for i in range(0, len(b), 4)] for b in biases[:2]))
+        out[base + "gate_up_proj_bias"] = ("F32", [n, 2 * n_rows], b"".join(values))
+        out[base + "down_proj_bias"] = ("F32", [n, n_in], biases[2])
+    return out
+
+
+def write_bf16(gguf, folder, file):
+    """Writes the folder and the GGUF file of the F32 model @gguf with its values cut to BF16. The file has vectors, routers
+    and convolutions in F32, the folder all that BF16 can hold in BF16. Files of Qwen 3.5 have their value heads in the
+    folder's order, and say so."""
+    g = hf_folder.Gguf(gguf)
+    arch = g.keys["general.architecture"]
+    for name, tensor in g.tensors.items():
+        assert tensor[0] == "F32", name
+        matrix = len(tensor[1]) > 1 and name.endswith("weight") and not any(part in name for part in FLOATS)
+        if not name.endswith("ssm_a") and not name.startswith("rope_f"):
+            g.tensors[name] = cut(tensor) if matrix else widened(cut(tensor))
+    published = hf_folder.tensors_of(g)
+    if arch == "gpt-oss":
+        published.update(turned_experts(g))
+    for name, (kind, dims, data) in published.items():
+        if kind == "F32" and not any(data[0::4]) and not any(data[1::4]):
+            published[name] = cut((kind, dims, data))
+    hf_folder.write_folder(gguf, folder, 2, published)
+    if not arch.startswith("qwen35"):
+        write_gguf(file, g, g.tensors)
+        return
+    ordered = {name: hf_folder.grouped(g, arch, name, t) if name.startswith("blk.") else t for name, t in g.tensors.items()}
+    write_gguf(file, g, ordered, [arch + ".ssm.grouped_heads"])
 
 
 def is_linear(name):
