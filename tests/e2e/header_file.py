@@ -39,6 +39,8 @@ def read(path, n_layer=None):
         word, rest = line.split(" ", 1)
         if word == "source":
             source = rest
+        elif word == "checked":
+            assert rest.startswith("https://"), path
         elif word == "refused":
             refused = rest
         elif word == "tensor":
