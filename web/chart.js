@@ -12,10 +12,11 @@ function s(tag, attributes, text) {
   return element;
 }
 
-// Returns the smallest of 1, 2, 5, 10, 20, ... that is at least @v.
+// Returns the smallest of 1, 2, 4, 10, 20, ... that is at least @v. Half of it, the middle of the
+// axis, is a whole number from 2 on: half a request would look strange.
 function nice(v) {
   const power = 10 ** Math.floor(Math.log10(Math.max(v, 1e-9)));
-  return [1, 2, 5, 10].map((k) => k * power).find((k) => k >= v * 0.999);
+  return [1, 2, 4, 10].map((k) => k * power).find((k) => k >= v * 0.999);
 }
 
 // Draws @lines, [{name, class, values}] with the newest value last and one every @seconds; @n values
