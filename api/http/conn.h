@@ -15,9 +15,9 @@
  *
  * LINGER: our side is shut down; input is discarded until none comes for a second, and for
  * body-timeout-ms at most, since closing at once would reset the connection, and a client that is
- * still sending a body which was refused would lose the answer. A pipelined request waits, unparsed,
- * in `ahead` until the answer before it is complete and sent, and then for a turn of its own. So
- * does the rest of a compressed body.
+ * still sending a body which was refused would lose the answer. A pipelined request waits,
+ * unparsed, in `ahead` until the answer before it is complete and sent, and then for a turn of its
+ * own. So does the rest of a compressed body.
  *
  * libuv tells that a socket is readable; what is there is read when the connection has its turn
  * (turn.h), which comes in the same iteration of the loop while that is not long. An answer that is
