@@ -1,5 +1,6 @@
 """weft-setup: one command from an installed package to a service with a model; what else the configuration has stays."""
 import http.server
+import json
 import os
 import pathlib
 import shutil
@@ -8,7 +9,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import urllib.request
 
+import fake_hub
+import hf_folder
 from weftd import LIMIT_S, Skip, free_port, main, program, synth, wait_until
 
 SCRIPT = pathlib.Path(program("weftd")).parent / "systemd/weft-setup"
@@ -195,6 +199,37 @@ def test_two_quickstarts_at_once_serve_beside_each_other():
         for p in started:
             p.terminate()
             p.communicate(timeout=LIMIT_S)
+
+
+def test_quickstart_serves_a_repository_under_the_name_that_vllm_takes():
+    """From an empty folder of models to an answer: the hub has the model as a folder of safetensors."""
+    m = Machine(boots=True)
+    folder, port = m.folder / "checkout", free_port()
+    quickstart_folder(folder)
+    speaks = synth("tiny-bf16", "--arch", "qwen3", "--shape", "tiny", "--format", "BF16")
+    published = pathlib.Path(hf_folder.write_folder(speaks, m.folder / "published", 2))
+    with fake_hub.Hub({p.name: p.read_bytes() for p in published.iterdir()} | {"README.md": b"hello"}) as hub:
+        env = {**os.environ, "HOME": str(m.folder), "WEFT_MODELS": str(m.folder / "models"), "HF_ENDPOINT": hub.url}
+        p = subprocess.Popen(["bash", "./quickstart", "--model", fake_hub.REPO, "--port", str(port)], cwd=folder, env=env,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            said = []
+            for line in p.stdout:
+                said.append(line)
+                if line.endswith(" top\n"):
+                    break
+            assert said[-1].endswith(" top\n") and "2 files of weights (safetensors)" in "".join(said), said
+            body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "temperature": 0, "model": "Some-GGUF"}
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode())
+            answer = json.load(urllib.request.urlopen(request, timeout=LIMIT_S))
+            assert answer["model"] == "Some-GGUF" and answer["usage"]["completion_tokens"] > 0, answer
+        finally:
+            p.terminate()
+            p.communicate(timeout=LIMIT_S)
+    (m.folder / "nothing").mkdir()
+    for name, reason in ((str(m.folder / "nothing"), "a folder without config.json is no model"), ("no.gguf", "there is no such file")):
+        r = subprocess.run(["bash", "./quickstart", "--model", name], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
+        assert r.returncode == 1 and reason in r.stderr, r
 
 
 def test_quickstarts_of_one_folder_build_one_after_the_other():

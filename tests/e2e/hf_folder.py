@@ -583,10 +583,10 @@ def proto(number, value):
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
-def sentencepiece_of(g, **changes):
-    """Returns tokenizer.model of a vocabulary with scores, as SentencePiece writes it."""
+def sentencepiece_of(g, n_pieces=None, **changes):
+    """Returns tokenizer.model of a vocabulary with scores, as SentencePiece writes it, or of its first pieces."""
     keys, out = g.keys, b""
-    for text, score, kind in zip(*(keys["tokenizer.ggml." + k] for k in ("tokens", "scores", "token_type"))):
+    for text, score, kind in zip(*(keys["tokenizer.ggml." + k][:n_pieces] for k in ("tokens", "scores", "token_type"))):
         out += proto(1, proto(1, text.encode()) + proto(2, float(score)) + (proto(3, kind) if kind != 1 else b""))
     settings = {"model_type": 2, "byte_fallback": 1, "unk": 0, "bos": 1, "eos": 2, "pad": -1, "prefix": 1, "extra": 0, "map": b"", **changes}
     trainer = b"".join(proto(n, settings[k]) for n, k in ((3, "model_type"), (35, "byte_fallback"), (40, "unk"), (41, "bos"),

@@ -192,6 +192,19 @@ def test_the_encoder_in_a_folder_gives_the_rows_of_a_projector_file():
             assert answers[0] == answers[1] and answers[0][1] > 10, (name, answers)
 
 
+def test_the_line_break_of_pictures_is_found_in_the_small_file():
+    with tempfile.TemporaryDirectory() as where:
+        model, projector = pictures.FOLDER / "mistral3.gguf", pictures.FOLDER / "mmproj-mistral3.gguf"
+        model = hf_pictures.with_break(model, projector, pathlib.Path(where) / "mistral3.gguf")
+        folder = pathlib.Path(hf_pictures.write_folder(model, projector, os.path.join(where, "folder"), "mistral3"))
+        added = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+        number = next(t["id"] for t in added if t["content"] == "[IMG_BREAK]")
+        (folder / "tokenizer.json").unlink()
+        (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": {str(number): {"content": "[IMG_BREAK]"}}}))
+        rows = [rows_of(p, pictures.FOLDER / "decode" / "rgb8.png", where + "/rows") for p in (projector, folder)]
+        assert rows[0] == rows[1] and any(rows[0])
+
+
 def test_the_encoder_beside_a_text_model_without_a_part_of_its_own():
     """Older files of Qwen 2.5 VL have the text model's numbers beside vision_config, under names that both may have."""
     def flatten(config):
@@ -240,6 +253,19 @@ def test_a_folder_has_the_sampling_of_its_generation_config():
             of = props["default_generation_settings"]["params"]
             assert props["sampling_source"] == "model-file", props
             assert [of[k] for k in ("temperature", "top_k", "top_p", "repeat_penalty")] == [0.5, 7, 0.75, 1.5], of
+
+
+def test_a_window_that_the_architecture_lacks_ends_the_context():
+    cases = (("llama-gqa", {"sliding_window": 128}, 128), ("llama-gqa", {"sliding_window": None}, None), ("qwen2", {"sliding_window": 128}, 128),
+             ("qwen2", {"sliding_window": 128, "use_sliding_window": False}, None), ("gemma3", {"sliding_window": 16}, None))
+    for name, more, most in cases:
+        with tempfile.TemporaryDirectory() as where:
+            folder = folder_of(name, where)
+            edit(folder, "config.json", lambda c: c.update(more))
+            done = subprocess.run([program("weft-gguf"), "info", "--no-fit", "--json", folder], capture_output=True, text=True)
+            said, usual = json.loads(done.stdout)["metadata"], hf_folder.Gguf(golden(name)).keys
+            key = usual["general.architecture"] + ".context_length"
+            assert said[key] == (most or usual[key]), (name, more, said[key])
 
 
 def test_backend_reference_reads_scattered_rows():
@@ -336,6 +362,22 @@ def test_a_vocabulary_of_sentencepiece_has_the_ids_of_a_gguf_file():
             (folder / "tokenizer.model").write_bytes(content)
             code, message = info(folder)
             assert code == 1 and "tokenizer.model: " in message and reason in message, (reason, message)
+        (folder / "tokenizer.model").write_bytes(hf_folder.sentencepiece_of(hf_folder.Gguf(model)))
+        n = hf_folder.Gguf(model).tensors["token_embd.weight"][1][1]
+        (folder / "added_tokens.json").write_text(json.dumps({"<|tool|>": n - 1, "<|word|>": n - 2, "</s>": 2}))
+        (folder / "special_tokens_map.json").write_text(json.dumps({"additional_special_tokens": ["<|tool|>"]}))
+        for i in (n - 1, n - 2):  # the vocabulary ends before them
+            content = hf_folder.sentencepiece_of(hf_folder.Gguf(model), n_pieces=n - 2)
+            (folder / "tokenizer.model").write_bytes(content)
+            text = "<|tool|>" if i == n - 1 else "<|word|>"
+            done = subprocess.run([program("weft-gguf"), "tokenize", folder, "--special"], input=text.encode(), capture_output=True)
+            assert i in json.loads(done.stdout), (text, done)
+        for added, reason in (({"x": "7"}, '"x" is no text with an id'), ({"x": 2}, '"x" has the id of another piece')):
+            (folder / "added_tokens.json").write_text(json.dumps(added))
+            code, message = info(folder)
+            assert code == 1 and "added_tokens.json: " + reason in message, message
+        for name in ("added_tokens.json", "special_tokens_map.json"):
+            (folder / name).unlink()
         (folder / "tokenizer.model").write_bytes(hf_folder.sentencepiece_of(hf_folder.Gguf(model)))
         for token, reason in (({"content": "</s>", "rstrip": True}, "added_tokens_decoder.2: rstrip is not supported"),
                               ({"content": "<|end|>"}, "added_tokens_decoder.2 is another piece")):
