@@ -123,6 +123,23 @@ static bool reads_text_args(const struct template *t) {
     return renders(t, PROBE("\"{\\\"needle\\\": 1}\""), "{\"needle\": 1}", &ok);
 }
 
+#define SAID(message)                                                                              \
+    "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "            \
+    "\"add_generation_prompt\": true, \"messages\": [{\"role\": \"user\", \"content\": "           \
+    "\"x\"}, " message "]}"
+
+/* Returns true if the template, one of GLM-4's, has roles of its own for calls and results, and does
+ * not show them where other templates do. */
+static bool names_calls(const struct template *t) {
+    static const char call[] =
+        SAID("{\"role\": \"assistant\", \"metadata\": \"needle\", \"content\": \"{}\"}");
+    static const char result[] = SAID("{\"role\": \"observation\", \"content\": \"needle\"}");
+    bool ok;
+
+    return renders(t, call, "needle", &ok) && renders(t, result, "needle", &ok) &&
+           !renders(t, PROBE("{\"needle\": 1}"), "needle", &ok);
+}
+
 /* Returns true if the template shows nothing of a past call, whichever form its arguments have. */
 static bool drops_calls(const struct family *f, const struct template *t) {
     bool ok, text_ok;
@@ -224,8 +241,9 @@ void family_init(struct family *f, const struct api_model *m) {
     if (m->tokenizer)
         f->n_ends = family_find_ends(m->template, m->tokenizer, f->format, f->reasoning, f->ends);
     f->takes_tools = template_uses(m->template, "tools") || family_reads_text(m->template);
-    f->text_args = f->takes_tools && reads_text_args(m->template);
-    f->drops_calls = drops_calls(f, m->template);
+    f->names_calls = f->takes_tools && names_calls(m->template);
+    f->text_args = f->takes_tools && (f->names_calls || reads_text_args(m->template));
+    f->drops_calls = !f->names_calls && drops_calls(f, m->template);
     f->thoughts = name_of_thoughts(&source);
     f->drops_system = drops_system(m->template);
     f->thought_parts = f->reasoning && !f->thoughts && source.len &&

@@ -283,6 +283,15 @@ static int32_t last_control(const struct tokenizer *t, const struct buf *text) {
     return id;
 }
 
+/* Returns the control token with which a message of @f ends that has calls; -1: none. */
+static int32_t format_end(const struct tokenizer *t, const struct toolcall_format *f) {
+    int32_t id = f && f->end ? tokenizer_find(t, f->end, strlen(f->end)) : -1;
+
+    if (id < 0 || !tokenizer_is_special(t, id) || tokenizer_is_end(t, id))
+        return -1;
+    return id;
+}
+
 /* Returns the control token with which a conversation ends in the template; -1: none. */
 static int32_t probe_last(const struct template *t, const struct tokenizer *tokenizer,
                           enum probe probe) {
@@ -311,6 +320,9 @@ uint32_t family_find_ends(const struct template *t, const struct tokenizer *toke
             !toolcall_has_marker(f, r, text, len) && (n == 0 || ends[0] != id))
             ends[n++] = id;
     }
+    int32_t own = format_end(tokenizer, f);
+    if (own >= 0 && n < FAMILY_ENDS_MAX)
+        ends[n++] = own;
     return n;
 }
 

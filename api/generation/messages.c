@@ -471,6 +471,28 @@ static void move_result(struct build *b, yyjson_mut_val *list, bool pictures) {
                                              yyjson_mut_obj_remove_key(m, "content")));
 }
 
+/* Adds the calls of @m behind its message @to, the last one of @list: as messages of their own. A
+ * message without a text is left out. */
+static int put_named_calls(struct build *b, yyjson_val *m, yyjson_mut_val *list,
+                           yyjson_mut_val *to) {
+    yyjson_mut_val *scratch = yyjson_mut_obj(b->doc), *calls, *call;
+    size_t i, n;
+
+    TRY(messages_put_calls(b, m, scratch)); /* checks them, too */
+    calls = b->failed ? NULL : yyjson_mut_obj_get(scratch, "tool_calls");
+    if (yyjson_mut_arr_size(calls) && !json_mut_len(yyjson_mut_obj_get(to, "content")))
+        yyjson_mut_arr_remove_last(list);
+    yyjson_mut_arr_foreach(calls, i, n, call) {
+        yyjson_mut_val *f = yyjson_mut_obj_get(call, "function");
+        yyjson_mut_val *name = yyjson_mut_val_mut_copy(b->doc, yyjson_mut_obj_get(f, "name"));
+        yyjson_mut_val *args = yyjson_mut_val_mut_copy(b->doc, yyjson_mut_obj_get(f, "arguments"));
+
+        yyjson_mut_arr_append(
+            list, json_make(b->doc, "{role:'assistant', metadata:%, content:%}", name, args));
+    }
+    return 0;
+}
+
 static int messages_put_one(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
     const char *role = role_of(yyjson_obj_get(m, "role"));
     yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
@@ -482,8 +504,10 @@ static int messages_put_one(struct build *b, yyjson_val *m, yyjson_mut_val *list
     if (!role)
         return messages_refuse(b, ".role",
                                "must be system, developer, user, assistant, tool or function");
-    messages_put(b, to, "role", yyjson_mut_strcpy(b->doc, role));
+    bool observed = b->form->family->names_calls && message_is_result(m);
+    messages_put(b, to, "role", yyjson_mut_strcpy(b->doc, observed ? "observation" : role));
     bool assistant = strcmp(role, "assistant") == 0, plain = b->form->plain && assistant;
+    bool named = b->form->family->names_calls && assistant && !plain;
     bool written = b->form->calls && assistant && yyjson_arr_size(yyjson_obj_get(m, "tool_calls"));
     if (plain) {
         TRY(put_plain_calls(b, m, to));
@@ -491,7 +515,8 @@ static int messages_put_one(struct build *b, yyjson_val *m, yyjson_mut_val *list
         TRY(put_written_calls(b, m, to, b->at));
     } else {
         TRY(put_content(b, m, to, role));
-        TRY(messages_put_calls(b, m, to));
+        if (!named)
+            TRY(messages_put_calls(b, m, to));
     }
     TRY(messages_put_string(b, m, to, "name", "name"));
     TRY(messages_put_string(b, m, to, "tool_call_id", "tool_call_id"));
@@ -504,6 +529,8 @@ static int messages_put_one(struct build *b, yyjson_val *m, yyjson_mut_val *list
         put_thought_part(b, to);
     if (b->form->family->result_members && message_is_result(m))
         move_result(b, list, b->trust->n_pictures != n_pictures);
+    if (named)
+        return put_named_calls(b, m, list, to);
     if (!b->form->thoughts)
         return 0;
     return put_thoughts(b, to);

@@ -10,16 +10,17 @@
 #include "api/toolcall/parser.h"
 
 static const struct toolcall_format *const formats[] = {
-    &format_harmony,       &format_hyperclova,   &format_deepseek_v32, &format_deepseek_dsml,
-    &format_deepseek_v3,   &format_deepseek_v31, &format_kimi_k2,      &format_kimi_k3,
-    &format_hunyuan,       &format_glm,          &format_atem,         &format_minimax_m2,
-    &format_gemma,         &format_seed,         &format_qwen_coder,   &format_mistral_id,
-    &format_mistral_args,  &format_mistral_json, &format_command_r7b,  &format_command_r,
-    &format_apertus,       &format_nemotron,     &format_hunyuan_a13b, &format_apriel,
-    &format_minimax_m1,    &format_solar,        &format_gigachat,     &format_minicpm,
-    &format_functionary,   &format_firefunction, &format_phi4,         &format_granite,
-    &format_ernie,         &format_hermes,       &format_llama,        &format_llama4,
-    &format_llama4_python, &format_lfm,          &format_olmo,         &format_generic,
+    &format_harmony,      &format_hyperclova,   &format_deepseek_v32,  &format_deepseek_dsml,
+    &format_deepseek_v3,  &format_deepseek_v31, &format_kimi_k2,       &format_kimi_k3,
+    &format_hunyuan,      &format_glm,          &format_atem,          &format_minimax_m2,
+    &format_gemma,        &format_seed,         &format_qwen_coder,    &format_mistral_id,
+    &format_mistral_args, &format_mistral_json, &format_command_r7b,   &format_command_r,
+    &format_apertus,      &format_nemotron,     &format_hunyuan_a13b,  &format_apriel,
+    &format_minimax_m1,   &format_solar,        &format_gigachat,      &format_minicpm,
+    &format_functionary,  &format_firefunction, &format_phi4,          &format_granite,
+    &format_falcon,       &format_glm4,         &format_ernie,         &format_hermes,
+    &format_llama,        &format_llama4,       &format_llama4_python, &format_lfm,
+    &format_olmo,         &format_generic,
 };
 
 /* Markers of reasoning. Most are detected by the closing one, since some templates only remove

@@ -3,6 +3,8 @@
  *      <tool_call>NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>
  * The line breaks may be missing. Hunyuan 3 marks every tag with a suffix, ends the name with
  * a separator and puts all calls between <tool_calls..> tags.
+ * GLM-4-0414 and GLM-Z1 begin a message with a call, NAME\n{..}, and answers with a line break. The
+ * result is asked for with <|observation|>.
  */
 
 #include "api/toolcall/parser.h"
@@ -68,4 +70,27 @@ const struct toolcall_format format_hunyuan = {
               .key_end = "</arg_key" X "\n<arg_value" X,
               .value_end = "</arg_value" X "\n"},
     .states = hunyuan_states,
+};
+
+enum { G_NAME = TC_FIRST, G_ARGS, G_NEXT };
+
+static const struct tc_state glm4_states[] = {
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"\n", G_ARGS, TC_OPEN | TC_START | TC_TOOL | TC_CALL},
+                            {"<|assistant|>", G_NAME, TC_OPEN}),
+    [G_NAME] = TC_READS(TC_NAME, {"\n", G_ARGS, TC_CALL}),
+    [G_ARGS] = {.kind = TC_ARGUMENTS, .other = TC_FAIL, .next = G_NEXT, .act = TC_END},
+    [G_NEXT] = TC_EXPECTS(TC_CONTENT, {"<|assistant|>", G_NAME, TC_OPEN},
+                          {"<|observation|>", TC_CONTENT, 0}),
+};
+
+const struct toolcall_format format_glm4 = {
+    .name = "glm4",
+    .detect = {"请使用 Json 格式表示调用的参数"},
+    .triggers = {"<|assistant|>"},
+    .force_after = {"<|assistant|>"},
+    .bare = true,
+    .only_known = true,
+    .end = "<|observation|>",
+    .shape = {.separator = "<|assistant|>", .call_begin = "", .name_end = "\n"},
+    .states = glm4_states,
 };

@@ -9,6 +9,7 @@
  *      apriel       <tool_calls>[..]</tool_calls>
  *      hunyuan-a13b <tool_calls>[..]</tool_calls>      with text between <answer> and </answer>
  *      firefunction functools[..]
+ *      falcon       <tool_call>\n[..]\n</tool_call>     Falcon 3, Falcon-H1 Tiny
  *      granite      <|tool_call|>[..]                  Granite 3
  *      phi4         <|tool_call|>[..]<|/tool_call|>    Phi 4 mini
  * GigaChat writes one object as a message of its own: function call<|role_sep|>\n{..}.
@@ -183,6 +184,24 @@ const struct toolcall_format format_phi4 = {
     .triggers = {"<|tool_call|>"},
     .shape = LIST_SHAPE("<|tool_call|>[", "]<|/tool_call|>"),
     .states = tool_call_states,
+};
+
+static const struct tc_state falcon_states[] = {
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"<tool_call>", OPENED, TC_OPEN}),
+    LIST(TC_OBJECT, "</tool_call>"),
+};
+
+const struct toolcall_format format_falcon = {
+    .name = "falcon",
+    .detect = {"<tool_call>\n["},
+    .triggers = {"<tool_call>"},
+    .shape = {.section_begin = "<tool_call>\n[\n  ",
+              .section_end = "\n]\n</tool_call>",
+              .separator = ",\n  ",
+              .call_begin = "{\"name\": \"",
+              .name_end = "\", \"arguments\": ",
+              .call_end = "}"},
+    .states = falcon_states,
 };
 
 static const struct tc_state gigachat_states[] = {

@@ -81,6 +81,8 @@ enum tc_act {
     TC_NAME_IN_ID = 128,
     /* no grammar holds such a call, so that it may break: it is told whole */
     TC_FREE = 256,
+    /* the name of an offered tool comes before the literal */
+    TC_TOOL = 512,
 };
 
 /* A literal that ends a state's text, or begins a call; never "". */
@@ -293,6 +295,8 @@ enum value_type {
     VALUE_ARRAY = 32,
 };
 bool value_knows(yyjson_val *tools, const char *name); /* returns true if a tool has this name */
+/* Returns true if the name of a tool begins with the @len bytes of @text. */
+bool value_may_know(yyjson_val *tools, const char *text, size_t len);
 /* Returns the types, VALUE_.., that the tool's schema allows a parameter; 0: it names none. */
 unsigned value_types(yyjson_val *tools, const char *name, const char *key);
 void value_key(struct toolcall_parser *p); /* `"key": `, after a brace or a comma */
@@ -311,4 +315,4 @@ extern const struct toolcall_format format_hermes, format_ernie, format_generic,
     format_minimax_m2, format_gemma, format_lfm, format_olmo, format_command_r, format_command_r7b,
     format_apertus, format_nemotron, format_apriel, format_functionary, format_firefunction,
     format_solar, format_gigachat, format_hunyuan_a13b, format_minicpm, format_granite, format_phi4,
-    format_atem, format_hyperclova, format_llama4, format_llama4_python;
+    format_atem, format_hyperclova, format_llama4, format_llama4_python, format_glm4, format_falcon;

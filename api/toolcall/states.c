@@ -50,6 +50,41 @@ static bool may_open(const struct toolcall_parser *p) {
     return p->calls && p->n_calls < p->opts.max_calls;
 }
 
+/* Returns the number of bytes at @at before white space. */
+static size_t word_length(const char *at, size_t len) {
+    size_t n = 0;
+
+    while (n < len && !states_is_space(at[n]))
+        n++;
+    return n;
+}
+
+/* Matches the name of an offered tool, up to TC_SPACE_MAX blanks and @text. */
+static enum match match_tool(const struct toolcall_parser *p, const char *text, const char *at,
+                             size_t len) {
+    size_t n = word_length(at, len), end = n;
+    char name[TOOLCALL_NAME_MAX + 1];
+
+    if (n > TOOLCALL_NAME_MAX || !value_may_know(p->opts.tools, at, n))
+        return NONE;
+    memcpy(name, at, n);
+    name[n] = 0;
+    if (n < len && !value_knows(p->opts.tools, name))
+        return NONE;
+    while (end < len && end - n < TC_SPACE_MAX && at[end] == ' ')
+        end++;
+    return match_text(p, text, at + end, len - end);
+}
+
+static enum match match_edge(const struct toolcall_parser *p, const struct tc_edge *e,
+                             const char *at, size_t len) {
+    if (e->act & TC_TOOL)
+        return match_tool(p, e->text, at, len);
+    if (*e->text != *at)
+        return NONE;
+    return match_text(p, e->text, at, len);
+}
+
 /* Finds the first edge in the table's order that matches at @at, or that may match when there is
  * more text. */
 static enum match match_edges(const struct toolcall_parser *p, const struct tc_state *s,
@@ -58,10 +93,10 @@ static enum match match_edges(const struct toolcall_parser *p, const struct tc_s
     for (uint8_t i = 0; i < s->n_edges; i++) {
         const struct tc_edge *e = &s->edges[i];
 
-        if (*e->text != *at || ((e->act & TC_START) && seen) || (e->act & need) != need ||
+        if (((e->act & TC_START) && seen) || (e->act & need) != need ||
             ((e->act & TC_OPEN) && !may_open(p)))
             continue;
-        enum match m = match_text(p, e->text, at, len);
+        enum match m = match_edge(p, e, at, len);
 
         if (m == FULL && s->follow)
             m = match_follow(p, s->follow, at + strlen(e->text), len - strlen(e->text));
@@ -73,6 +108,20 @@ static enum match match_edges(const struct toolcall_parser *p, const struct tc_s
     return NONE;
 }
 
+/* Takes the name of a tool and the blanks behind it. */
+static bool consume_tool(struct toolcall_parser *p) {
+    size_t len;
+    const char *at = parser_at(p, &len);
+    size_t n = word_length(at, len), end = n;
+
+    assert(n <= TOOLCALL_NAME_MAX);
+    memcpy(p->call.name, at, n);
+    p->call.name[n] = 0;
+    while (at[end] == ' ')
+        end++;
+    return parser_consume(p, end);
+}
+
 static int state_follow_edge(struct toolcall_parser *p, const struct tc_state *s,
                              const struct tc_edge *e) {
     assert(*e->text); /* an empty edge would not advance */
@@ -80,6 +129,8 @@ static int state_follow_edge(struct toolcall_parser *p, const struct tc_state *s
         events_open(p);
         p->back = s->kind == TC_TEXT ? p->state : TC_CONTENT;
     }
+    if ((e->act & TC_TOOL) && !consume_tool(p))
+        return TC_BROKEN;
     if (!(e->act & TC_PEEK) && !parser_consume(p, strlen(e->text)))
         return TC_BROKEN;
     if (e == &p->reason_open && p->seen)
@@ -92,10 +143,12 @@ static int state_follow_edge(struct toolcall_parser *p, const struct tc_state *s
 
 /* ---- text ---- */
 
-/* Lines of content before a byte of the window: @lines are those before byte @n. */
+/* Content before a byte of the window: @lines are those before byte @n. seen: it has more than white
+ * space. */
 struct ahead {
     struct tc_lines lines;
     size_t n;
+    bool seen;
 };
 
 /*
@@ -135,7 +188,7 @@ static enum match match_late(struct toolcall_parser *p, struct ahead *a, const c
 static enum match match_marker(struct toolcall_parser *p, const struct tc_state *s, struct ahead *a,
                                const char *at, size_t len, size_t i, const struct tc_edge **out) {
     const struct tc_edge *own = NULL;
-    enum match m = match_edges(p, s, at + i, len - i, p->seen, 0, out);
+    enum match m = match_edges(p, s, at + i, len - i, a->seen, 0, out);
 
     if (p->state == TC_CONTENT)
         own = &p->reason_open;
@@ -155,7 +208,7 @@ static enum match match_marker(struct toolcall_parser *p, const struct tc_state 
 }
 
 static int text_step(struct toolcall_parser *p, const struct tc_state *s) {
-    struct ahead ahead = {.lines = p->lines};
+    struct ahead ahead = {.lines = p->lines, .seen = p->seen};
     const struct tc_edge *e = NULL;
     size_t len, i;
     const char *at = parser_at(p, &len);
@@ -168,6 +221,7 @@ static int text_step(struct toolcall_parser *p, const struct tc_state *s) {
         m = match_marker(p, s, &ahead, at, len, i, &e);
         if (m != NONE)
             break;
+        ahead.seen |= !states_is_space(at[i]);
     }
     if (i) {
         events_text(p, p->state == TC_REASON, at, i);

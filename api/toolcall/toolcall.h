@@ -80,6 +80,8 @@ struct toolcall_format {
     } own;
     /* marks that content may stand between; or NULL */
     const char *content_begin, *content_end;
+    /* the control token that ends a message with calls, if templates do not write it; or NULL */
+    const char *end;
     struct toolcall_shape shape;
     const struct tc_state *states;
     uint8_t start;

@@ -14,13 +14,20 @@
 #define SCHEMA_DEPTH 8
 #define SCHEMA_STEPS 2000 /* unions of references to unions grow fast */
 
-/* Returns the tool called @name: the function in {"function": {"name"..}}, or the flat form
- * itself. */
+/* Returns the function in {"function": {"name"..}}, or the flat form itself. */
+static yyjson_val *tool_function(yyjson_val *tool) {
+    yyjson_val *f = yyjson_obj_get(tool, "function");
+
+    if (f)
+        return f;
+    return tool;
+}
+
+/* Returns the tool called @name. */
 static yyjson_val *find_tool(yyjson_val *tools, const char *name) {
     JSON_EACH(tool, tools) {
-        yyjson_val *f = yyjson_obj_get(tool, "function");
+        yyjson_val *f = tool_function(tool);
 
-        f = f ? f : tool;
         if (yyjson_equals_str(yyjson_obj_get(f, "name"), name))
             return f;
     }
@@ -29,6 +36,16 @@ static yyjson_val *find_tool(yyjson_val *tools, const char *name) {
 
 bool value_knows(yyjson_val *tools, const char *name) {
     return find_tool(tools, name);
+}
+
+bool value_may_know(yyjson_val *tools, const char *text, size_t len) {
+    JSON_EACH(tool, tools) {
+        yyjson_val *name = yyjson_obj_get(tool_function(tool), "name");
+
+        if (json_len(name) >= len && memcmp(json_text(name), text, len) == 0)
+            return true;
+    }
+    return false;
 }
 
 static unsigned named_type(const char *name) {

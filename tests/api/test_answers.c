@@ -307,6 +307,23 @@ Test(answers, end_where_a_template_ends_a_turn) {
     tokenizer_free(t);
 }
 
+/* GLM-4's templates write nothing behind a call, the models ask for its result. */
+Test(answers, end_where_a_format_asks_for_results) {
+    static const char source[] = "{% if tools %}{{ tools }}请使用 Json 格式表示调用的参数。{% "
+                                 "endif %}{% for m in messages %}"
+                                 "<|{{ m.role }}|>{{ m.metadata }}\n{{ m.content }}{% endfor %}";
+    struct tokenizer *t = tiny_observing_tokenizer();
+    struct family f;
+
+    init_family(&f, source, t);
+    cr_expect_str_eq(f.format ? f.format->name : "-", "glm4");
+    cr_expect(f.names_calls);
+    cr_assert_eq(f.n_ends, 1);
+    cr_expect_eq(f.ends[0], tokenizer_find(t, "<|observation|>", 15));
+    family_deinit(&f);
+    tokenizer_free(t);
+}
+
 /* A token that begins a turn, belongs to a call, or is an end anyway adds nothing. */
 Test(answers, end_at_no_other_tokens) {
     static const char *const sources[] = {

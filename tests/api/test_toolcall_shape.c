@@ -127,15 +127,17 @@ Test(toolcall_shape, what_it_describes_is_read_back) {
     }
 }
 
-/* A grammar waits for a trigger, with which every call begins. */
+/* A grammar waits for a trigger, with which every call begins, or every further one. */
 Test(toolcall_shape, begins_with_a_trigger) {
     for (size_t i = 0; toolcall_at(i); i++) {
         const struct toolcall_format *f = toolcall_at(i);
         const char *begin = f->shape.section_begin ? f->shape.section_begin : f->shape.call_begin;
+        const char *separator = f->bare && f->shape.separator ? f->shape.separator : "";
         bool any = false;
 
         for (size_t k = 0; k < ARRAY_SIZE(f->triggers) && f->triggers[k]; k++)
-            any |= strstr(begin, f->triggers[k]) || strstr(f->shape.name_end, f->triggers[k]);
+            any |= strstr(begin, f->triggers[k]) || strstr(f->shape.name_end, f->triggers[k]) ||
+                   strstr(separator, f->triggers[k]);
         cr_expect(any, "%s: %s", f->name, begin);
         cr_expect_eq(toolcall_find(f->name), f);
     }

@@ -98,6 +98,11 @@ struct tokenizer *tiny_turns_tokenizer(void) {
                 (const char *const[]){"<|endofturn|>", "<|stop|>", "<|junk|>"}, -1, -1);
 }
 
+struct tokenizer *tiny_observing_tokenizer(void) {
+    return make((const char *const[]){"<|user|>", "<|assistant|>", "<|endoftext|>"},
+                (const char *const[]){"<|observation|>", "<|system|>", "<|junk|>"}, -1, -1);
+}
+
 struct tokenizer *tiny_seeing_tokenizer(void) {
     return make((const char *const[]){"<|im_start|>", "<|im_end|>", "<|endoftext|>"},
                 (const char *const[]){"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"}, -1,

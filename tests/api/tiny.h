@@ -29,6 +29,8 @@ struct tokenizer *tiny_fim_tokenizer(void);
 struct tokenizer *tiny_fim_keys_tokenizer(void);
 /* Returns a tokenizer with <|endofturn|>, <|stop|>, <|junk|> from TINY_CALL on. */
 struct tokenizer *tiny_turns_tokenizer(void);
+/* A tokenizer with the special tokens of GLM-4. */
+struct tokenizer *tiny_observing_tokenizer(void);
 /* Returns a tokenizer with <|vision_start|>, <|image_pad|>, <|vision_end|> from TINY_CALL on. */
 struct tokenizer *tiny_seeing_tokenizer(void);
 struct template *tiny_template(void);

@@ -285,6 +285,21 @@ const struct toolcall_case toolcall_cases[] = {
     CASE("llama4-python", NULL, "A list: [ping()]", "C<A list: [ping()]>"),
     CASE("llama4-python", NULL, LLAMA("ping", "{}"), "ping{};"),
 
+    /* glm4: a call is known by the name of a tool alone */
+    CASE("glm4", NULL, "get_weather\n" PARIS, "get_weather" PARIS ";"),
+    CASE("glm4", NULL, "get_weather \n" PARIS "<|assistant|>search_files\n" FIND "<|observation|>",
+         TWO),
+    CASE("glm4", NULL, "\nping\n{}", "ping{};"),
+    CASE("glm4", "think", "<think>hm</think>\nget_weather\n" PARIS, "R<hm> get_weather" PARIS ";"),
+    CASE("glm4", NULL, "\nHello\n{}", "C<\nHello\n{}>"),
+    CASE("glm4", NULL, "get_weather", "C<get_weather>"),
+    CASE("glm4", NULL, "get_weather\nis a tool", "C<get_weather\nis a tool>"),
+    CASE("glm4", NULL, "get_weather_now\n{}", "C<get_weather_now\n{}>"),
+    CASE("glm4", NULL, "Use ping\n{}", "C<Use ping\n{}>"),
+    CASE("glm4", NULL, "I look.<|assistant|>ping\n{}", "C<I look.> ping{};"),
+    CASE("glm4", NULL, "a<|assistant|>unknown\n{}", "C<a<|assistant|>unknown\n{}>"),
+    CASE("glm4", NULL, "ping\n{\"a\": #", "ping{\"a\": ! C<#>", "C<ping\n{\"a\": #>"),
+
     /* mistral */
     CASE("mistral-json", "mistral",
          "[THINK]hm[/THINK]Look[TOOL_CALLS][{\"name\": \"get_weather\", \"arguments\": " PARIS
@@ -547,6 +562,19 @@ const struct toolcall_case toolcall_cases[] = {
          "}, {\"name\": \"search_files\", "
          "\"arguments\": " FIND "}]</TOOLCALL>",
          "R<hm> " TWO, .in_reasoning = true),
+    CASE("falcon", NULL,
+         "I look.\n<tool_call>\n[\n  {\"name\": \"get_weather\", \"arguments\": " PARIS
+         "},\n  {\"name\": \"search_files\", \"arguments\": " FIND "}\n]\n</tool_call>",
+         "C<I look.> " TWO),
+    CASE("falcon", NULL,
+         "<tool_call>\n[\n  {\n    \"id\": \"call_1\",\n    \"type\": \"function\",\n    "
+         "\"function\": {\n      \"name\": \"ping\",\n      \"arguments\": {}\n    }\n  }\n"
+         "]\n</tool_call>",
+         "ping{};"),
+    CASE("falcon", NULL, "<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>",
+         "ping{};"),
+    CASE("falcon", NULL, "<tool_call>\n[1]\n</tool_call>", "C<<tool_call>\n[1]\n</tool_call>>"),
+
     CASE("apriel", NULL,
          "Look\n<tool_calls>[{\"name\": \"get_weather\", \"arguments\": " PARIS
          ", \"id\": \"x\"}, {\"name\": "
