@@ -250,8 +250,7 @@ bool step_is_long(const struct sched *s) {
 
     if (fair_is_shared(&s->fair, s->last_end_ns))
         most_ns = STEP_AHEAD_SHARED_NS;
-    return BUGGIFY(step_not_ahead) ||
-           s->batch[s->n_launched % SCHED_DEPTH_MAX].expect_ns > most_ns;
+    return BUGGIFY(step_not_ahead) || s->batch[s->n_launched % SCHED_DEPTH_MAX].expect_ns > most_ns;
 }
 
 int step_launch(struct sched *s) {
