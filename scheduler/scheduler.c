@@ -562,9 +562,11 @@ int sched_events(struct sched *s, struct buf *out) {
     s->unsent = false;
     LIST_FOREACH_ENTRY(r, &s->pending, struct request, pending) {
         r->sent = r->acked;
-        if (e == 0 && out->len > before && BUGGIFY(events_short))
+        if (e != 0)
+            continue;
+        if (out->len > before && BUGGIFY(events_short))
             e = -EMSGSIZE;
-        if (e == 0)
+        else
             e = events_pack(out, r);
     }
     if (e == 0)

@@ -253,6 +253,15 @@ bool step_is_long(const struct sched *s) {
     return BUGGIFY(step_not_ahead) || s->batch[s->n_launched % SCHED_DEPTH_MAX].expect_ns > most_ns;
 }
 
+/* Drafts and plans the next step. Returns as step_draft() and step_plan(). */
+static int step_draft_and_plan(struct sched *s, struct batch *t, int64_t now) {
+    int e = step_draft(s, t);
+
+    if (e != 0)
+        return e;
+    return step_plan(s, now);
+}
+
 int step_launch(struct sched *s) {
     struct batch *t = &s->batch[(s->n_launched + 1) % SCHED_DEPTH_MAX];
     int64_t begin = clock_now(s->clock);
@@ -269,9 +278,7 @@ int step_launch(struct sched *s) {
         prewarm_turn(&s->prewarm);
         if (list_empty(&s->running) && list_empty(&s->waiting))
             return step_copies(s);
-        e = step_draft(s, t);
-        if (e == 0)
-            e = step_plan(s, begin);
+        e = step_draft_and_plan(s, t, begin);
     } while (e == 1 && prewarm_is_stuck(&s->prewarm)); /* each time, one ends */
     if (e != 0)
         return e;

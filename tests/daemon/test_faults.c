@@ -60,7 +60,7 @@ Test(faults, who_is_alone_in_its_list_is_counted_in_the_end) {
     cr_expect_eq(faults_of(&f, 7), FAULTS_ALONE + 1);
     cr_expect_eq(faults_of(&f, 9), FAULTS_ALONE);
     cr_expect_eq(faults_of(&f, 10), 1);
-    page = (struct crash_page){.n = 3, .ids = {10, 11, 12}, .n_compiling = 1, .compiling = {9}};
+    page = (struct crash_page){.n = 2, .ids = {10, 11}, .n_compiling = 1, .compiling = {9}};
     faults_note(&f, &page, true);
     cr_expect_eq(faults_of(&f, 9), FAULTS_ALONE + 1, "its grammar is compiled alone");
 }
