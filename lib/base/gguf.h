@@ -136,6 +136,9 @@ static inline const uint8_t *tensor_row(const struct tensor *t, uint64_t r) {
  * n * block_bytes bytes. */
 const uint8_t *tensor_blocks(const struct tensor *t, uint64_t r, uint64_t first, uint64_t n,
                              uint8_t *room);
+/* Returns the codes of row @r from column @k on of a matrix of FP8 (base/repack.h), in place, and
+ * sets *scale to the scale of that column. */
+const uint8_t *tensor_fp8_codes(const struct tensor *t, uint64_t r, uint64_t k, float *scale);
 /* Returns the bytes in the files of which @t is made, in range @i of the ranges, and sets *n; NULL:
  * there are no more. */
 const uint8_t *tensor_range(const struct tensor *t, uint64_t i, size_t *n);

@@ -160,6 +160,10 @@ const uint8_t *tensor_blocks(const struct tensor *t, uint64_t r, uint64_t first,
     return room;
 }
 
+const uint8_t *tensor_fp8_codes(const struct tensor *t, uint64_t r, uint64_t k, float *scale) {
+    return repack_fp8_codes(t, tensor_stored_row(t, r), k, scale);
+}
+
 const uint8_t *tensor_range(const struct tensor *t, uint64_t i, size_t *n) {
     uint64_t n_rows = t->n_bytes / t->row_bytes, each = t->repack ? REPACK_PARTS : 1;
     uint64_t bytes[REPACK_PARTS] = {t->piece_rows * t->row_bytes};

@@ -233,6 +233,17 @@ MX_FN uint16_t mx_float_to_bf16(float f) {
     return (uint16_t)((rounded & 0x7FFFu) < MX_BF16_LEAST ? 0 : rounded);
 }
 
+/* Returns the value of a code of E4M3, which has no infinities; 0x7F and 0xFF are not numbers. */
+MX_FN float mx_e4m3_to_float(uint8_t x) {
+    uint32_t sign = (uint32_t)(x & 0x80) << 24, e = x >> 3 & 15, m = x & 7;
+
+    if ((x & 0x7F) == 0x7F)
+        return mx_float_of(0x7FC00000u);
+    if (e == 0)
+        return mx_float_of(sign | mx_bits_of((float)m * 0x1p-9f));
+    return mx_float_of(sign | (e + 120) << 23 | m << 20);
+}
+
 /* Returns half of an E8M0 scale: 2^(e - 128). */
 MX_FN float mx_e8m0_half(uint8_t e) {
     return mx_float_of(e < 2 ? 0x200000u << e : (e - 1u) << 23);

@@ -295,17 +295,6 @@ static void repack_halves(const struct repack_row *w, uint64_t first, uint64_t n
     }
 }
 
-/* Returns the value of an E4M3 code, which has no infinities. */
-static float repack_e4m3(uint8_t x) {
-    uint32_t sign = (uint32_t)(x & 0x80) << 24, e = x >> 3 & 15, m = x & 7;
-
-    if ((x & 0x7F) == 0x7F)
-        return mx_float_of(0x7FC00000u);
-    if (e == 0)
-        return mx_float_of(sign | mx_bits_of((float)m * 0x1p-9f));
-    return mx_float_of(sign | (e + 120) << 23 | m << 20);
-}
-
 /* Rounds to the nearest bfloat16, of two the even one. */
 static uint16_t repack_bf16(float f) {
     uint32_t u = mx_bits_of(f);
@@ -325,7 +314,7 @@ static void repack_fp8(const struct repack_row *w, uint64_t first, uint64_t n, u
         float scale = repack_scale(w, g);
 
         for (; k < stop; k++, out += 2)
-            repack_store_half(out, repack_bf16(repack_e4m3(codes[k]) * scale));
+            repack_store_half(out, repack_bf16(mx_e4m3_to_float(codes[k]) * scale));
     }
 }
 
@@ -372,17 +361,30 @@ static void repack_nvfp4(const struct repack_row *w, uint64_t b, uint8_t *out) {
     }
 }
 
-void repack_blocks(const struct tensor *t, uint64_t r, uint64_t first, uint64_t n, uint8_t *out) {
-    const struct repack *p = t->repack;
+/* Returns row @r of a whole tensor. */
+static struct repack_row repack_row_of(const struct tensor *t, uint64_t r) {
     uint64_t matrix = r / t->piece_rows;
-    const struct repack_row w = {
-        .p = p,
+
+    return (struct repack_row){
+        .p = t->repack,
         .part = t->piece + matrix * REPACK_PARTS,
         .row = r - matrix * t->piece_rows,
         .n_rows = t->piece_rows,
         .n_in = t->ne[0],
-        .n_groups = repack_n_groups(p, t->ne[0]),
+        .n_groups = repack_n_groups(t->repack, t->ne[0]),
     };
+}
+
+const uint8_t *repack_fp8_codes(const struct tensor *t, uint64_t r, uint64_t k, float *scale) {
+    const struct repack_row w = repack_row_of(t, r);
+
+    assert(w.p->kind == REPACK_FP8 && k < w.n_in);
+    *scale = repack_scale(&w, k / w.p->group);
+    return w.part[REPACK_CODES] + w.row * w.n_in + k;
+}
+
+void repack_blocks(const struct tensor *t, uint64_t r, uint64_t first, uint64_t n, uint8_t *out) {
+    const struct repack_row w = repack_row_of(t, r);
     enum tensor_type type = t->format->type;
     size_t each = t->format->block_bytes;
 

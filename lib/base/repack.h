@@ -64,6 +64,9 @@ enum tensor_type repack_type(const struct repack *p, uint64_t n_in);
  * their parts; 0: there is no such part. Returns 0 or -EINVAL. */
 int repack_sizes(const struct repack *p, uint64_t n_rows, uint64_t n_in,
                  uint64_t bytes[REPACK_PARTS]);
+/* Returns the codes of row @r of the whole tensor from column @k on, of FP8, and sets *scale to the
+ * scale of that column. */
+const uint8_t *repack_fp8_codes(const struct tensor *t, uint64_t r, uint64_t k, float *scale);
 /* Writes blocks [first, first + n) of row @r of the whole tensor that @t is a view of. Reads
  * nothing outside the parts, whatever these contain. */
 void repack_blocks(const struct tensor *t, uint64_t r, uint64_t first, uint64_t n, uint8_t *out);
