@@ -30,7 +30,7 @@ enum { ROWS = 16 };
 
 /* number of planes of a format's unpacked weights */
 #define PLANES(format)                                                                             \
-    ((format) == PANEL_Q2K || (format) == PANEL_IQ1S || (format) == PANEL_TQ ? 1 : 2)
+    (2 - ((format) == PANEL_Q2K || (format) == PANEL_IQ1S || (format) == PANEL_TQ))
 
 /* Subtracts @offset from 64 unsigned bytes, multiplies them by @scale, which has each lane's scale
  * in both of its 16-bit halves, and writes the products to one plane or two. */
@@ -59,7 +59,7 @@ INLINE void gemm_amx_unpack(int format, const struct mat *m, const uint8_t *pane
                             uint32_t b1, uint8_t *out) {
     const struct shape f = shape_of(format);
     const struct panel_info *info = &panel_infos[format];
-    const int planes = PLANES(format), per_scale = f.sub16 ? 4 : 8;
+    const int planes = PLANES(format);
     uint8_t bytes[LANES * 256] __attribute__((aligned(64)));
 
     for (uint32_t b = b0; b < b1; b++, out += planes * LANES * 256) {
@@ -70,7 +70,7 @@ INLINE void gemm_amx_unpack(int format, const struct mat *m, const uint8_t *pane
             vi s = vi_set1(1);
 
             if (!f.no_scale)
-                s = vi_load_i8(meta + g / per_scale * LANES);
+                s = vi_load_i8(meta + g / f.groups * LANES);
             s = _mm512_or_si512(_mm512_and_si512(s, vi_set1(0xFFFF)), _mm512_slli_epi32(s, 16));
             gemm_amx_split(vb_load(bytes + 64 * g), s, f.offset, planes, out + 64 * g,
                            out + LANES * 256 + 64 * g);
@@ -171,7 +171,7 @@ INLINE void finish_tile(int format, const struct span *s, uint32_t b, uint32_t i
  * ahead when it has no tile register left for renaming. */
 INLINE void run_spans(int format, bool two, struct span *s, uint32_t n) {
     const int planes = PLANES(format);
-    const uint32_t n_blocks = s->b1 - s->b0, tiles = two ? 4 : 2;
+    const uint32_t n_blocks = s->b1 - s->b0, tiles = 2 + 2 * two;
     int32_t sums[4][LANES * ROWS] __attribute__((aligned(64)));
     struct span last = *s; /* the span whose sums of block last_b are ready */
     uint32_t last_b = 0;

@@ -32,7 +32,9 @@ INLINE vb gemm_b_weights(int format, const uint8_t *q, int g, vb table) {
     if (codes == PANEL_BYTES)
         return vb_load(q + 64 * g);
     vb v = vb_load(q + 64 * (g / 2));
-    v = vb_and(g % 2 ? vb_shr(v, 4) : v, vb_set1(15));
+    if (g % 2)
+        v = vb_shr(v, 4);
+    v = vb_and(v, vb_set1(15));
     if (codes == PANEL_FIVES) {
         vb high = vb_load(q + 256);
 
@@ -42,7 +44,9 @@ INLINE vb gemm_b_weights(int format, const uint8_t *q, int g, vb table) {
             high = vb_shr(high, (unsigned)(g - 4));
         return vb_or(v, vb_and(high, vb_set1(16)));
     }
-    return codes == PANEL_NIBBLES ? v : vb_lookup(table, v);
+    if (codes == PANEL_NIBBLES)
+        return v;
+    return vb_lookup(table, v);
 }
 
 /* Adds 32 values of NVFP4 to acc[c]. @meta: scales of the first 16 values, then of the last 16. */
@@ -132,7 +136,6 @@ INLINE void gemm_b_add_block(int format, const uint8_t *q, const uint8_t *meta, 
 INLINE void gemm_b_run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *acts,
                        int n, uint32_t b0, uint32_t b1, float *out) {
     const struct panel_info *info = &panel_infos[format];
-    const bool fp4 = info->codes == PANEL_FP4;
     const uint32_t parts = info->block / 32u, unit = info->unit * parts; /* parts of 32 values */
     const size_t quant_bytes = info->quant_bytes / parts, meta_bytes = info->meta_bytes / parts;
     const int units = info->acts == ACTS_B16 ? AB16_UNITS : AB_UNITS;
@@ -140,9 +143,11 @@ INLINE void gemm_b_run(int format, const struct mat *m, const uint8_t *panel, co
     struct cols a = {acts + (size_t)b0 * info->block,
                      acts + m->n_in + (size_t)b0 * parts * (size_t)units * 4,
                      acts_bytes(info->acts, m->n_in, 1)};
-    vb table = vb_table(fp4 ? fp4_table : iq4_table);
+    vb table = vb_table(iq4_table);
     vf acc[TILE_MAX];
 
+    if (info->codes == PANEL_FP4)
+        table = vb_table(fp4_table);
     UNROLL
     for (int c = 0; c < n; c++)
         acc[c] = vf_load(out + LANES * c);

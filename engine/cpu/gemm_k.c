@@ -47,7 +47,9 @@ INLINE vb two_bits(const uint8_t *q, int g) {
 INLINE vb low_bits(const uint8_t *q, int g) {
     vb v = vb_load(q + 64 * (g / 2));
 
-    return vb_and(g % 2 ? vb_shr(v, 4) : v, vb_set1(15));
+    if (g % 2)
+        v = vb_shr(v, 4);
+    return vb_and(v, vb_set1(15));
 }
 
 /* Returns group @g (0 to 7) of the 32 values whose lower bits are at @q and whose higher bits, if
@@ -133,7 +135,7 @@ INLINE vi dot_init(struct shape f, struct cols a, int c, int sub) {
     case 32:
         return vi_set1(cols_i(a.sums, a.row, c, AK_NEG32_SUM16 + sub));
     case 64:
-        if (f.sub16)
+        if (f.groups == 4)
             return vi_set1(twice(cols_i(a.sums, a.row, c, AK_NEG32_SUM16 + sub)));
         return vi_set1(cols_i(a.sums, a.row, c, AK_NEG128_SUM32 + sub) >> 1);
     case 128:
@@ -146,18 +148,16 @@ INLINE vi dot_init(struct shape f, struct cols a, int c, int sub) {
 /* Adds the @s-th 32 values of a block, one sub-block or two, to isum[c]. */
 INLINE void add_sub_blocks(int format, struct shape f, const uint8_t *q, const uint8_t *h,
                            const uint8_t *meta, struct cols a, int n, int s, vb table, vi *isum) {
-    const int per_scale = f.sub16 ? 4 : 8;
-
     UNROLL
-    for (int first = 0; first < 8; first += per_scale) {
+    for (int first = 0; first < 8; first += f.groups) {
         vi dot[TILE_MAX];
-        int sub = f.sub16 ? 2 * s + first / 4 : s;
+        int sub = (8 * s + first) / f.groups;
 
         UNROLL
         for (int c = 0; c < n; c++)
             dot[c] = dot_init(f, a, c, sub);
         UNROLL
-        for (int g = first; g < first + per_scale; g++) {
+        for (int g = first; g < first + f.groups; g++) {
             vb w = gemm_k_weights(format, q, h, g, table);
 
             UNROLL
@@ -174,8 +174,11 @@ INLINE void add_sub_blocks(int format, struct shape f, const uint8_t *q, const u
         if (!f.no_scale)
             scale = vi_load_i8(meta + 16 * sub);
         UNROLL
-        for (int c = 0; c < n; c++)
-            isum[c] = vi_add(isum[c], f.no_scale ? dot[c] : vi_mul(dot[c], scale));
+        for (int c = 0; c < n; c++) {
+            if (!f.no_scale)
+                dot[c] = vi_mul(dot[c], scale);
+            isum[c] = vi_add(isum[c], dot[c]);
+        }
     }
 }
 

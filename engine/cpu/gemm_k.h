@@ -14,8 +14,10 @@ enum { UNPACKED = 1 << 8 };
 /* Properties of a format; they are constants once the kernels are inlined. A sub-block is a run of
  * values that share an integer scale. */
 struct shape {
-    /* sub-blocks have 16 values, else 32; they have a minimum */
-    bool sub16, minimums;
+    /* groups of four values of a sub-block: 4 or 8 */
+    int groups;
+    /* sub-blocks have a minimum */
+    bool minimums;
     /* sub-blocks have no scale */
     bool no_scale;
     /* added to the weights when they are stored: 0, 1, 4, 32, 64 or 128 */
@@ -32,7 +34,7 @@ struct shape {
 
 /* Returns the properties of @format, which may have the flag UNPACKED. */
 INLINE struct shape shape_of(int format) {
-    struct shape s = {.quants = 256, .scale = 256, .factor = 1};
+    struct shape s = {.groups = 8, .quants = 256, .scale = 256, .factor = 1};
 
     switch (format & ~UNPACKED) {
     case PANEL_Q4K:
@@ -40,16 +42,17 @@ INLINE struct shape shape_of(int format) {
         s.minimums = true;
         break;
     case PANEL_Q6K:
-        s.sub16 = true;
+        s.groups = 4;
         s.offset = 32;
         break;
     case PANEL_Q3K:
-        s.sub16 = true;
+        s.groups = 4;
         s.offset = 4;
         s.quants = 128;
         break;
     case PANEL_Q2K:
-        s.sub16 = s.minimums = true;
+        s.groups = 4;
+        s.minimums = true;
         s.quants = 128;
         s.scale = 512;
         break;
@@ -64,8 +67,10 @@ INLINE struct shape shape_of(int format) {
         break;
     case PANEL_IQ1M:
     case PANEL_IQ2S:
-        s.sub16 = true;
-        s.offset = (format & ~UNPACKED) == PANEL_IQ1M ? 32 : 64;
+        s.groups = 4;
+        s.offset = 64;
+        if ((format & ~UNPACKED) == PANEL_IQ1M)
+            s.offset = 32;
         s.quants = 128;
         s.factor = 0.125f;
         break;
@@ -73,7 +78,8 @@ INLINE struct shape shape_of(int format) {
     case PANEL_IQ3S:
         s.offset = 64;
         s.scale = 128;
-        s.factor = (format & ~UNPACKED) == PANEL_IQ3XXS ? 0.25f : 1;
+        if ((format & ~UNPACKED) == PANEL_IQ3XXS)
+            s.factor = 0.25f;
         break;
     case PANEL_TQ:
         s.no_scale = true;
@@ -97,7 +103,7 @@ INLINE struct shape shape_of(int format) {
  * minimums, to acc[c]. @meta: the scales of the block. */
 INLINE void gemm_k_add_block(struct shape f, const uint8_t *meta, struct cols a, int n,
                              const vi *isum, vf *acc) {
-    const int mins = f.sub16 ? 256 : 128, pairs = f.sub16 ? 8 : 4;
+    const int n_subs = 64 / f.groups;
     vf d = vf_load_half(meta + f.scale), dmin = vf_zero();
     vi msum[TILE_MAX];
 
@@ -110,13 +116,15 @@ INLINE void gemm_k_add_block(struct shape f, const uint8_t *meta, struct cols a,
         for (int c = 0; c < n; c++)
             msum[c] = vi_zero();
         UNROLL
-        for (int p = 0; p < pairs; p++) {
-            vi m = vi_load_pairs(meta + mins + 32 * p);
+        for (int p = 0; p < n_subs / 2; p++) {
+            vi m = vi_load_pairs(meta + LANES * n_subs + 32 * p);
+            int at = AK_PAIRS32 + p;
 
+            if (f.groups == 4)
+                at = AK_PAIRS16 + p;
             UNROLL
             for (int c = 0; c < n; c++)
-                msum[c] = vi_dot_pairs(
-                    msum[c], m, cols_i(a.sums, a.row, c, (f.sub16 ? AK_PAIRS16 : AK_PAIRS32) + p));
+                msum[c] = vi_dot_pairs(msum[c], m, cols_i(a.sums, a.row, c, at));
         }
     }
     if (f.factor != 1)

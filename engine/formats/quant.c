@@ -151,22 +151,32 @@ static const float iq2_sizes[4] = {8, 25, 43}, iq3_xxs_sizes[8] = {4, 12, 20, 28
 static inline void decode_iq(enum tensor_type type, float unit, const float *sizes,
                              const uint8_t *restrict p, float *restrict y) {
     float d = mx_half_to_float(blk_iq_half(type, p)) * unit;
-    unsigned values = blk_is_iq3(type) ? 4 : 8, bits = blk_is_iq3(type) ? 3 : 2;
+    unsigned values = 8, bits = 2; /* of an entry of the grid */
 
+    if (blk_is_iq3(type)) {
+        values = 4;
+        bits = 3;
+    }
     for (unsigned r = 0; r < 32; r++) {
         unsigned signs = blk_iq_signs(type, p, r);
         float scale = d * (float)(2 * blk_iq_scale(type, p, r) + 1);
-        float delta = signs ? -0.125f : 0.125f; /* of IQ1 */
+        float delta = 0.125f; /* of IQ1 */
 
+        if (signs)
+            delta = -delta;
         for (unsigned first = 0; first < 8; first += values) {
             unsigned index = blk_iq_index(type, p, (8 * r + first) / values);
             unsigned entry = blk_iq_grid(type, &quant_grids)[index];
 
             for (unsigned i = 0; i < values; i++) {
                 unsigned code = entry >> (bits * i) & ((1u << bits) - 1);
-                float v = scale * (sizes ? sizes[code] : (float)code - 1 + delta);
+                float v = (float)code - 1 + delta;
 
-                y[8 * r + first + i] = sizes && signs >> (first + i) & 1 ? -v : v;
+                if (sizes)
+                    v = sizes[code];
+                if (sizes && signs >> (first + i) & 1)
+                    v = -v;
+                y[8 * r + first + i] = scale * v;
             }
         }
     }
