@@ -26,8 +26,8 @@
 /* Most rows of activations in a tile, the unit that a kernel multiplies by a panel. */
 enum { TILE_MAX = 8 };
 
-/* Layout of a row of activations; rows are acts_bytes() apart. ACTS_F: n_in floats. ACTS_H: what
- * gemm_f.c or gemm_bf16.c reads. Other formats: the int8 values of all blocks, then for each block
+/* Layout of a row of activations; rows are acts_bytes() apart. ACTS_F: n_in floats. ACTS_H: the
+ * words of gemm_f.c or gemm_bf16.c. Other formats: the int8 values of all blocks, then for each block
  * the following numbers of 4 bytes. An enum constant is the index of a number in its block;
  * AK_UNITS, AB_UNITS and AB16_UNITS count them. Some sums are multiplied by the negated offset with
  * which a format stores its weights, so that a dot product that begins with such a number needs no
@@ -150,11 +150,12 @@ struct gemm {
 
 /* Kernels that multiply a panel by many tiles. The panel is unpacked once, a stretch of blocks at a
  * time, and each stretch is multiplied by all tiles. For ACTS_F and ACTS_H, stretches begin at a
- * multiple of four values, and until the last stretch @acc has two sums for each row and lane. */
+ * multiple of four values, and until the last stretch @acc has two sums for each row and lane (of
+ * FP8 one). */
 struct gemm_wide {
     /* Unpacks the quants of blocks [b0, b1) to bytes: n_planes * 16 * block bytes for each block.
-     * ACTS_F, ACTS_H: unpacks to floats, and n_planes is their size in bytes. NULL: many rows of
-     * this format are multiplied by gemm.run. */
+     * ACTS_F, ACTS_H: unpacks to words (gemm_f.h), and n_planes is the bytes of a value. NULL: many
+     * rows of this format are multiplied by gemm.run. */
     void (*unpack)(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
                    uint8_t *out);
     /* Multiplies like gemm.run, but for @n_tiles consecutive full tiles, a multiple of min_tiles,
@@ -220,12 +221,9 @@ struct cpu_kernels {
     /* Writes a row of @n_in floats as activations of the given format. */
     void (*acts_store[ACTS_KINDS])(const float *x, uint32_t n_in, uint8_t *row);
     /* [PANEL_FORMATS], by kind of activations */
-    const struct gemm *gemm_k, *gemm_b, *gemm_f;
+    const struct gemm *gemm_k, *gemm_b, *gemm_f, *gemm_h;
     /* [PANEL_FORMATS] */
-    const struct gemm_wide *gemm_wide, *gemm_wide_f;
-    /* of PANEL_BF16 */
-    const struct gemm *gemm_h;
-    const struct gemm_wide *gemm_wide_h;
+    const struct gemm_wide *gemm_wide, *gemm_wide_f, *gemm_wide_h;
 
     /* y = x / rms(x) * w; w NULL: 1 */
     void (*norm)(const float *x, const float *w, float *y, uint32_t n, float eps);
@@ -307,21 +305,30 @@ struct cpu_kernels {
 
 /* Returns the kernel of @k that multiplies a panel of @format by one tile. */
 static inline const struct gemm *gemm_of(const struct cpu_kernels *k, enum panel_format format) {
-    enum acts_kind kind = panel_infos[format].acts;
-
-    if (kind == ACTS_F)
+    switch (panel_infos[format].acts) {
+    case ACTS_F:
         return &k->gemm_f[format];
-    if (kind == ACTS_H)
-        return k->gemm_h;
-    return kind == ACTS_B || kind == ACTS_B16 ? &k->gemm_b[format] : &k->gemm_k[format];
+    case ACTS_H:
+        return &k->gemm_h[format];
+    case ACTS_B:
+    case ACTS_B16:
+        return &k->gemm_b[format];
+    default:
+        return &k->gemm_k[format];
+    }
 }
 
 /* Returns the kernels of @k that multiply a panel of @format by many tiles. */
 static inline const struct gemm_wide *gemm_wide_of(const struct cpu_kernels *k,
                                                    enum panel_format format) {
-    if (panel_infos[format].acts == ACTS_H)
-        return k->gemm_wide_h;
-    return &(panel_infos[format].acts == ACTS_F ? k->gemm_wide_f : k->gemm_wide)[format];
+    switch (panel_infos[format].acts) {
+    case ACTS_F:
+        return &k->gemm_wide_f[format];
+    case ACTS_H:
+        return &k->gemm_wide_h[format];
+    default:
+        return &k->gemm_wide[format];
+    }
 }
 
 extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512,
@@ -421,3 +428,5 @@ bool bf16_is_exact(void);
  * isa.c, which is compiled for every machine, fills both: a constructor in a file that is compiled
  * for one instruction set would also run on machines that lack it. */
 extern uint8_t cpu_iq2_runs[256][8], cpu_iq2_grid[8][256];
+/* The lower and the upper bytes of E4M3 codes below 128 as BF16. isa.c fills them. */
+extern uint8_t cpu_e4m3[2][128];

@@ -1,5 +1,6 @@
 /*
- * gemm_bf16 - multiplies panels of BF16 by AVX-512's instruction for it.
+ * gemm_bf16 - multiplies panels of BF16 and FP8 by AVX-512's instruction for BF16. A word is a pair
+ * of values; gemm_f.h has the order of operations. The codes of FP8 are looked up as BF16.
  *
  * The instruction multiplies two pairs of values and adds to a sum, the second product first. Each
  * of its two steps gives what fma gives: a product of two BF16 is exact in float, the addition
@@ -8,48 +9,48 @@
  * two fmas. A processor on which bf16_is_exact() finds another result does not use this file.
  */
 
-#include "engine/cpu/kernels.h"
+#include "engine/cpu/vec.h"
 
-/* Returns the @i-th pair of column @c. */
-INLINE __m512bh bf16_pair(const uint8_t *acts, size_t row, int c, int i) {
-    return (__m512bh)_mm512_set1_epi32(cols_i(acts, row, c, i));
+enum { WORDS = 2 };
+typedef __m512bh gemm_f_type;
+
+/* Returns the codes of a group of FP8 as BF16: pairs 0 and 1 of the group's values. */
+INLINE vb bf16_of_e4m3(vb codes, int pair) {
+    vb low = _mm512_permutex2var_epi8(vb_load(cpu_e4m3[0]), codes, vb_load(cpu_e4m3[0] + 64));
+    vb high = _mm512_permutex2var_epi8(vb_load(cpu_e4m3[1]), codes, vb_load(cpu_e4m3[1] + 64));
+
+    high = vb_or(high, vb_and(codes, vb_set1(0x80)));
+    if (pair == 0)
+        return _mm512_unpacklo_epi8(low, high);
+    return _mm512_unpackhi_epi8(low, high);
 }
 
-/* Implements gemm.run. */
-INLINE void bf16_run(const struct mat *m, const uint8_t *panel, const uint8_t *acts, int n,
-                     float *out) {
-    const size_t row = acts_bytes(ACTS_H, m->n_in, 1);
-    vf even[TILE_MAX], odd[TILE_MAX];
-
-    UNROLL
-    for (int c = 0; c < n; c++)
-        even[c] = odd[c] = vf_zero();
-    for (uint32_t k = 0; k < m->n_in; k += 4, acts += 8, panel += 128) {
-        __builtin_prefetch(panel + VEC_AHEAD);
-        __builtin_prefetch(panel + VEC_AHEAD + 64);
-        __m512bh w0 = (__m512bh)vb_load(panel), w1 = (__m512bh)vb_load(panel + 64);
-
-        UNROLL
-        for (int c = 0; c < n; c++) {
-            even[c] = _mm512_dpbf16_ps(even[c], w0, bf16_pair(acts, row, c, 0));
-            odd[c] = _mm512_dpbf16_ps(odd[c], w1, bf16_pair(acts, row, c, 1));
-        }
-    }
-    UNROLL
-    for (int c = 0; c < n; c++)
-        vf_store(out + LANES * c, vf_add(even[c], odd[c]));
+/* Returns word @i of the group at @p: a pair of each row. */
+INLINE __m512bh gemm_f_word(int format, const uint8_t *p, int i) {
+    if (format == PANEL_BF16)
+        return (__m512bh)vb_load(p + 64 * i);
+    return (__m512bh)bf16_of_e4m3(vb_load(p), i);
 }
 
-#define CALL(n, col)                                                                               \
-    bf16_run(m, panel, acts + acts_bytes(ACTS_H, m->n_in, col), n, acc + LANES * (col))
-
-static void bf16_run_tile(const struct mat *m, const uint8_t *panel, const uint8_t *acts,
-                          uint32_t n, uint32_t b0, uint32_t b1, float *acc) {
-    FOR_WIDTH(n, CALL);
+INLINE __m512bh gemm_f_unpacked(const uint8_t *p) {
+    return (__m512bh)vb_load(p);
 }
 
-const struct gemm gemm_h_avx512bf16 = {bf16_run_tile};
-const struct gemm_wide gemm_wide_h_avx512bf16 = {0};
+INLINE void gemm_f_unpack(uint8_t *p, __m512bh word) {
+    vb_store(p, (vb)word);
+}
+
+INLINE vf gemm_f_multiply(vf sum, __m512bh word, const uint8_t *acts, size_t row, int c, int i) {
+    return _mm512_dpbf16_ps(sum, word, (__m512bh)vi_set1(cols_i(acts, row, c, i)));
+}
+
+#include "engine/cpu/gemm_f.h"
+
+PANELS_H(DEFINE)
+PANELS_H(DEFINE_WIDE)
+
+const struct gemm gemm_h_avx512bf16[PANEL_FORMATS] = {PANELS_H(ROW)};
+const struct gemm_wide gemm_wide_h_avx512bf16[PANEL_FORMATS] = {PANELS_H(ROW_WIDE)};
 
 /* Writes values as they are, in BF16; the last group of four is filled up with zeros. */
 void acts_store_h_avx512bf16(const float *x, uint32_t n_in, uint8_t *row) {

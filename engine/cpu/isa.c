@@ -2,6 +2,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/mathx.h"
 #include "engine/cpu/cpu.h"
 #include "engine/engine.h"
 #include "engine/formats/quant.h"
@@ -15,6 +16,7 @@
 
 uint8_t cpu_iq2_grid[8][256] __attribute__((aligned(64)));
 uint8_t cpu_iq2_runs[256][8] __attribute__((aligned(64)));
+uint8_t cpu_e4m3[2][128] __attribute__((aligned(64)));
 
 __attribute__((constructor)) static void fill_iq2_grid(void) {
     for (unsigned j = 0; j < 8; j++)
@@ -22,6 +24,15 @@ __attribute__((constructor)) static void fill_iq2_grid(void) {
             cpu_iq2_runs[i][j] = (uint8_t)blk_iq2_size(quant_grids.iq2_xxs[i] >> (2 * j) & 3);
             cpu_iq2_grid[j][i] = (uint8_t)(64 + cpu_iq2_runs[i][j]);
         }
+}
+
+__attribute__((constructor)) static void fill_e4m3(void) {
+    for (unsigned i = 0; i < 128; i++) {
+        uint16_t v = mx_float_to_bf16(mx_e4m3_to_float((uint8_t)i));
+
+        cpu_e4m3[0][i] = (uint8_t)v;
+        cpu_e4m3[1][i] = (uint8_t)(v >> 8);
+    }
 }
 
 #ifdef CPU_X86

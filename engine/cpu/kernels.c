@@ -19,12 +19,12 @@ const struct cpu_kernels CPU_NAME(cpu_kernels) = {
 #endif
 #if defined CPU_BF16
     .acts_store[ACTS_H] = acts_store_h_avx512bf16,
-    .gemm_h = &gemm_h_avx512bf16,
-    .gemm_wide_h = &gemm_wide_h_avx512bf16,
+    .gemm_h = gemm_h_avx512bf16,
+    .gemm_wide_h = gemm_wide_h_avx512bf16,
 #else
     .acts_store[ACTS_H] = CPU_NAME(acts_store_h),
-    .gemm_h = &CPU_NAME(gemm_h),
-    .gemm_wide_h = &CPU_NAME(gemm_wide_h),
+    .gemm_h = CPU_NAME(gemm_h),
+    .gemm_wide_h = CPU_NAME(gemm_wide_h),
 #endif
     .gemm_k = CPU_NAME(gemm_k),
     .gemm_b = CPU_NAME(gemm_b),

@@ -7,11 +7,11 @@
 #include "engine/cpu/vec.h"
 
 extern const struct gemm CPU_NAME(gemm_k)[PANEL_FORMATS], CPU_NAME(gemm_b)[PANEL_FORMATS],
-    CPU_NAME(gemm_f)[PANEL_FORMATS];
+    CPU_NAME(gemm_f)[PANEL_FORMATS],
+    CPU_NAME(gemm_h)[PANEL_FORMATS], gemm_h_avx512bf16[PANEL_FORMATS];
 extern const struct gemm_wide CPU_NAME(gemm_wide)[PANEL_FORMATS], gemm_wide_amx[PANEL_FORMATS],
-    CPU_NAME(gemm_wide_f)[PANEL_FORMATS];
-extern const struct gemm CPU_NAME(gemm_h), gemm_h_avx512bf16;
-extern const struct gemm_wide CPU_NAME(gemm_wide_h), gemm_wide_h_avx512bf16;
+    CPU_NAME(gemm_wide_f)[PANEL_FORMATS],
+    CPU_NAME(gemm_wide_h)[PANEL_FORMATS], gemm_wide_h_avx512bf16[PANEL_FORMATS];
 
 /* Members of struct cpu_kernels, and the functions that the table has there. */
 #define EACH_KERNEL(X)                                                                             \

@@ -77,11 +77,13 @@ void matmul_panel(const struct cpu_kernels *k, const struct mat *m, uint32_t pan
         done = n_rows / TILE / wide->min_tiles * wide->min_tiles;
         for (uint32_t b = 0; b < m->n_blocks; b += step) {
             uint32_t end = MIN(b + step, m->n_blocks);
+            const uint8_t *words = p + (size_t)b * info->unit_bytes;
 
-            if (quants)
+            if (quants) {
                 wide->unpack(m, p, b, end, quants);
-            wide->run(m, p, quants ? quants : p + (size_t)b * info->unit_bytes, acts, done, b, end,
-                      acc);
+                words = quants;
+            }
+            wide->run(m, p, words, acts, done, b, end, acc);
         }
     }
     for (uint32_t t = done; t < n_tiles; t++)
@@ -214,7 +216,10 @@ static const struct matmul *find_product(const struct run *r, uint32_t item) {
     while (high - low > 1) {
         uint32_t mid = (low + high) / 2;
 
-        *(r->mm[mid].first_item <= item ? &low : &high) = mid;
+        if (r->mm[mid].first_item <= item)
+            low = mid;
+        else
+            high = mid;
     }
     return &r->mm[low];
 }
@@ -255,17 +260,23 @@ static void deal(const struct run *r) {
                               memory_order_relaxed);
 }
 
-/* Returns the number of rows of a chunk, whose activations stay in the second-level cache. */
+/* Returns the number of rows of a chunk, whose activations stay in the second-level cache. Of floats
+ * and of BF16 only those of a piece of the panel do, since the next level is fast enough for the
+ * rest: what counts is how often the panel is unpacked. */
 static uint32_t chunk_rows(const struct mat *m) {
-    size_t row = acts_bytes(panel_infos[m->format].acts, m->n_in, 1);
-    size_t rows = ACTS_CACHED / row / TILE * TILE;
+    const enum acts_kind kind = panel_infos[m->format].acts;
+    size_t rows = ACTS_CACHED / acts_bytes(kind, m->n_in, 1) / TILE * TILE;
 
+    if (kind == ACTS_F || kind == ACTS_H)
+        return MATMUL_ROWS;
     return (uint32_t)MIN(MAX(rows, 4 * TILE), MATMUL_ROWS);
 }
 
 /* Divides a product into items. Returns their number. */
 static uint32_t matmul_cut(struct matmul *mm) {
-    size_t panel_bytes = mm->m[0]->panel_bytes * (mm->mode == MATMUL_GLU ? 2 : 1);
+    /* a gate and an up matrix count as one */
+    bool two = mm->mode == MATMUL_GLU;
+    size_t panel_bytes = mm->m[0]->panel_bytes * (1 + two);
 
     assert(mm->n_rows > 0 && mm->n_mats > 0 && mm->n_mats <= ARRAY_SIZE(mm->m));
     assert(mm->mode != MATMUL_GLU || mm->m[0]->n_panels == mm->m[1]->n_panels);
@@ -273,11 +284,13 @@ static uint32_t matmul_cut(struct matmul *mm) {
     for (uint32_t i = 0; i < mm->n_mats; i++)
         assert(mm->m[i]->n_in == mm->m[0]->n_in && mm->acts[panel_infos[mm->m[i]->format].acts]);
     mm->n_panels = 0;
-    for (uint32_t i = 0; i < (mm->mode == MATMUL_GLU ? 1 : mm->n_mats); i++)
+    for (uint32_t i = 0; i < mm->n_mats - two; i++)
         mm->n_panels += mm->m[i]->n_panels;
     mm->chunk_rows = chunk_rows(mm->m[0]);
     mm->n_chunks = (mm->n_rows + mm->chunk_rows - 1) / mm->chunk_rows;
-    mm->stretch = mm->n_rows <= 2 * TILE ? (uint32_t)MAX(STRETCH / panel_bytes, 1) : 1;
+    mm->stretch = 1;
+    if (mm->n_rows <= 2 * TILE)
+        mm->stretch = (uint32_t)MAX(STRETCH / panel_bytes, 1);
     return (mm->n_panels + mm->stretch - 1) / mm->stretch * mm->n_chunks;
 }
 

@@ -26,6 +26,7 @@
  *   vf_load_bf16_low, vf_load_bf16_high  the first, or the second, numbers of 16 pairs of bfloat16
  *   vf_load_e8m0_half, vf_load_ue4m3_half  half the value of 16 scales of one byte (E8M0: 2^(byte -
  *                       127); UE4M3: bytes below 128)
+ *   vf_load_e4m3(p, k)  value k of a group of E4M3 codes (engine/formats/panel.c)
  *   vf_max, vf_min      the second operand if one of them is not a number, as on x86
  *   vf_swap(a, step)    exchanges lanes i and i ^ step; step is 1, 2, 4 or 8
  *   vf_keep_first(a, n, other)  lanes below n of a, the others of other

@@ -118,6 +118,21 @@ I vf vf_load_ue4m3_half(const void *p) {
     return (vf){_mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(h)), n),
                 _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(h, 1)), n)};
 }
+/* Returns value @k of the rows whose codes are at @p, as vec_avx512.h does. */
+I __m256 e4m3_half(const uint8_t *p, int k) {
+    __m256i v = _mm256_loadu_si256((const void *)p), zero = _mm256_setzero_si256();
+    if (k < 2)
+        v = _mm256_unpacklo_epi8(zero, v);
+    else
+        v = _mm256_unpackhi_epi8(zero, v);
+    if (k % 2 == 0)
+        v = _mm256_slli_epi32(v, 16);
+    v = _mm256_and_si256(_mm256_srai_epi32(v, 4), _mm256_set1_epi32((int32_t)0x87F00000u));
+    return _mm256_mul_ps(_mm256_castsi256_ps(v), _mm256_set1_ps(0x1p120f));
+}
+I vf vf_load_e4m3(const uint8_t *p, int k) {
+    return (vf){e4m3_half(p, k), e4m3_half(p + 32, k)};
+}
 I vf vf_of_i(vi x) { return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 I vf vf_fma(vf x, vf y, vf z) {
     return (vf){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};

@@ -60,6 +60,19 @@ I vf vf_load_ue4m3_half(const void *p) {
     __m256i h = _mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128(p)), 7);
     return _mm512_mul_ps(_mm512_cvtph_ps(h), vf_set1(128));
 }
+/* Shifts the four bits of the exponent to those of a float and multiplies by 2^120, the difference
+ * of the exponents' origins; numbers below the normal ones become right, too. */
+I vf vf_load_e4m3(const uint8_t *p, int k) {
+    __m512i v = _mm512_loadu_si512(p), zero = _mm512_setzero_si512();
+    if (k < 2)
+        v = _mm512_unpacklo_epi8(zero, v);
+    else
+        v = _mm512_unpackhi_epi8(zero, v);
+    if (k % 2 == 0)
+        v = _mm512_slli_epi32(v, 16);
+    v = _mm512_and_si512(_mm512_srai_epi32(v, 4), vi_set1((int32_t)0x87F00000u));
+    return _mm512_mul_ps(_mm512_castsi512_ps(v), vf_set1(0x1p120f));
+}
 I vf vf_of_i(vi a) { return _mm512_cvtepi32_ps(a); }
 I vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
 I vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }

@@ -97,6 +97,12 @@ I vf vf_load_ue4m3_half(const void *p) {
     vf r; half_lanes(h, &r);
     return r * 128.0f;
 }
+I vf vf_load_e4m3(const uint8_t *p, int k) {
+    vf r;
+    for (int i = 0; i < 16; i++)
+        r[i] = mx_e4m3_to_float(p[i / 4 * 16 + i % 4 * 2 + k / 2 * 8 + k % 2]);
+    return r;
+}
 I vf vf_of_i(vi a) { return __builtin_convertvector(a, vf); }
 I vf vf_add(vf a, vf b) { return a + b; }
 I vf vf_sub(vf a, vf b) { return a - b; }

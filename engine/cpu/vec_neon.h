@@ -134,6 +134,20 @@ I vf vf_load_ue4m3_half(const void *p) {
     vf x = vf_load_half(h);
     ALL(vf, vmulq_f32(x.r[k], vdupq_n_f32(128)));
 }
+/* Returns value @k of the four rows whose codes are at @p, as vec_avx512.h does. */
+I float32x4_t e4m3_quarter(const uint8_t *p, int k) {
+    uint8x16_t v = vld1q_u8(p), zero = vdupq_n_u8(0);
+    int32x4_t x;
+    if (k < 2)
+        x = vreinterpretq_s32_u8(vzip1q_u8(zero, v));
+    else
+        x = vreinterpretq_s32_u8(vzip2q_u8(zero, v));
+    if (k % 2 == 0)
+        x = vshlq_n_s32(x, 16);
+    x = vandq_s32(vshrq_n_s32(x, 4), vdupq_n_s32((int32_t)0x87F00000u));
+    return vmulq_f32(vreinterpretq_f32_s32(x), vdupq_n_f32(0x1p120f));
+}
+I vf vf_load_e4m3(const uint8_t *p, int i) { ALL(vf, e4m3_quarter(p + 16 * k, i)); }
 I vf vf_of_i(vi x) { ALL(vf, vcvtq_f32_s32(x.r[k])); }
 I vf vf_add(vf x, vf y) { ALL(vf, vaddq_f32(x.r[k], y.r[k])); }
 I vf vf_sub(vf x, vf y) { ALL(vf, vsubq_f32(x.r[k], y.r[k])); }

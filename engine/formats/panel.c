@@ -37,6 +37,9 @@
  *   MXFP4    4 bits, an index of a table; the exponent as a byte
  *   NVFP4    block of 64: 4 bits, an index of a table; four bytes, a scale for each 16 values
  *   G4       block of 256, two groups of 128: 4 bits; half d[2], zero point as a uint8 pair[2]
+ *   FP8      block of 128: E4M3 codes; float scale. A group has values 0 and 1 of rows 0 to 3, then
+ *            values 2 and 3 of these rows, then the same of rows 4 to 7, and so on: the order in
+ *            which vectors of bytes are interleaved.
  *   F32, F16  block of 1: the value of the 16 rows; no scales
  *   BF16     block of 1; values 2i and 2i + 1 of a row are a pair of 4 bytes, and the pairs of the
  *            16 rows follow each other; the number of pairs is even, the last may be zeros
@@ -44,6 +47,9 @@
  * Blocks are stored in units of one, two (blocks of 32, BF16) or four (MXFP4): the quants of all
  * blocks of a unit, then their scales. A unit is filled up to a multiple of 64 bytes. Vectors then
  * never straddle cache lines.
+ *
+ * FP8's values are the codes times the scale without the rounding to BF16 that the file's reader
+ * applies (base/repack.h): the kernel multiplies a sum of 128 products by the scale.
  *
  * No number is rounded, but BF16's below 2^-55 become 0: a sum of products with activations that
  * are no smaller is never subnormal, which some processors take for 0. Where a format's scale is
@@ -56,6 +62,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/mathx.h"
 #include "base/repack.h"
 #include "engine/formats/quant.h"
 
@@ -256,8 +263,10 @@ static void store_iq3(uint8_t *q, uint32_t lane, uint32_t r, uint32_t first, uin
 static inline void pack_grid(enum tensor_type type, const uint8_t *p, uint32_t lane, uint8_t *q,
                              uint8_t *meta) {
     const uint16_t *grid = blk_iq_grid(type, &quant_grids);
-    uint32_t runs = blk_is_iq3(type) ? 4 : 2; /* runs of eight values that share a scale */
+    uint32_t runs = 2; /* runs of eight values that share a scale */
 
+    if (blk_is_iq3(type))
+        runs = 4;
     for (uint32_t r = 0; r < 32; r++) {
         uint8_t signs = (uint8_t)blk_iq_signs(type, p, r);
 
@@ -291,7 +300,8 @@ static void pack_iq1s(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta
         for (uint32_t r = 4 * b; r < 4 * b + 4; r++)
             put2(q, lane, 8 * r, spread2(quant_grids.iq1[blk_iq_index(TENSOR_IQ1_S, p, r)]));
         meta[16 * b + lane] = (uint8_t)scale;
-        store_min(meta + 128, lane, b, scale * (blk_iq_signs(TENSOR_IQ1_S, p, 4 * b) ? 9 : 7));
+        bool minus = blk_iq_signs(TENSOR_IQ1_S, p, 4 * b);
+        store_min(meta + 128, lane, b, scale * (7 + 2 * minus));
     }
     store_half(meta + 256, lane, blk_u16(p));
 }
@@ -366,7 +376,9 @@ static void pack_nvfp4(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *met
 
         put4(q, lane, 16 * s, v & EIGHT(15));
         put4(q, lane, 16 * s + 8, v >> 4 & EIGHT(15));
-        meta[16 * s + lane] = p[s] == 0x7F ? 0 : p[s] & 0x7F;
+        meta[16 * s + lane] = p[s] & 0x7F;
+        if (p[s] == 0x7F)
+            meta[16 * s + lane] = 0;
     }
 }
 
@@ -416,6 +428,36 @@ static void pack_g4_q5_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *m
     }
 }
 
+/* Adds block @b of row @row of a matrix of FP8. A code that is not a number makes the scale none. */
+static void pack_fp8_block(const struct tensor *t, uint64_t row, uint32_t b, uint32_t lane,
+                           uint8_t *q) {
+    const uint32_t block = panel_infos[PANEL_FP8].block;
+    float scale;
+    const uint8_t *codes = tensor_fp8_codes(t, row, (uint64_t)b * block, &scale);
+    float *scales = (float *)(q + panel_infos[PANEL_FP8].quant_bytes);
+    uint8_t *to = q + lane / 4 * 16 + lane % 4 * 2;
+    bool numbers = true;
+
+    for (uint32_t k = 0; k < block; k++)
+        numbers &= (codes[k] & 0x7F) != 0x7F;
+    for (uint32_t k = 0; k < block; k += 4, to += 64) {
+        memcpy(to, codes + k, 2);
+        memcpy(to + 8, codes + k + 2, 2);
+    }
+    if (!numbers)
+        scale = mx_float_of(0x7FC00000u);
+    memcpy(&scales[lane], &scale, sizeof(scale));
+}
+
+/* Writes panel @panel of a matrix of FP8, which was zeroed. */
+static void pack_fp8(const struct mat *m, const struct tensor *t, uint32_t panel, uint8_t *out) {
+    const uint32_t n = MIN(LANES, m->n_out - panel * LANES);
+
+    for (uint32_t b = 0; b < m->n_blocks; b++, out += panel_infos[PANEL_FP8].unit_bytes)
+        for (uint32_t lane = 0; lane < n; lane++)
+            pack_fp8_block(t, (uint64_t)panel * LANES + lane, b, lane, out);
+}
+
 /* Adds the block of the file at @p as row @lane of a zeroed block of a panel, whose quants are at
  * @q and whose scales are at @meta. */
 typedef void (*pack_fn)(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta);
@@ -439,6 +481,7 @@ static const struct {
     {TENSOR_IQ3_S, PANEL_IQ3S, pack_iq3s},   {TENSOR_TQ1_0, PANEL_TQ, pack_tq1},
     {TENSOR_TQ2_0, PANEL_TQ, pack_tq2},      {TENSOR_NVFP4, PANEL_NVFP4, pack_nvfp4},
     {TENSOR_Q4_0, PANEL_G4, pack_g4_q4_0},   {TENSOR_Q5_0, PANEL_G4, pack_g4_q5_0},
+    {TENSOR_BF16, PANEL_FP8, NULL}, /* pack_fp8() */
 };
 
 /* Returns true if groups of 128 columns of @t share a scale and a zero point, and make blocks. */
@@ -450,15 +493,41 @@ static bool panel_has_groups(const struct tensor *t) {
     return r->kind == REPACK_GPTQ || r->kind == REPACK_AWQ || r->kind == REPACK_PACKED;
 }
 
+/* Returns true if @t has codes of FP8 and each block of a panel one scale. */
+static bool panel_has_fp8(const struct tensor *t) {
+    const struct repack *r = t->repack;
+    const uint32_t block = panel_infos[PANEL_FP8].block;
+
+    if (!r || r->kind != REPACK_FP8 || t->ne[0] % block)
+        return false;
+    return r->group % block == 0 || r->group >= t->ne[0];
+}
+
+/* Returns the format of panels that a layout of parts has, or PANEL_FORMATS if its blocks are those
+ * of any file. */
+static enum panel_format panel_of_parts(const struct tensor *t) {
+    if (panel_has_groups(t))
+        return PANEL_G4;
+    if (panel_has_fp8(t))
+        return PANEL_FP8;
+    return PANEL_FORMATS;
+}
+
 /* Returns the index of the layout of @t in sources[], or ARRAY_SIZE(sources) if it has no panels.
  * */
 static size_t panel_find_source(const struct tensor *t) {
-    bool groups = panel_has_groups(t);
+    const enum panel_format parts = panel_of_parts(t);
     size_t i = 0;
 
-    while (i < ARRAY_SIZE(sources) &&
-           !(sources[i].type == t->format->type && (sources[i].format == PANEL_G4) == groups))
-        i++;
+    for (; i < ARRAY_SIZE(sources); i++) {
+        enum panel_format format = sources[i].format;
+        bool fits = parts == PANEL_FORMATS;
+
+        if (format == PANEL_G4 || format == PANEL_FP8)
+            fits = format == parts;
+        if (fits && sources[i].type == t->format->type)
+            break;
+    }
     return i;
 }
 
@@ -477,9 +546,10 @@ int panel_plan(struct mat *m, const struct tensor *t, struct err *err) {
         .n_blocks = (uint32_t)t->ne[0] / info->block,
         .n_panels = (uint32_t)(round_up(t->ne[1], LANES) / LANES),
     };
-    size_t line = info->acts == ACTS_H ? 128 : 64;
-    m->panel_bytes =
-        round_up((m->n_blocks + info->unit - 1u) / info->unit * (size_t)info->unit_bytes, line);
+    size_t bytes = (m->n_blocks + info->unit - 1u) / info->unit * (size_t)info->unit_bytes;
+    m->panel_bytes = round_up(bytes, 64);
+    if (m->format == PANEL_BF16)
+        m->panel_bytes = round_up(bytes, 128);
     return 0;
 }
 
@@ -493,6 +563,11 @@ void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uin
 
     assert(source < ARRAY_SIZE(sources) && sources[source].format == m->format);
     assert(panel < m->n_panels && t->ne[0] == m->n_in && t->ne[1] == m->n_out);
+    memset(out, 0, m->panel_bytes);
+    if (m->format == PANEL_FP8) {
+        pack_fp8(m, t, panel, out);
+        return;
+    }
     pack_fn pack = sources[source].pack;
     uint8_t room[PACK_ROOM];
     /* blocks of the file in one of the panel, and their bytes */
@@ -500,7 +575,6 @@ void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uin
     size_t bytes = per * t->format->block_bytes;
     uint32_t at_once = (uint32_t)(sizeof(room) / bytes);
     const uint8_t *p = room;
-    memset(out, 0, m->panel_bytes);
     for (uint32_t lane = 0; lane < LANES; lane++) {
         uint32_t row = panel * LANES + lane;
 

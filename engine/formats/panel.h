@@ -15,7 +15,7 @@ enum { LANES = 16 };
  *   ACTS_KT   ACTS_K with each run of 32 values transposed: value 8 i + j is at 4 j + i (IQ2_XXS)
  *   ACTS_B    blocks of 32: int8 values, and their sum
  *   ACTS_B16  ACTS_B with the sums of both halves of a block (NVFP4)
- *   ACTS_H    values rounded to bfloat16, without blocks (BF16)
+ *   ACTS_H    values rounded to bfloat16, without blocks (BF16, FP8)
  *   ACTS_F    floats, without blocks */
 enum acts_kind { ACTS_K, ACTS_KT, ACTS_B, ACTS_B16, ACTS_H, ACTS_F, ACTS_KINDS };
 
@@ -28,7 +28,10 @@ enum panel_codes { PANEL_BYTES, PANEL_NIBBLES, PANEL_FIVES, PANEL_IQ4, PANEL_FP4
 #define PANELS_F(X)                                                                                \
     X(f32, PANEL_F32, ACTS_F, 1, 64, 0, 1, 64)                                                     \
     X(f16, PANEL_F16, ACTS_F, 1, 32, 0, 1, 32)
-#define PANELS_H(X) X(bf16, PANEL_BF16, ACTS_H, 1, 2, 0, 2, 64)
+/* FP8: matrices of E4M3 codes whose scales serve whole blocks of 128 columns (base/repack.h). */
+#define PANELS_H(X)                                                                                \
+    X(bf16, PANEL_BF16, ACTS_H, 1, 2, 0, 2, 64)                                                    \
+    X(fp8, PANEL_FP8, ACTS_H, 128, 2048, 64, 1, 2112)
 #define PANELS_K(X)                                                                                \
     X(q4k, PANEL_Q4K, ACTS_K, 256, 2048, 320, 1, 2368)                                             \
     X(q5k, PANEL_Q5K, ACTS_K, 256, 2560, 320, 1, 2880)                                             \

@@ -1,7 +1,7 @@
 /*
  * How fast the kernels of the cpu backend are.
  *
- * usage: bench_cpu_kernels [ISA [THREADS [FORMAT|groups|all [KIB]]]]
+ * usage: bench_cpu_kernels [ISA [THREADS [FORMAT|groups|fp8|all [KIB]]]]
  *
  * Formats at 1, 4, 8 and 256 rows: a matrix of KIB (64 MiB, larger than the last-level cache). Rows
  * 1 and 8 are bound by reading it (GB/s), 256 by arithmetic (GOP/s, two a multiply-add). Best of
@@ -55,18 +55,23 @@ static double best_pass(const struct bench *b, const struct fixture *f, uint32_t
     return best;
 }
 
-/* Measures format @type; @groups: 4-bit codes in groups of 128, which are made as that type. */
-static void bench_format(const struct bench *b, enum tensor_type type, uint32_t n_in, bool groups) {
+/* Measures format @type; @parts: "groups", 4-bit codes in groups of 128, or "fp8", which are made as
+ * that type, or NULL. */
+static void bench_format(const struct bench *b, enum tensor_type type, uint32_t n_in,
+                         const char *parts) {
     static const uint32_t rows[] = {1, 4, 8, 256};
     const struct tensor_format *format = tensor_format(type);
     uint64_t row_bytes = (uint64_t)n_in / format->block * format->block_bytes;
     uint32_t n_out = (uint32_t)(b->bytes / row_bytes / LANES * LANES);
     struct fixture f;
 
-    if (groups)
+    if (type == TENSOR_BF16 && parts)
+        fixture_fp8(&f, n_in, n_out * 2, true);
+    else if (parts)
         fixture_groups(&f, n_in, n_out, type == TENSOR_Q5_0);
     else
         fixture_init(&f, type, n_in, n_out, 1);
+    n_out = f.m.n_out;
     double bytes = (double)f.m.n_panels * (double)f.m.panel_bytes;
     float *x = malloc((size_t)n_in * 256 * sizeof(float));
     size_t out_size = round_up((size_t)n_out * 256 * sizeof(float), 2 << 20);
@@ -74,7 +79,7 @@ static void bench_format(const struct bench *b, enum tensor_type type, uint32_t 
     fixture_normal(x, (size_t)n_in * 256, 2);
     madvise(out, out_size, MADV_HUGEPAGE);
     memset(out, 0, out_size);
-    printf("%-8s %5u  %5.2f", groups ? "groups" : format->name, n_in, bytes * 8 / n_in / n_out);
+    printf("%-8s %5u  %5.2f", parts ? parts : format->name, n_in, bytes * 8 / n_in / n_out);
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         uint8_t *acts = fixture_acts(b->kernels, panel_infos[f.m.format].acts, x, n_in, rows[i]);
         double t = best_pass(b, &f, rows[i], acts, out);
@@ -112,11 +117,13 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
         if (strcmp(only, "all") != 0 && strcasecmp(only, tensor_format(types[i])->name) != 0)
             continue;
-        bench_format(&b, types[i], 1024, false);
-        bench_format(&b, types[i], 3072, false);
+        bench_format(&b, types[i], 1024, NULL);
+        bench_format(&b, types[i], 3072, NULL);
     }
     if (strcmp(only, "all") == 0 || strcmp(only, "groups") == 0)
-        bench_format(&b, TENSOR_Q5_0, 3072, true);
+        bench_format(&b, TENSOR_Q5_0, 3072, "groups");
+    if (strcmp(only, "all") == 0 || strcmp(only, "fp8") == 0)
+        bench_format(&b, TENSOR_BF16, 3072, "fp8");
     free(b.scratch);
     pool_free(b.pool);
     return 0;

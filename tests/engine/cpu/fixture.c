@@ -119,29 +119,21 @@ void fixture_init(struct fixture *f, enum tensor_type type, uint32_t n_in, uint3
     fixture_plan(f);
 }
 
-void fixture_groups(struct fixture *f, uint32_t n_in, uint32_t n_out, bool zeros) {
+/* Makes a matrix of the layout f->how, whose bytes @fill makes. */
+static void fixture_parts(struct fixture *f, const char *name, uint32_t n_in, uint32_t n_out,
+                          void (*fill)(int part, uint8_t *p, uint64_t n, uint64_t *seed)) {
     uint64_t bytes[REPACK_PARTS], seed = 1;
-
-    *f = (struct fixture){.how = {.kind = REPACK_PACKED,
-                                  .bits = 4,
-                                  .group = 128,
-                                  .group_rows = 1,
-                                  .scale_type = TENSOR_F16,
-                                  .zeros = zeros}};
     int r = repack_sizes(&f->how, n_out, n_in, bytes);
     assert(r == 0);
     for (int i = 0; i < REPACK_PARTS; i++) {
         uint8_t *p = bytes[i] ? malloc(bytes[i]) : NULL;
 
         assert(p || !bytes[i]);
-        for (uint64_t k = 0; k < bytes[i]; k++)
-            p[k] = (uint8_t)next(&seed);
-        for (uint64_t k = 0; i == REPACK_SCALES && k < bytes[i]; k += 2)
-            put_half(p + k, &seed);
+        fill(i, p, bytes[i], &seed);
         f->part[i] = p;
     }
     f->t = (struct tensor){
-        .name = "groups",
+        .name = name,
         .format = tensor_format(repack_type(&f->how, n_in)),
         .n_dims = 2,
         .ne = {n_in, n_out, 1, 1},
@@ -150,6 +142,49 @@ void fixture_groups(struct fixture *f, uint32_t n_in, uint32_t n_out, bool zeros
         .repack = &f->how,
     };
     fixture_plan(f);
+}
+
+static void fill_groups(int part, uint8_t *p, uint64_t n, uint64_t *seed) {
+    for (uint64_t k = 0; k < n; k++)
+        p[k] = (uint8_t)next(seed);
+    for (uint64_t k = 0; part == REPACK_SCALES && k < n; k += 2)
+        put_half(p + k, seed);
+}
+
+void fixture_groups(struct fixture *f, uint32_t n_in, uint32_t n_out, bool zeros) {
+    *f = (struct fixture){.how = {.kind = REPACK_PACKED,
+                                  .bits = 4,
+                                  .group = 128,
+                                  .group_rows = 1,
+                                  .scale_type = TENSOR_F16,
+                                  .zeros = zeros}};
+    fixture_parts(f, "groups", n_in, n_out, fill_groups);
+}
+
+static void fill_fp8(int part, uint8_t *p, uint64_t n, uint64_t *seed) {
+    for (uint64_t k = 0; part == REPACK_CODES && k < n; k++) {
+        p[k] = (uint8_t)next(seed);
+        if ((p[k] & 0x7F) == 0x7F)
+            p[k] ^= 1;
+    }
+    for (uint64_t k = 0; part == REPACK_SCALES && k < n; k += 4) {
+        float scale = (float)(8 + next(seed) % 8) * 0x1p-12f;
+
+        memcpy(p + k, &scale, 4);
+    }
+}
+
+void fixture_fp8(struct fixture *f, uint32_t n_in, uint32_t n_out, bool blocks) {
+    *f = (struct fixture){.how = {.kind = REPACK_FP8,
+                                  .bits = 8,
+                                  .group = 128,
+                                  .group_rows = 128,
+                                  .scale_type = TENSOR_F32}};
+    if (!blocks) {
+        f->how.group = n_in;
+        f->how.group_rows = 1;
+    }
+    fixture_parts(f, "fp8", n_in, n_out, fill_fp8);
 }
 
 void fixture_pack(struct fixture *f) {

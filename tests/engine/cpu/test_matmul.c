@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mathx.h"
 #include "engine/formats/quant.h"
 #include "tests/engine/cpu/fixture.h"
 
@@ -147,31 +148,79 @@ Test(cpu_matmul, same_bits_everywhere_floats) {
         check_format(types[i]);
 }
 
-Test(cpu_matmul, same_bits_everywhere_groups_of_128) {
-    enum { GROUPS_IN = 768 };
-    static float x[MAX_ROWS * GROUPS_IN], expect[MAX_ROWS * OUT];
+/* Checks a matrix that is made of parts, of PARTS_IN columns: panels of @format. */
+enum { PARTS_IN = 768 };
+
+static void check_parts(struct fixture *f, enum panel_format format) {
+    static float x[MAX_ROWS * PARTS_IN], expect[MAX_ROWS * OUT];
     struct pool *pools[2];
 
     cr_assert(pool_new(&pools[0], 1) == 0 && pool_new(&pools[1], 3) == 0);
-    fixture_normal(x, MAX_ROWS * GROUPS_IN, 3);
+    fixture_normal(x, MAX_ROWS * PARTS_IN, 3);
+    cr_assert(f->m.format == format);
+    reference_bits(f, pools[0], x, expect);
+    for (uint32_t r = 0; r < 3; r++)
+        check_close(f, x + r * PARTS_IN, expect + r * OUT, r);
+    for (size_t i = 0; i < ARRAY_SIZE(isas); i++) {
+        const struct cpu_kernels *k = isa_find(isas[i], NULL);
+
+        if (k)
+            check_isa(k, pools, f, x, expect);
+    }
+    fixture_deinit(f);
+    pool_free(pools[0]);
+    pool_free(pools[1]);
+}
+
+Test(cpu_matmul, same_bits_everywhere_groups_of_128) {
     for (int zeros = 0; zeros < 2; zeros++) {
         struct fixture f;
 
-        fixture_groups(&f, GROUPS_IN, OUT, zeros);
-        cr_assert(f.m.format == PANEL_G4);
-        reference_bits(&f, pools[0], x, expect);
-        for (uint32_t r = 0; r < 3; r++)
-            check_close(&f, x + r * GROUPS_IN, expect + r * OUT, r);
-        for (size_t i = 0; i < ARRAY_SIZE(isas); i++) {
-            const struct cpu_kernels *k = isa_find(isas[i], NULL);
-
-            if (k)
-                check_isa(k, pools, &f, x, expect);
-        }
-        fixture_deinit(&f);
+        fixture_groups(&f, PARTS_IN, OUT, zeros);
+        check_parts(&f, PANEL_G4);
     }
-    pool_free(pools[0]);
-    pool_free(pools[1]);
+}
+
+Test(cpu_matmul, same_bits_everywhere_fp8) {
+    for (int blocks = 0; blocks < 2; blocks++) {
+        struct fixture f;
+
+        fixture_fp8(&f, PARTS_IN, OUT, blocks);
+        check_parts(&f, PANEL_FP8);
+    }
+}
+
+/* Each code is multiplied as its value, of which the table of gemm_bf16.c has both bytes. */
+Test(cpu_matmul, each_code_of_fp8_is_its_value) {
+    static float x[256], got[OUT];
+    struct pool *pool;
+    struct fixture f;
+
+    cr_assert(pool_new(&pool, 1) == 0);
+    fixture_fp8(&f, 256, OUT, true);
+    uint8_t *codes = (uint8_t *)f.part[REPACK_CODES];
+    float *scale = (float *)f.part[REPACK_SCALES];
+    scale[0] = scale[1] = 0.75f;
+    for (uint32_t i = 0; i < 256; i++)
+        codes[3 * 256 + i] = (uint8_t)i;
+    codes[3 * 256 + 0x7F] = codes[3 * 256 + 0xFF] = 0;
+    codes[5 * 256 + 9] = 0xFF;
+    fixture_pack(&f);
+    for (size_t i = 0; i < ARRAY_SIZE(isas); i++) {
+        const struct cpu_kernels *k = isa_find(isas[i], NULL);
+
+        for (uint32_t j = 0; k && j < 256; j++) {
+            float value = mx_e4m3_to_float((uint8_t)j) * 0.75f;
+
+            memset(x, 0, sizeof(x));
+            x[j] = 1;
+            multiply(k, pool, MATMUL_STORE, &f, NULL, x, 1, got);
+            cr_expect(got[3] == (j % 128 == 127 ? 0 : value), "%s code %u", k->name, j);
+            cr_expect(isnan(got[5]) && !isnan(got[4]), "%s: a code that is no number", k->name);
+        }
+    }
+    fixture_deinit(&f);
+    pool_free(pool);
 }
 
 Test(cpu_matmul, same_bits_everywhere_blocks_of_32) {
