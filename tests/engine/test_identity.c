@@ -455,6 +455,18 @@ Test(identity, cpu_chunks) {
     check_model(&row);
 }
 
+/* Residual streams, sparse gates, layers that read the keys of others. */
+Test(identity, cpu_streams) {
+    static const enum tensor_type t[] = {TENSOR_F32, TENSOR_Q4_K};
+
+    need("cpu");
+    for (size_t i = 0; i < ARRAY_SIZE(t); i++) {
+        struct model_row row = {"gemma3n", "cpu", "auto", t[i], F16_BOTH, false, 77};
+
+        check_model(&row);
+    }
+}
+
 /* Models of golden/ in the test data: windows of 8 to 32 keys, sinks, capped scores, layers with
  * different heads, layers that share keys, experts beside a dense FFN. */
 static const char *const windowed[] = {"gpt-oss-f32", "gpt-oss.mxfp4", "gemma2",    "gemma3",

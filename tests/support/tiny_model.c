@@ -711,6 +711,87 @@ static void gemma4(struct maker *m) {
         gemma4_layer(m, l);
 }
 
+static bool is_gemma3n(const struct tiny_model *t) {
+    return strcmp(t->arch, "gemma3n") == 0;
+}
+
+enum { STREAMS = 4, LOW_RANK = 32 };
+
+/* Writes the keys; the last two layers read the keys of the two before them. */
+static void gemma3n_keys(struct maker *m) {
+    const struct tiny_model *t = m->t;
+    uint8_t in_window[64];
+    float sparsity[64];
+
+    for (uint32_t l = 0; l < t->n_layer; l++) {
+        in_window[l] = l % 2 == 0;
+        sparsity[l] = l < 2 ? 1 : 0;
+    }
+    gw_array(m->w, "gemma3n.attention.sliding_window_pattern", GGUF_BOOL, t->n_layer, in_window,
+             t->n_layer);
+    gw_array(m->w, "gemma3n.activation_sparsity_scale", GGUF_F32, t->n_layer, sparsity,
+             t->n_layer * sizeof(*sparsity));
+    key(m, "attention.sliding_window", t->window ? t->window : 24);
+    key(m, "attention.shared_kv_layers", 2);
+    key(m, "embedding_length_per_layer_input", t->n_embd);
+    key(m, "altup.num_inputs", STREAMS);
+    key(m, "altup.active_idx", 0);
+}
+
+/* Adds the tensors of a layer that mix the streams. */
+static void gemma3n_streams(struct maker *m, uint32_t l) {
+    uint32_t n = m->t->n_embd;
+    char s[64];
+
+    /* its input is divided by n */
+    add(m, name_of(s, l, "altup_router.weight"), TENSOR_F32, n, STREAMS, 0.6f * sqrtf((float)n), 0);
+    norm(m, name_of(s, l, "altup_router_norm.weight"), n);
+    add(m, name_of(s, l, "altup_predict_coef.weight"), TENSOR_F32, STREAMS, STREAMS * STREAMS, 0.2f,
+        0);
+    add(m, name_of(s, l, "altup_correct_coef.weight"), TENSOR_F32, STREAMS, STREAMS, 0.2f, 0);
+    norm(m, name_of(s, l, "altup_correct_scale.weight"), n);
+    add(m, name_of(s, l, "laurel_l.weight"), TENSOR_F32, n, LOW_RANK, 1.5f / sqrtf((float)n), 0);
+    add(m, name_of(s, l, "laurel_r.weight"), TENSOR_F32, LOW_RANK, n, 1.5f / sqrtf(LOW_RANK), 0);
+    add(m, name_of(s, l, "laurel_post_norm.weight"), TENSOR_F32, n, 0, 0.05f, 0.3f);
+    matrix(m, name_of(s, l, "inp_gate.weight"), n, n);
+    matrix(m, name_of(s, l, "proj.weight"), n, n);
+    add(m, name_of(s, l, "post_norm.weight"), TENSOR_F32, n, 0, 0.05f, 0.2f);
+}
+
+static void gemma3n_layer(struct maker *m, uint32_t l) {
+    const struct tiny_model *t = m->t;
+    char s[64];
+
+    norm(m, name_of(s, l, "attn_norm.weight"), t->n_embd);
+    attention(m, l);
+    add(m, name_of(s, l, "attn_q_norm.weight"), TENSOR_F32, t->head_dim, 0, 0.05f, 0.5f);
+    add(m, name_of(s, l, "attn_k_norm.weight"), TENSOR_F32, t->head_dim, 0, 0.05f, 0.5f);
+    add(m, name_of(s, l, "post_attention_norm.weight"), TENSOR_F32, t->n_embd, 0, 0.05f, 0.3f);
+    norm(m, name_of(s, l, "ffn_norm.weight"), t->n_embd);
+    matrix(m, name_of(s, l, "ffn_gate.weight"), t->n_embd, t->n_ff);
+    matrix(m, name_of(s, l, "ffn_up.weight"), t->n_embd, t->n_ff);
+    matrix(m, name_of(s, l, "ffn_down.weight"), t->n_ff, t->n_embd);
+    add(m, name_of(s, l, "post_ffw_norm.weight"), TENSOR_F32, t->n_embd, 0, 0.05f, 0.3f);
+    gemma3n_streams(m, l);
+}
+
+static void gemma3n(struct maker *m) {
+    const struct tiny_model *t = m->t;
+    uint32_t n = t->n_embd;
+    uint64_t ends[3] = {n, n, STREAMS - 1};
+    float unit = 1 / sqrtf((float)n);
+
+    add(m, "token_embd.weight", t->type, n, t->n_vocab, 2 * unit, 0);
+    norm(m, "output_norm.weight", n);
+    put_matrices(m, "altup_proj.weight", ends, 3, unit);
+    put_matrices(m, "altup_unembd_proj.weight", ends, 3, unit);
+    add(m, "per_layer_token_embd.weight", t->type, n * t->n_layer, t->n_vocab, 0.5f * unit, 0);
+    matrix(m, "per_layer_model_proj.weight", n, n * t->n_layer);
+    norm(m, "per_layer_proj_norm.weight", n);
+    for (uint32_t l = 0; l < t->n_layer; l++)
+        gemma3n_layer(m, l);
+}
+
 static bool is_drafter(const struct tiny_model *t) {
     return strcmp(t->arch, "dflash") == 0;
 }
@@ -815,7 +896,7 @@ static struct tiny_model with_defaults(const struct tiny_model *t) {
 
     d.arch = d.arch ? d.arch : "llama";
     if (!d.n_layer)
-        d.n_layer = is_llama4(&d) ? 4 : 2;
+        d.n_layer = is_llama4(&d) || is_gemma3n(&d) ? 4 : 2;
     d.n_embd = d.n_embd ? d.n_embd : 256;
     d.n_ff = d.n_ff ? d.n_ff : 256;
     d.n_vocab = d.n_vocab ? d.n_vocab : 300;
@@ -895,6 +976,11 @@ void tiny_model_build(const struct tiny_model *tiny, struct gguf_writer *w) {
     if (is_gemma4(&t)) {
         gemma4_keys(&m);
         gemma4(&m);
+        return;
+    }
+    if (is_gemma3n(&t)) {
+        gemma3n_keys(&m);
+        gemma3n(&m);
         return;
     }
     if (is_drafter(&t)) {

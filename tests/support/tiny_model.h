@@ -5,18 +5,19 @@
  * test. The weights have a sane scale, so that logits spread and different tokens are sampled. Of
  * the hybrid architectures every second layer is a gated delta net, of gpt-oss the first and every
  * second has a window of 8 keys; deepseek2 has one key head of 80 values, 16 of them with RoPE; of
- * llama4 every second layer has experts, and three of four layers see chunks of 24 keys. A block of
- * multi-token prediction predicts what a model would whose layers add nothing: the less they add,
- * the more of its drafts are right. So does the assistant of a gemma4 model: "gemma4-assistant"
- * with the numbers of the model, whose width is half of the model's. Embeddings of that model are
- * zeros in the second half; its even layers have a window of 24 keys; with n_expert a layer has
- * those beside its FFN. NVFP4 comes with a scale for each matrix, but that of the embedding.
- * Encoders (names with bert, gemma-embedding) come with a vocabulary: [PAD] [UNK] [CLS] [SEP]
- * [MASK], then by id 5 + c - 33 the words of one ASCII character c, by 99 + i the letters and
- * digits inside words, then "w135", "w136" and so on. "dflash" is the block drafter of a model with
- * the same numbers, two layers and an untied embedding, whose last token it takes as the mask:
- * blocks of 4 tokens, the first draft of which is the prediction of a model whose layers add
- * nothing; n_embd must be n_head_kv heads of head_dim.
+ * llama4 every second layer has experts, and three of four layers see chunks of 24 keys; of gemma3n
+ * the first and third layer have a window of 24 keys, and the last two read the keys of the first
+ * two. A block of multi-token prediction predicts what a model would whose layers add nothing: the
+ * less they add, the more of its drafts are right. So does the assistant of a gemma4 model:
+ * "gemma4-assistant" with the numbers of the model, whose width is half of the model's. Embeddings
+ * of that model are zeros in the second half; its even layers have a window of 24 keys; with
+ * n_expert a layer has those beside its FFN. NVFP4 comes with a scale for each matrix, but that of
+ * the embedding. Encoders (names with bert, gemma-embedding) come with a vocabulary: [PAD] [UNK]
+ * [CLS] [SEP] [MASK], then by id 5 + c - 33 the words of one ASCII character c, by 99 + i the
+ * letters and digits inside words, then "w135", "w136" and so on. "dflash" is the block drafter of
+ * a model with the same numbers, two layers and an untied embedding, whose last token it takes as
+ * the mask: blocks of 4 tokens, the first draft of which is the prediction of a model whose layers
+ * add nothing; n_embd must be n_head_kv heads of head_dim.
  */
 
 #include "tests/support/gguf_writer.h"
