@@ -128,6 +128,40 @@ Test(hf_tokenizer, merges_are_strings_or_pairs) {
     }
 }
 
+/* Texts of a token may have 1,024 bytes, and so may both parts of a merge. */
+Test(hf_tokenizer, parts_of_merges_have_a_limit) {
+    static const struct {
+        int left, right;
+        const char *message;
+    } cases[] = {{1024, 1, NULL},
+                 {1, 1024, NULL},
+                 {1025, 1, "model.merges[0] has a part of more than 1024 bytes"},
+                 {1, 1025, "model.merges[0] has a part of more than 1024 bytes"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char json[4096];
+
+        snprintf(json, sizeof(json), "{" BPE_HEAD "'merges':[['%0*d','%0*d']]}}", cases[i].left, 0,
+                 cases[i].right, 0);
+        struct hf_tokenizer_files in = {.tokenizer = text(json)};
+
+        if (cases[i].message)
+            cr_assert_not_null(strstr(refusal(&in), cases[i].message), "%s", refusal(&in));
+        else
+            tokenizer_free(load(&in));
+    }
+}
+
+/* Early files of the library name no type. */
+Test(hf_tokenizer, a_model_with_merges_is_bpe) {
+    CLEANUP(tokenizer_freep)
+    struct tokenizer *t = load_text("{'model':{'vocab':{'a':0,'b':1,'ab':2},'merges':['a b']}}");
+    struct tokens got = expect_encode(t, "aba", 3, 0);
+
+    expect_ids(&got, (int32_t[]){2, 0}, 2, "aba");
+    tokens_deinit(&got);
+}
+
 static const struct {
     const char *json, *message;
 } refused[] = {
@@ -135,6 +169,7 @@ static const struct {
     {"{", "tokenizer.json is not a JSON object"},
     {"{}", "model.type is missing; supported are BPE, Unigram and WordPiece"},
     {"{'model':{'type':'WordLevel'}}", "model.type is WordLevel; supported"},
+    {"{'model':{'type':'WordLevel','merges':['a b']}}", "model.type is WordLevel; supported"},
     {"{'model':{'type':7}}", "model.type is uint; supported"},
     {"{'model':{'type':'BPE','vocab':[]}}", "model.vocab is not an object"},
     {"{'model':{'type':'BPE','vocab':{}}}", "model.vocab is empty"},
@@ -146,6 +181,10 @@ static const struct {
     {"{" BPE_HEAD "'merges':['ab']}}", "model.merges[0] has not one space"},
     {"{" BPE_HEAD "'merges':['a b',['a']]}}", "model.merges[1] is neither a string nor a pair"},
     {"{" BPE_HEAD "'merges':[['a b','c']]}}", "model.merges[0] has a space inside"},
+    {"{" BPE_HEAD "'merges':[['','b']]}}", "model.merges[0] is neither a string nor a pair"},
+    {"{" BPE_HEAD "'merges':[['a','b','c']]}}", "model.merges[0] is neither a string nor a pair"},
+    {"{" BPE_HEAD "'merges':[['a',1]]}}", "model.merges[0] is neither a string nor a pair"},
+    {"{" BPE_HEAD "'merges':[[1,'b']]}}", "model.merges[0] is neither a string nor a pair"},
     {"{" BPE_HEAD "'dropout':0.1}}", "model.dropout is not supported"},
     {"{" BPE_HEAD "'end_of_word_suffix':'</w>'}}", "model.end_of_word_suffix is not supported"},
     {"{" BPE_HEAD "'byte_fallback':1}}", "model.byte_fallback is not a bool"},

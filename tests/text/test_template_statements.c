@@ -93,6 +93,11 @@ Test(template_statements, loops_iterate) {
 }
 
 static const struct template_row MACROS[] = {
+    {"{% macro f(a, b) %}<{{ a }}{{ b }}>{% endmacro %}{{ f(*[1, 2]) }}{{ f(1, *[2]) }}{{ f(*'xy') "
+     "}}",
+     "<12><12><xy>"},
+    {"{% macro f(a) %}{{ a }}{% endmacro %}{{ f(*5) }}", NULL},
+    {"{% macro f(a) %}{{ a }}{% endmacro %}{{ f(*nothing.at.all) }}", NULL},
     {"{% macro m(a, b=2, c='x') %}[{{ a }}{{ b }}{{ c }}]{% endmacro %}{{ m(1) }}{{ m(1, 3) }}{{ "
      "m(1, c=5) }}{{ m(a=9) }}{{ m() }}",
      "[12x][13x][125][92x][2x]"},
