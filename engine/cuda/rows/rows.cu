@@ -262,6 +262,16 @@ KERNEL(pack, struct pack_args, PACK_THREADS, 2) {
         pack_row(a, r, row, shared);
 }
 
+/* Clears what lies beyond a row of @n columns, in the order of load_quads(). */
+template <uint32_t STEP, int QUADS>
+DEVICE void clear_padding(uint32_t i, uint32_t n, float (&v)[QUADS][4]) {
+#pragma unroll
+    for (uint32_t k = 0; k < QUADS; k++)
+        for (uint32_t j = 0; j < 4; j++)
+            if (i + k * STEP + j >= n)
+                v[k][j] = 0;
+}
+
 /* Packs kinds from PACK_RELU on. Rows of up to 12288 columns are read once and kept in
  * registers. */
 KERNEL(pack_gated, struct pack_args, PACK_THREADS, 1) {
@@ -278,6 +288,8 @@ KERNEL(pack_gated, struct pack_args, PACK_THREADS, 1) {
         if (a.kind >= PACK_SILU)
             load_quads<step>(up, i, n, u);
         gate_quads<step>(a, i, u, v);
+        if (a.kind == PACK_XIELU) /* of 0 it is not 0 */
+            clear_padding<step>(i, n, v);
     };
 
     if (!has_row(a, r))

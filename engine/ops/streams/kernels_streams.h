@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * kernels_streams - arguments and grids of the kernels for mixed residual streams (OP_MIX), the
- * alternating updates of streams (OP_ALT_BEGIN to OP_LAUREL) and the table of n-grams (OP_NGRAM). engine/op.h gives the formulas and names their symbols.
+ * kernels_streams - arguments and grids of the kernels for mixed residual streams (OP_MIX), for
+ * alternating updates of streams (OP_ALT_BEGIN to OP_LAUREL) and for the table of n-grams
+ * (OP_NGRAM). engine/op.h gives the formulas and names their symbols.
  */
 
 #include <stddef.h>

@@ -21,8 +21,7 @@ Test(cuda_recurrent, every_architecture_is_near_the_reference) {
                                         "qwen35moe-mtp",   "lfm2moe",    "bailingmoe3",
                                         "falcon-h1",       "kimi-linear"};
 
-    size_t n = ARRAY_SIZE(names);
-    for (size_t i = 0; i < MAX(FEW(n), (size_t)5); i++) { /* each kind of state */
+    for (size_t i = 0; i < MAX(FEW(ARRAY_SIZE(names)), (size_t)5); i++) { /* each kind of state */
         char path[TEST_DATA_PATH];
 
         ways_golden(names[i], path);
