@@ -10,6 +10,7 @@
 
 #include "base/json_read.h"
 #include "base/printable.h"
+#include "base/text.h"
 #include "base/try.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
@@ -66,8 +67,12 @@ static void chat_on_interrupt(int signal) {
 /* ---- output ---- */
 
 static void dim(const struct chat *c, bool on) {
-    if (c->terminal)
-        fputs(on ? "\033[2m" : "\033[0m", stdout);
+    if (!c->terminal)
+        return;
+    if (on)
+        fputs("\033[2m", stdout);
+    else
+        fputs("\033[0m", stdout);
 }
 
 /* Returns whether the character @s, which is escaped in names, is allowed in a text: a newline, a
@@ -113,14 +118,19 @@ static void show_figures(const struct chat *c, const struct chat_answer *a) {
     yyjson_val *u = yyjson_obj_get(yyjson_doc_get_root(a->usage), "usage");
     double decode = a->total_s - a->first_s;
     long long n = chat_count(u, "completion_tokens");
+    const char *cut = "";
+    double rate = 0;
 
+    if (strcmp(a->finish, "length") == 0)
+        cut = ", cut";
+    if (n > 1 && decode > 0)
+        rate = (double)(n - 1) / decode;
     dim(c, true);
     if (a->stopped)
         fputs("(stopped)", stdout);
     else if (u)
         printf("(%lld prompt tokens, %lld output tokens%s; first after %.2f s, %.1f tokens/s)",
-               chat_count(u, "prompt_tokens"), n, strcmp(a->finish, "length") == 0 ? ", cut" : "",
-               a->first_s, n > 1 && decode > 0 ? (double)(n - 1) / decode : 0);
+               chat_count(u, "prompt_tokens"), n, cut, a->first_s, rate);
     dim(c, false);
     fputs("\n", stdout);
 }
@@ -131,7 +141,7 @@ static void show_json(const struct chat_answer *a) {
     yyjson_val *u = yyjson_obj_get(yyjson_doc_get_root(a->usage), "usage");
 
     yyjson_mut_doc_set_root(d, root);
-    yyjson_mut_obj_add_strn(d, root, "content", a->text.len ? a->text.data : "", a->text.len);
+    yyjson_mut_obj_add_strn(d, root, "content", text_or(a->text.data, ""), a->text.len);
     if (a->reasoning.len)
         yyjson_mut_obj_add_strn(d, root, "reasoning_content", a->reasoning.data, a->reasoning.len);
     yyjson_mut_obj_add_str(d, root, "finish_reason", a->finish);
@@ -144,7 +154,7 @@ static void show_json(const struct chat_answer *a) {
 
 /* Requests the answer to the conversation so far and adds it. Returns an exit code. */
 static int chat_answer_turn(struct chat *c) {
-    struct chat_sink sink = {.text = c->json ? NULL : on_text, .ctx = c, .stop = &stop};
+    struct chat_sink sink = {.ctx = c, .stop = &stop};
     struct sigaction interrupt = {.sa_handler = chat_on_interrupt}, before;
     struct chat_answer a = {0};
     struct err err = {0};
@@ -152,8 +162,12 @@ static int chat_answer_turn(struct chat *c) {
     size_t len;
     int r = chat_talk_body(&c->talk, &body, &len);
 
+    if (r == -EILSEQ)
+        return cli_fail("the text is not UTF-8");
     if (r < 0)
-        return cli_fail(r == -EILSEQ ? "the text is not UTF-8" : "out of memory");
+        return cli_fail("out of memory");
+    if (!c->json)
+        sink.text = on_text;
     stop = 0;
     c->in_reasoning = false;
     sigaction(SIGINT, &interrupt, &before); /* without a handler, SIGINT ends the program */
@@ -205,7 +219,9 @@ static void list_models(struct chat *c) {
 /* Replaces *@field by a copy of @text, or by NULL if @text is empty. */
 static void set_text(char **field, const char *text) {
     free(*field);
-    *field = *text ? strdup(text) : NULL;
+    *field = NULL;
+    if (*text)
+        *field = strdup(text);
 }
 
 static void chat_set_param(struct chat *c, char *text) {
@@ -275,9 +291,13 @@ static bool command(struct chat *c, char *line) {
 
 /* Reads a line without its end; the caller frees it. NULL: the end of the input. */
 static char *chat_read_line(bool first) {
+    const char *prompt = "  ";
+
+    if (first)
+        prompt = "> ";
 #ifdef HAVE_LIBEDIT
     if (isatty(STDIN_FILENO)) {
-        char *line = readline(first ? "> " : "  ");
+        char *line = readline(prompt);
 
         if (line && *line)
             add_history(line);
@@ -287,7 +307,7 @@ static char *chat_read_line(bool first) {
     CLEANUP(freep) char *line = NULL;
     size_t size = 0;
 
-    fputs(first ? "> " : "  ", stdout);
+    fputs(prompt, stdout);
     fflush(stdout);
     ssize_t n = getline(&line, &size, stdin);
     if (n < 0)
@@ -304,10 +324,10 @@ static int chat_read_message(struct buf *out) {
 
     for (bool first = true; more; first = false) {
         CLEANUP(freep) char *line = chat_read_line(first);
-        size_t n = line ? strlen(line) : 0;
 
         if (!line)
             return 0;
+        size_t n = strlen(line);
         if (strcmp(line, "\"\"\"") == 0) {
             more = block = !block;
             continue;
@@ -355,7 +375,9 @@ int chat_find_key(const char *file, char *key, size_t size, const char **out) {
     size_t len;
     char *text;
 
-    *out = env && *env ? env : NULL;
+    *out = NULL;
+    if (env && *env)
+        *out = env;
     if (!file)
         return CLI_OK;
     int r = cli_read_file(file, size - 1, &text, &len);
@@ -372,8 +394,11 @@ static int read_message(char **words, int n, struct buf *text) {
     CLEANUP(freep) char *input = NULL;
     size_t len = 0;
 
-    for (int i = 0; i < n; i++)
-        TRY(buf_printf(text, "%s%s", i ? " " : "", words[i]));
+    for (int i = 0; i < n; i++) {
+        if (i > 0)
+            TRY(buf_add_char(text, ' '));
+        TRY(buf_add_str(text, words[i]));
+    }
     if (n > 0 || isatty(STDIN_FILENO))
         return 0;
     TRY(cli_read_file("-", MESSAGE_MAX, &input, &len));
@@ -421,7 +446,8 @@ int ctl_chat(int argc, char **argv, bool json) {
     struct chat c = {.server = server, .json = json, .terminal = isatty(STDOUT_FILENO)};
     if (chat_talk_init(&c.talk) < 0)
         return cli_fail("out of memory");
-    r = load ? file_command(&c, true, load) : CTL_OK;
+    if (load)
+        r = file_command(&c, true, load);
     set_text(&c.talk.model, model);
     if (*system)
         set_text(&c.talk.system, system);

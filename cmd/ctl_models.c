@@ -44,7 +44,8 @@ static const char *main_format(const struct gguf *g) {
         if (format == best)
             continue;
         for (uint64_t k = i; k < gguf_n_tensors(g); k++)
-            bytes += gguf_tensor(g, k)->format == format ? gguf_tensor(g, k)->n_bytes : 0;
+            if (gguf_tensor(g, k)->format == format)
+                bytes += gguf_tensor(g, k)->n_bytes;
         if (bytes > best_bytes) {
             best_bytes = bytes;
             best = format;
@@ -60,8 +61,11 @@ static void copy_text(char *out, size_t size, const struct gguf *g, const char *
     size_t n = 0;
 
     if (gguf_string(g, key, &s) == 0)
-        for (; n < s.len && n + 1 < size; n++)
-            out[n] = s.data[n] >= 0x20 && s.data[n] < 0x7f ? s.data[n] : '?';
+        for (; n < s.len && n + 1 < size; n++) {
+            out[n] = '?';
+            if (s.data[n] >= 0x20 && s.data[n] < 0x7f)
+                out[n] = s.data[n];
+        }
     out[n] = 0;
 }
 
@@ -76,7 +80,7 @@ static void read_facts(struct facts *f, const struct model_file *m, struct machi
     else
         r = gguf_open(&g, m->path, &err);
     if (r < 0) {
-        snprintf(f->problem, sizeof(f->problem), "%s", err.message[0] ? err.message : strerror(-r));
+        snprintf(f->problem, sizeof(f->problem), "%s", text_filled_or(err.message, strerror(-r)));
         return;
     }
     copy_text(f->arch, sizeof(f->arch), g, "general.architecture");
@@ -103,12 +107,16 @@ static const char models_usage[] =
     "  --path         print only the path of the file of NAME\n"
     "  --models DIR   weft's own folder; else $WEFT_MODELS, or ~/.local/share/weft/models\n";
 
-/* Renders the number of parameters: "7.6B". */
+/* Renders the number of parameters, which is 0 if it is not known: "7.6B". */
 static struct ctl_cell params_text(uint64_t n) {
     struct ctl_cell c;
 
-    snprintf(c.s, sizeof(c.s), n >= 1000000000 ? "%.1fB" : "%.0fM",
-             (double)n / (n >= 1000000000 ? 1e9 : 1e6));
+    if (n >= 1000000000)
+        snprintf(c.s, sizeof(c.s), "%.1fB", (double)n / 1e9);
+    else if (n > 0)
+        snprintf(c.s, sizeof(c.s), "%.0fM", (double)n / 1e6);
+    else
+        snprintf(c.s, sizeof(c.s), "-");
     return c;
 }
 
@@ -118,18 +126,26 @@ static struct ctl_cell number_text(double v) {
 
     if (v <= 0)
         snprintf(c.s, sizeof(c.s), "-");
+    else if (v < 10)
+        snprintf(c.s, sizeof(c.s), "%.1f", v);
     else
-        snprintf(c.s, sizeof(c.s), "%.*f", v < 10 ? 1 : 0, v);
+        snprintf(c.s, sizeof(c.s), "%.0f", v);
     return c;
 }
 
 static void ctl_models_print_row(const struct model_file *m, const struct facts *f,
                                  int name_width) {
+    const char *problem = f->problem;
+    double context = 0;
+
+    if (f->fit.fits)
+        context = f->fit.engine.context;
+    if (m->n_missing)
+        problem = "files are missing";
     printf("%-*s  %-10s %7s %9s  %-8s %-8s %8s %7s  %s\n", name_width, m->name,
-           text_filled_or(f->arch, "-"), f->n_params ? params_text(f->n_params).s : "-",
-           size_text(m->bytes).s, text_filled_or(f->format, "-"), model_store_name(m->store),
-           number_text(f->fit.fits ? f->fit.engine.context : 0).s,
-           number_text(f->fit.tokens_per_s).s, m->n_missing ? "files are missing" : f->problem);
+           text_filled_or(f->arch, "-"), params_text(f->n_params).s, size_text(m->bytes).s,
+           text_filled_or(f->format, "-"), model_store_name(m->store), number_text(context).s,
+           number_text(f->fit.tokens_per_s).s, problem);
 }
 
 static void print_one(const struct model_file *m, const struct facts *f,
@@ -202,7 +218,9 @@ static int show(const struct model_list *l, const struct model_file *only, bool 
         else
             ctl_models_print_row(m, &f, width);
     }
-    CLEANUP(freep) char *text = json ? yyjson_mut_write(d, YYJSON_WRITE_PRETTY, NULL) : NULL;
+    CLEANUP(freep) char *text = NULL;
+    if (json)
+        text = yyjson_mut_write(d, YYJSON_WRITE_PRETTY, NULL);
     yyjson_mut_doc_free(d);
     if (text)
         puts(text);
@@ -236,8 +254,10 @@ int ctl_models(int argc, char **argv, bool json) {
 
     if (code >= 0)
         return code;
-    if (n > 1 || (path && n != 1))
-        return cli_usage("models takes one NAME%s", path ? " with --path" : " at most");
+    if (path && n != 1)
+        return cli_usage("models takes one NAME with --path");
+    if (n > 1)
+        return cli_usage("models takes one NAME at most");
     code = ctl_models_read_all(models, &dirs, &list);
     if (code != CLI_OK)
         return code;
