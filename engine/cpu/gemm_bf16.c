@@ -12,7 +12,11 @@
 #include "engine/cpu/vec.h"
 
 enum { WORDS = 2 };
-typedef __m512bh gemm_f_type;
+#define WORD __m512bh
+#define WORD_LOAD bf16_word
+#define WORD_UNPACK(p, word) vb_store(p, (vb)(word))
+#define WORD_UNPACKED(p) ((__m512bh)vb_load(p))
+#define WORD_MULTIPLY bf16_multiply
 
 /* Returns the codes of a group of FP8 as BF16: pairs 0 and 1 of the group's values. */
 INLINE vb bf16_of_e4m3(vb codes, int pair) {
@@ -26,21 +30,13 @@ INLINE vb bf16_of_e4m3(vb codes, int pair) {
 }
 
 /* Returns word @i of the group at @p: a pair of each row. */
-INLINE __m512bh gemm_f_word(int format, const uint8_t *p, int i) {
+INLINE __m512bh bf16_word(int format, const uint8_t *p, int i) {
     if (format == PANEL_BF16)
         return (__m512bh)vb_load(p + 64 * i);
     return (__m512bh)bf16_of_e4m3(vb_load(p), i);
 }
 
-INLINE __m512bh gemm_f_unpacked(const uint8_t *p) {
-    return (__m512bh)vb_load(p);
-}
-
-INLINE void gemm_f_unpack(uint8_t *p, __m512bh word) {
-    vb_store(p, (vb)word);
-}
-
-INLINE vf gemm_f_multiply(vf sum, __m512bh word, const uint8_t *acts, size_t row, int c, int i) {
+INLINE vf bf16_multiply(vf sum, __m512bh word, const uint8_t *acts, size_t row, int c, int i) {
     return _mm512_dpbf16_ps(sum, word, (__m512bh)vi_set1(cols_i(acts, row, c, i)));
 }
 

@@ -12,7 +12,11 @@
 #include "engine/cpu/vec.h"
 
 enum { WORDS = 4 };
-typedef vf gemm_f_type;
+#define WORD vf
+#define WORD_LOAD gemm_f_word
+#define WORD_UNPACK(p, word) vf_store((float *)(p), word)
+#define WORD_UNPACKED(p) vf_load((const float *)(p))
+#define WORD_MULTIPLY gemm_f_multiply
 
 /* Returns word @i of the group at @p. */
 INLINE vf gemm_f_word(int format, const uint8_t *p, int i) {
@@ -30,14 +34,6 @@ INLINE vf gemm_f_word(int format, const uint8_t *p, int i) {
     default: /* FP8 */
         return vf_load_e4m3(p, order[i]);
     }
-}
-
-INLINE vf gemm_f_unpacked(const uint8_t *p) {
-    return vf_load((const float *)p);
-}
-
-INLINE void gemm_f_unpack(uint8_t *p, vf word) {
-    vf_store((float *)p, word);
 }
 
 INLINE vf gemm_f_multiply(vf sum, vf word, const uint8_t *acts, size_t row, int c, int i) {

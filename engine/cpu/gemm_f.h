@@ -17,12 +17,12 @@
  *
  * The file that includes this one defines
  *
- *   WORDS                      words of a group
- *   gemm_f_type                the 16 rows' word of weights
- *   gemm_f_word(format, p, i)  word @i of the group at @p
- *   gemm_f_unpacked(p)         a word that was unpacked to the 64 bytes at @p
- *   gemm_f_unpack(p, word)     unpacks a word
- *   gemm_f_multiply(sum, word, acts, row, c, i)  sum + the products with word @i of column @c
+ *   WORDS                    words of a group
+ *   WORD                     type of a word of weights
+ *   WORD_LOAD(format, p, i)  word @i of the group at @p
+ *   WORD_UNPACK(p, word)     unpacks a word to 64 bytes
+ *   WORD_UNPACKED(p)         a word that was unpacked to @p
+ *   WORD_MULTIPLY(sum, word, acts, row, c, i)  sum + the products with word @i of column @c
  */
 
 #include "engine/cpu/kernels.h"
@@ -63,11 +63,11 @@ INLINE const uint8_t *gemm_f_block(int format, const uint8_t *panel, uint32_t b)
 /* Multiplies word @i of the group at @p by @n columns, and adds to the even or the odd sums. */
 INLINE void gemm_f_add(int format, const uint8_t *p, const uint8_t *acts, size_t row, int i, int n,
                        vf *sum) {
-    gemm_f_type w = gemm_f_word(format, p, i);
+    WORD w = WORD_LOAD(format, p, i);
 
     UNROLL
     for (int c = 0; c < n; c++)
-        sum[c] = gemm_f_multiply(sum[c], w, acts, row, c, i);
+        sum[c] = WORD_MULTIPLY(sum[c], w, acts, row, c, i);
 }
 
 /* Computes the sums of @n_words words at @p. */
@@ -147,11 +147,11 @@ INLINE void gemm_f_half(const uint8_t *w, const uint8_t *acts, size_t row, uint3
     const uint8_t *a[3] = {acts, acts + 8 * row, acts + 16 * row};
 
     for (uint32_t i = 0; i < n_words; i += 2, w += 128) {
-        gemm_f_type v = gemm_f_unpacked(w);
+        WORD v = WORD_UNPACKED(w);
 
         UNROLL_COLUMNS
         for (int c = 0; c < n; c++)
-            sum[c] = gemm_f_multiply(sum[c], v, a[c / 8], row, c % 8, 0);
+            sum[c] = WORD_MULTIPLY(sum[c], v, a[c / 8], row, c % 8, 0);
         a[0] += 8;
         a[1] += 8;
         a[2] += 8;
@@ -259,7 +259,7 @@ INLINE void gemm_f_unpack_words(int format, const uint8_t *p, size_t next, uint3
         UNROLL
         for (int k = 0; k < WORDS; k++, out += 64)
             if (i + (uint32_t)k < n_words)
-                gemm_f_unpack(out, gemm_f_word(format, p, k));
+                WORD_UNPACK(out, WORD_LOAD(format, p, k));
     }
 }
 
