@@ -388,7 +388,7 @@ void repack_blocks(const struct tensor *t, uint64_t r, uint64_t first, uint64_t 
     enum tensor_type type = t->format->type;
     size_t each = t->format->block_bytes;
 
-    if (p->kind == REPACK_TURNED) {
+    if (w.p->kind == REPACK_TURNED) {
         repack_turned(&w, first, n, out);
         return;
     }
