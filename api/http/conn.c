@@ -310,6 +310,7 @@ void conn_exchange_done(struct conn *c) {
         return;
     disarm(c);
     c->blocked_ns = 0;
+    c->unread_ns = 0;
     c->calls = false;
     reset_http(c);
     if (c->close_after)
@@ -657,6 +658,22 @@ static void on_late(struct conn *c) {
     conn_answer_early(c, &err);
 }
 
+/* Handles a keep-alive that is due while the last one is unsent: another one would wait behind it.
+ * A client that reads nothing for the stall time is not waited for. */
+static void on_unread_timer(struct conn *c) {
+    const struct http_server_opts *o = &c->server->opts;
+    size_t left = conn_unsent(c);
+    int64_t now = clock_now(o->clock);
+
+    if (c->unread_ns == 0 || left < c->n_unsent_before)
+        c->unread_ns = now;
+    c->n_unsent_before = left;
+    if (now - c->unread_ns >= (int64_t)o->stall_timeout_ms * 1000000)
+        conn_close(c);
+    else
+        conn_start_keepalive(c);
+}
+
 /* Handles the timer of a stream: either its reader has been too slow for too long, or it has been
  * silent. */
 static void on_call_timer(struct conn *c) {
@@ -670,8 +687,12 @@ static void on_call_timer(struct conn *c) {
             conn_close(c);
         else
             conn_arm(c, (uint64_t)left / 1000000 + 1);
-    } else if (c->server->events->silent(c->exchange) && c->state == CONN_EXCHANGE) {
-        conn_start_keepalive(c);
+    } else if (conn_unsent(c) > 0) {
+        on_unread_timer(c);
+    } else {
+        c->unread_ns = 0;
+        if (c->server->events->silent(c->exchange) && c->state == CONN_EXCHANGE)
+            conn_start_keepalive(c);
     }
 }
 
@@ -722,7 +743,8 @@ static void on_idle_timer(struct conn *c) {
  * have kept with the client; a client that is slow on purpose gains a second. */
 static bool conn_is_early(struct conn *c) {
     bool reads = c->state <= CONN_BODY;
-    bool sends = c->state == CONN_FLUSH || (c->state == CONN_EXCHANGE && c->blocked_ns);
+    bool waits = c->blocked_ns || c->unread_ns;
+    bool sends = c->state == CONN_FLUSH || (c->state == CONN_EXCHANGE && waits);
 
     if (!reads && !sends)
         return false;

@@ -131,6 +131,8 @@ struct conn {
     struct quota_charge unsent;
     /* time since which the exchange has had more to send than fits; 0: not now */
     int64_t blocked_ns;
+    /* time since which nothing of what is unsent was read, if keep-alives are due; 0: not now */
+    int64_t unread_ns;
     /* handles not closed */
     uint32_t n_open;
     /* a UNIX socket */
