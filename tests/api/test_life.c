@@ -25,7 +25,7 @@ Test(accept, nothing_is_said_before_the_worker_accepts) {
 
     started(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, CHAT, "{" HI ",\"stream\":true,\"n\":2}");
+    world_post(&w, fd, CHAT, J("{" HI ",'stream':true,'n':2}"));
     world_turns(&w, 5);
     cr_assert_eq(w.port.n, 2);
     fake_accept(&w.port, 0);
@@ -47,7 +47,7 @@ Test(accept, a_failure_in_a_stream_is_an_error_event) {
 
     started(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, CHAT, "{" HI ",\"stream\":true}");
+    world_post(&w, fd, CHAT, J("{" HI ",'stream':true}"));
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "ab");
@@ -89,7 +89,7 @@ Test(cancel, a_client_that_leaves_ends_its_generations) {
     int fd[3];
     for (int i = 0; i < 3; i++) {
         fd[i] = world_connect(&w);
-        world_post(&w, fd[i], CHAT, i == 2 ? "{" HI "}" : "{" HI ",\"stream\":true,\"n\":2}");
+        world_post(&w, fd[i], CHAT, i == 2 ? "{" HI "}" : J("{" HI ",'stream':true,'n':2}"));
         world_turns(&w, 5);
     }
     cr_assert_eq(w.port.n, 5);
@@ -121,9 +121,9 @@ Test(cancel, a_reader_that_does_not_read_is_cancelled_and_others_are_not) {
     memset(text, 'a', 2000);
     text[2000] = 0;
     int slow = world_connect_unix(&w), fast = world_connect(&w);
-    world_post(&w, slow, CHAT, "{" HI ",\"stream\":true}");
+    world_post(&w, slow, CHAT, J("{" HI ",'stream':true}"));
     world_turns(&w, 5);
-    world_post(&w, fast, CHAT, "{" HI ",\"stream\":true}");
+    world_post(&w, fast, CHAT, J("{" HI ",'stream':true}"));
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     fake_accept(&w.port, 1);
@@ -160,7 +160,7 @@ Test(cancel, a_slow_reader_gets_everything_if_it_reads_in_time) {
     memset(text, 'a', 2000);
     text[2000] = 0;
     int fd = world_connect_unix(&w);
-    world_post(&w, fd, CHAT, "{" HI ",\"stream\":true}");
+    world_post(&w, fd, CHAT, J("{" HI ",'stream':true}"));
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     for (int i = 0; i < 500; i++) {
@@ -189,7 +189,7 @@ Test(stream, silence_is_filled_with_comments) {
     w.opts.keepalive_ms = 10;
     world_start(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, CHAT, "{" HI ",\"stream\":true}");
+    world_post(&w, fd, CHAT, J("{" HI ",'stream':true}"));
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     world_read_until(&w, fd, &b, ": pages: waited for pages of the KV cache\n\n");
@@ -246,11 +246,11 @@ Test(stream, silence_tells_how_far_the_prompt_is) {
     w.opts.keepalive_ms = 10;
     world_start(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, CHAT, "{" HI ",\"stream\":true,\"return_progress\":true}");
+    world_post(&w, fd, CHAT, J("{" HI ",'stream':true,'return_progress':true}"));
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     cr_expect(world_read_until(&w, fd, &b,
-                               "\"prompt_progress\":{\"total\":21,\"cache\":10,\"processed\":10,"));
+                               J("'prompt_progress':{'total':21,'cache':10,'processed':10,")));
     fake_tokens(&w.port, 0, "x");
     fake_finish(&w.port, 0, FINISH_STOP);
     cr_expect(world_read_until(&w, fd, &b, "data: [DONE]\n\n\r\n0\r\n\r\n"));
@@ -263,7 +263,7 @@ static int wait_for_head(struct world *w, const char *path, struct buf *seen, co
     int fd = world_connect(w);
 
     buf_clear(seen);
-    world_post(w, fd, path, "{\"model\":\"tiny\"," HI ",\"max_tokens\":4,\"stream\":true}");
+    world_post(w, fd, path, J("{'model':'tiny'," HI ",'max_tokens':4,'stream':true}"));
     cr_assert(world_read_until(w, fd, seen, sign), "%s", path);
     cr_expect(strstr(seen->data, "HTTP/1.1 200 OK"), "%s", seen->data);
     return fd;
@@ -520,7 +520,7 @@ Test(resume, what_was_complete_is_not_run_again) {
 
     started(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, CHAT, "{" HI ",\"max_tokens\":3}");
+    world_post(&w, fd, CHAT, J("{" HI ",'max_tokens':3}"));
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "abc");
@@ -563,9 +563,9 @@ Test(resume, no_request_waits_for_a_worker_that_cannot_be_started) {
     world_start(&w);
     int stream = world_connect(&w), whole = world_connect(&w), queued = world_connect(&w);
     int complete = world_connect(&w);
-    world_post(&w, stream, CHAT, "{" HI ",\"stream\":true}");
+    world_post(&w, stream, CHAT, J("{" HI ",'stream':true}"));
     world_turns(&w, 5);
-    world_post(&w, complete, CHAT, "{" HI ",\"max_tokens\":2}");
+    world_post(&w, complete, CHAT, J("{" HI ",'max_tokens':2}"));
     world_turns(&w, 5);
     world_post(&w, whole, CHAT, "{" HI "}");
     world_turns(&w, 5);
@@ -627,7 +627,7 @@ Test(life, streams_end_with_an_error_when_the_service_closes) {
 
     started(&w);
     int fd = world_connect(&w), whole = world_connect(&w);
-    world_post(&w, fd, CHAT, "{" HI ",\"stream\":true}");
+    world_post(&w, fd, CHAT, J("{" HI ",'stream':true}"));
     world_turns(&w, 5);
     world_post(&w, whole, CHAT, "{" HI "}");
     world_turns(&w, 5);
@@ -721,7 +721,7 @@ Test(life, the_operator_sees_and_cancels) {
 
     started(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, CHAT, "{" HI ",\"n\":2}");
+    world_post(&w, fd, CHAT, J("{" HI ",'n':2}"));
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "ab");
@@ -828,7 +828,7 @@ Test(admit, a_request_larger_than_the_limit_runs_alone) {
     w.opts.max_queued = 8;
     world_start(&w);
     int fd = world_connect(&w), next = world_connect(&w);
-    world_post(&w, fd, CHAT, "{" HI ",\"n\":5}");
+    world_post(&w, fd, CHAT, J("{" HI ",'n':5}"));
     world_turns(&w, 5);
     cr_expect_eq(w.port.n, 5);
     world_post(&w, next, CHAT, "{" HI "}");

@@ -125,7 +125,7 @@ DEVICE float masked_weight(const struct route_args &a, const float *p, float top
 }
 
 /* Computes the weight of expert @e by MASKED and removes the expert from @p, by one warp. */
-DEVICE float take_masked(const struct route_args &a, float *p, uint32_t e) {
+DEVICE float mask_pick(const struct route_args &a, float *p, uint32_t e) {
     float weight = masked_weight(a, p, p[e]);
 
     sync_warp();
@@ -169,7 +169,7 @@ DEVICE void expert_pick_row(const struct route_args &a, uint32_t r, float *p) {
         max = k == 0 ? v : max;
         v = late ? mx_expf(v - max) : v;
         if (a.gating == MASKED)
-            v = take_masked(a, p, e);
+            v = mask_pick(a, p, e);
         sum += v;
         taken |= e % 32 == lane ? 1u << (e / 32) : 0;
         mine = k == lane ? e : mine;

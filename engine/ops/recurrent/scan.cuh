@@ -40,7 +40,7 @@ struct ScanPlace {
 };
 
 /* Loads row @row of the batch. B and C follow t, and need not be aligned. */
-DEVICE struct ScanRow scan_load(const struct scan_args &a, struct ScanPlace at, uint32_t row) {
+DEVICE struct ScanRow scan_load_row(const struct scan_args &a, struct ScanPlace at, uint32_t row) {
     const float *in = a.low + (size_t)row * (a.n_rank + 2 * a.n_state) + a.n_rank + at.first;
     size_t place = (size_t)row * a.n + at.c;
     struct ScanRow v = {a.c[place], a.z[place], a.step[place], {}, {}};
@@ -104,11 +104,11 @@ KERNEL(scan, struct scan_args, CUDA_THREADS, 2) {
     load_four(a.out_norm + at.first, out_norm);
     if (there && seq.pos0 > 0)
         load_four(state, m);
-    struct ScanRow next = scan_load(a, at, seq.row0);
+    struct ScanRow next = scan_load_row(a, at, seq.row0);
     for (uint32_t r = 0; r < seq.n_rows; r++) {
         struct ScanRow now = next;
 
-        next = scan_load(a, at, seq.row0 + (r + 1 < seq.n_rows ? r + 1 : r));
+        next = scan_load_row(a, at, seq.row0 + (r + 1 < seq.n_rows ? r + 1 : r));
         scan_norm(now.in, in_norm, lanes, a.eps);
         scan_norm(now.out, out_norm, lanes, a.eps);
         float step = mx_softplus(now.step + a.dt[at.c]);

@@ -17,7 +17,7 @@
 #define LEAST 1e-5f /* equals ALT_LEAST */
 
 /* Returns the mean of x^2, by a block. */
-DEVICE float alt_mean_square(const float *x, uint32_t n, float *shared) {
+DEVICE float alt_square_mean(const float *x, uint32_t n, float *shared) {
     float sum = 0;
 
     for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
@@ -28,7 +28,7 @@ DEVICE float alt_mean_square(const float *x, uint32_t n, float *shared) {
 /* Returns the factor that scales @y to the length of a vector with the mean square @want, by a
  * block. */
 DEVICE float alt_factor(float want, const float *y, uint32_t n, float *shared) {
-    return sqrtf(want / fmaxf(alt_mean_square(y, n, shared), LEAST));
+    return sqrtf(want / fmaxf(alt_square_mean(y, n, shared), LEAST));
 }
 
 /* Returns row @r of the product of stream @i > 0. */
@@ -43,13 +43,13 @@ ROW_KERNEL(alt_begin, struct alt_args, CUDA_THREADS, 2) {
     float *s = a.s + ((size_t)r * a.n_stream + stream) * a.n, by = 1;
 
     if (stream)
-        by = alt_factor(alt_mean_square(x, a.n, shared), y, a.n, shared);
+        by = alt_factor(alt_square_mean(x, a.n, shared), y, a.n, shared);
     for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
         s[i] = y[i] * by;
 }
 
 /* Returns row @i of the coefficients times tanh(low / n) of row @r. */
-DEVICE float alt_times(const struct alt_args &a, uint32_t r, uint32_t i) {
+DEVICE float alt_scaled(const struct alt_args &a, uint32_t r, uint32_t i) {
     const float *low = a.low + (size_t)r * a.n_stream, *weigh = a.weigh + (size_t)i * a.n_stream;
     float sum = 0;
 
@@ -64,7 +64,7 @@ ROW_KERNEL(alt_predict, struct alt_args, CUDA_THREADS, 2) {
     float was[ALT_STREAMS], *s = a.s + (size_t)r * n * a.n + i;
 
     if (threadIdx.x < n * n)
-        by[threadIdx.x] = alt_times(a, r, threadIdx.x);
+        by[threadIdx.x] = alt_scaled(a, r, threadIdx.x);
     sync_block();
     if (i >= a.n)
         return;
@@ -89,7 +89,7 @@ ROW_KERNEL(alt_correct, struct alt_args, CUDA_THREADS, 2) {
     float *s = a.s + (size_t)r * n * a.n + i, *x = a.x + (size_t)r * a.n + i;
 
     if (threadIdx.x < n) {
-        by[threadIdx.x] = 1 + alt_times(a, r, threadIdx.x);
+        by[threadIdx.x] = 1 + alt_scaled(a, r, threadIdx.x);
         if (blockIdx.y == 0)
             a.weight[(size_t)r * n + threadIdx.x] = threadIdx.x > 0;
     }
@@ -105,7 +105,7 @@ ROW_KERNEL(alt_correct, struct alt_args, CUDA_THREADS, 2) {
 ROW_KERNEL(alt_end, struct alt_args, CUDA_THREADS, 2) {
     SHARED float shared[ALT_WARPS];
     const float *s = a.s + (size_t)r * a.n_stream * a.n;
-    float *x = a.x + (size_t)r * a.n, want = alt_mean_square(s, a.n, shared);
+    float *x = a.x + (size_t)r * a.n, want = alt_square_mean(s, a.n, shared);
 
     for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
         x[i] = s[i];
@@ -123,8 +123,8 @@ ROW_KERNEL(alt_end, struct alt_args, CUDA_THREADS, 2) {
 ROW_KERNEL(laurel, struct laurel_args, CUDA_THREADS, 2) {
     SHARED float shared[ALT_WARPS];
     const float *x = a.x + (size_t)r * a.n, *t = a.t + (size_t)r * a.n;
-    float of_x = 1.0f / sqrtf(alt_mean_square(x, a.n, shared) + a.eps);
-    float of_t = 1.0f / sqrtf(alt_mean_square(t, a.n, shared) + a.eps);
+    float of_x = 1.0f / sqrtf(alt_square_mean(x, a.n, shared) + a.eps);
+    float of_t = 1.0f / sqrtf(alt_square_mean(t, a.n, shared) + a.eps);
 
     for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
         a.b[(size_t)r * a.n + i] += x[i] * of_x * a.norm[i] + t[i] * of_t * a.post_norm[i];
