@@ -220,7 +220,8 @@ def test_quickstart_serves_a_repository_under_the_name_that_vllm_takes():
                     break
             assert said[-1].endswith(" top\n") and "2 files of weights (safetensors)" in "".join(said), said
             body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "temperature": 0, "model": "Some-GGUF"}
-            request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode())
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode(),
+                                             {"Content-Type": "application/json"})
             answer = json.load(urllib.request.urlopen(request, timeout=LIMIT_S))
             assert answer["model"] == "Some-GGUF" and answer["usage"]["completion_tokens"] > 0, answer
         finally:
