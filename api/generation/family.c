@@ -128,8 +128,8 @@ static bool reads_text_args(const struct template *t) {
     "\"add_generation_prompt\": true, \"messages\": [{\"role\": \"user\", \"content\": "           \
     "\"x\"}, " message "]}"
 
-/* Returns true if the template, one of GLM-4's, has roles of its own for calls and results, and does
- * not show them where other templates do. */
+/* Returns true if the template, one of GLM-4's, has roles of its own for calls and results, and
+ * does not show them where other templates do. */
 static bool names_calls(const struct template *t) {
     static const char call[] =
         SAID("{\"role\": \"assistant\", \"metadata\": \"needle\", \"content\": \"{}\"}");

@@ -44,8 +44,8 @@ struct family {
     /* the template reads results of calls from `tool_responses` of the call's message, and not from
      * messages of their own */
     bool result_members;
-    /* the template reads a past call from a message with its name in `metadata` and its arguments in
-     * the content, and results from messages of the role `observation` */
+    /* the template reads a past call from a message with its name in `metadata` and its arguments
+     * in the content, and results from messages of the role `observation` */
     bool names_calls;
     /* the template closes it unless a variable turns it on */
     bool closes_thoughts;

@@ -41,8 +41,8 @@ const struct toolcall_format *family_find_format(const struct template *t, const
 const struct toolcall_reasoning *family_find_reasoning(const struct template *t,
                                                        const struct buf *source);
 
-/* Fills @ends with the tokens with which @t or @f ends an assistant's turn, an answer or a call, that
- * are no ends for the vocabulary. Returns their number. */
+/* Fills @ends with the tokens with which @t or @f ends an assistant's turn, an answer or a call,
+ * that are no ends for the vocabulary. Returns their number. */
 uint32_t family_find_ends(const struct template *t, const struct tokenizer *tokenizer,
                           const struct toolcall_format *f, const struct toolcall_reasoning *r,
                           int32_t ends[FAMILY_ENDS_MAX]);

@@ -143,8 +143,8 @@ static int state_follow_edge(struct toolcall_parser *p, const struct tc_state *s
 
 /* ---- text ---- */
 
-/* Content before a byte of the window: @lines are those before byte @n. seen: it has more than white
- * space. */
+/* Content before a byte of the window: @lines are those before byte @n. seen: it has more than
+ * white space. */
 struct ahead {
     struct tc_lines lines;
     size_t n;

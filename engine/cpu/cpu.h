@@ -27,11 +27,11 @@
 enum { TILE_MAX = 8 };
 
 /* Layout of a row of activations; rows are acts_bytes() apart. ACTS_F: n_in floats. ACTS_H: the
- * words of gemm_f.c or gemm_bf16.c. Other formats: the int8 values of all blocks, then for each block
- * the following numbers of 4 bytes. An enum constant is the index of a number in its block;
- * AK_UNITS, AB_UNITS and AB16_UNITS count them. Some sums are multiplied by the negated offset with
- * which a format stores its weights, so that a dot product that begins with such a number needs no
- * correction. */
+ * words of gemm_f.c or gemm_bf16.c. Other formats: the int8 values of all blocks, then for each
+ * block the following numbers of 4 bytes. An enum constant is the index of a number in its block;
+ * AK_UNITS, AB_UNITS and AB16_UNITS count them. Some sums are multiplied by the negated offset
+ * with which a format stores its weights, so that a dot product that begins with such a number
+ * needs no correction. */
 enum {
     /* ACTS_K, ACTS_KT */
     /* 16 int32: -32 times the sum of 16 values */

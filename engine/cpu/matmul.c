@@ -260,9 +260,9 @@ static void deal(const struct run *r) {
                               memory_order_relaxed);
 }
 
-/* Returns the number of rows of a chunk, whose activations stay in the second-level cache. Of floats
- * and of BF16 only those of a piece of the panel do, since the next level is fast enough for the
- * rest: what counts is how often the panel is unpacked. */
+/* Returns the number of rows of a chunk, whose activations stay in the second-level cache. Of
+ * floats and of BF16 only those of a piece of the panel do, since the next level is fast enough
+ * for the rest: what counts is how often the panel is unpacked. */
 static uint32_t chunk_rows(const struct mat *m) {
     const enum acts_kind kind = panel_infos[m->format].acts;
     size_t rows = ACTS_CACHED / acts_bytes(kind, m->n_in, 1) / TILE * TILE;

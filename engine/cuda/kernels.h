@@ -660,9 +660,9 @@ struct expert_cut {
     uint32_t share[EXPERT_THREADS / 32 + 1];
 };
 
-/* Computes y[pair] = W[expert] x + bias[expert] for the items, or of weight[pair] x. Tiles and bias of a matrix are those
- * of expert 0; the others follow. A row of x belongs to a pair or to the pair's row. Same bits as
- * matmul of that row.
+/* Computes y[pair] = W[expert] x + bias[expert] for the items, or of weight[pair] x. Tiles and
+ * bias of a matrix are those of expert 0; the others follow. A row of x belongs to a pair or to
+ * the pair's row. Same bits as matmul of that row.
  * expert_vec: items of up to EXPERT_ROWS pairs. Two matrices are gate and up, of equal size: m[0].y
  * = the function @glu (enum pack_kind) of both. The warps of a block form @n_teams teams (1, 2 or
  * 4); a team computes one row tile at a time, and its warps share the segments. EXPERT_THREADS

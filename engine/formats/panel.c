@@ -428,7 +428,7 @@ static void pack_g4_q5_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *m
     }
 }
 
-/* Adds block @b of row @row of a matrix of FP8. A code that is not a number makes the scale none. */
+/* Adds block @b of row @row of a matrix of FP8. A code that is no number makes the scale none. */
 static void pack_fp8_block(const struct tensor *t, uint64_t row, uint32_t b, uint32_t lane,
                            uint8_t *q) {
     const uint32_t block = panel_infos[PANEL_FP8].block;

@@ -55,8 +55,8 @@ static double best_pass(const struct bench *b, const struct fixture *f, uint32_t
     return best;
 }
 
-/* Measures format @type; @parts: "groups", 4-bit codes in groups of 128, or "fp8", which are made as
- * that type, or NULL. */
+/* Measures format @type; @parts: "groups", 4-bit codes in groups of 128, or "fp8", which are made
+ * as that type, or NULL. */
 static void bench_format(const struct bench *b, enum tensor_type type, uint32_t n_in,
                          const char *parts) {
     static const uint32_t rows[] = {1, 4, 8, 256};

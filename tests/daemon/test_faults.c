@@ -47,7 +47,7 @@ Test(faults, a_want_of_memory_counts_against_those_that_run_alone) {
     cr_expect_eq(faults_of(&f, 8), FAULTS_ALONE);
 }
 
-/* Else a request that takes all memory would end worker after worker while grammars are compiled. */
+/* Else a request that takes all memory would end each new worker while grammars are compiled. */
 Test(faults, who_is_alone_in_its_list_is_counted_in_the_end) {
     struct crash_page page = {.n = 1, .ids = {7}, .n_compiling = 1, .compiling = {9}};
     struct faults f = {0};

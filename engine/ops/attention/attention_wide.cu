@@ -211,8 +211,8 @@ template <int D> struct alignas(16) Shared {
 
     uint16_t q[D][2][WARPS][32][8]; /* attention_load_queries() */
     struct Reach reach[ATTN_WIDE];
-    /* range of the positions of a warp's queries, low > high if it has none, and the first keys that
-     * queries at its ends see */
+    /* range of the positions of a warp's queries, low > high if it has none, and the first keys
+     * that queries at its ends see */
     uint32_t low[WARPS], high[WARPS], low_key[WARPS], high_key[WARPS];
     uint32_t index;   /* index of the item */
     uint32_t n_tiles; /* end of the tiles that are seen */

@@ -15,7 +15,7 @@
 #define WARPS (CUDA_THREADS / 32)
 
 /* Rotates pair @i of a head (shared) by an angle, given by cosine and sine. */
-DEVICE void turn_pair(const struct csa_rope &t, uint32_t i, float c, float s, float *head) {
+DEVICE void keys_turn_pair(const struct csa_rope &t, uint32_t i, float c, float s, float *head) {
     turn_pair(t.n_rot, t.neox, i, c, s, head + t.first);
 }
 
@@ -23,7 +23,7 @@ DEVICE void turn_pair(const struct csa_rope &t, uint32_t i, float c, float s, fl
 DEVICE void block_key_turn_head(const struct csa_rope &t, const float *rope, float sign,
                                 float *head) {
     for (uint32_t i = threadIdx.x % 32; i < t.n_rot / 2; i += 32)
-        turn_pair(t, i, rope[2 * i], sign * rope[2 * i + 1], head);
+        keys_turn_pair(t, i, rope[2 * i], sign * rope[2 * i + 1], head);
     sync_warp();
 }
 
@@ -63,7 +63,7 @@ DEVICE void block_key_put(const struct key_end &e, const struct batch_head *batc
         double s, c;
 
         mx_sincos(first * e.freq[i], &s, &c);
-        turn_pair(e.turn, i, (float)c * e.mscale, (float)s * e.mscale, key);
+        keys_turn_pair(e.turn, i, (float)c * e.mscale, (float)s * e.mscale, key);
     }
     sync_block();
     uint16_t *to = block_key(e.keys, batch, seq, first / e.keys.block);

@@ -49,7 +49,7 @@ static float *cuda_recurrent_states(const struct be *b, const struct model_op *o
     return b->recurrent.state + layer * b->shape->state.n_floats;
 }
 
-float *cuda_recurrent_more(const struct be *b, const struct model_op *op) {
+float *recurrent_more(const struct be *b, const struct model_op *op) {
     const struct state_shape *t = &b->shape->state;
 
     return b->recurrent.state + t->n_layer * t->n_floats + op->more;

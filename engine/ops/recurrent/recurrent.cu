@@ -1,10 +1,10 @@
 /*
  * recurrent - layers with a state: gated delta nets, Kimi delta attention, Mamba-2 (mamba.cuh),
- * Mamba-1 (scan.cuh) and short convolutions. op.h and the reference backend have the formulas. A sequence
- * updates its state token by token in one order, whatever the number of rows: every sum is over a
- * fixed set of values in an order that only the head's size determines, and the state is in single
- * precision. So the result of a row depends neither on other rows of the step nor on how the rows
- * before it were divided into steps.
+ * Mamba-1 (scan.cuh) and short convolutions. op.h and the reference backend have the formulas. A
+ * sequence updates its state token by token in one order, whatever the number of rows: every sum
+ * is over a fixed set of values in an order that only the head's size determines, and the state is
+ * in single precision. So the result of a row depends neither on other rows of the step nor on how
+ * the rows before it were divided into steps.
  *
  *   delta_in   one warp for each head and row: the convolution, then the scaling to unit length.
  *              Rows of the convolution before the step are in the state.

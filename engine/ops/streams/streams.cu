@@ -1,6 +1,7 @@
 /*
- * streams - the kernels of kernels_streams.h; alt.cuh has some of them. Each thread sums fixed elements, then the threads'
- * sums are added in a fixed order, so the result of a row depends only on the row.
+ * streams - the kernels of kernels_streams.h; alt.cuh has some of them. Each thread sums fixed
+ * elements, then the threads' sums are added in a fixed order, so the result of a row depends only
+ * on the row.
  *
  * mix_norm      one block for each stream of a row
  * mix_bend      one block for each row

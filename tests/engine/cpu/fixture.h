@@ -21,8 +21,9 @@ void fixture_init(struct fixture *f, enum tensor_type type, uint32_t n_in, uint3
 /* Fills a matrix of 4-bit codes in groups of 128, with or without zero points of its own. The
  * fixture must not be moved. */
 void fixture_groups(struct fixture *f, uint32_t n_in, uint32_t n_out, bool zeros);
-/* Fills a matrix of FP8 with scales for blocks of 128 x 128, or for whole rows. The fixture must not
- * be moved. A code times its scale has eight significant bits, so that it is a number of BF16. */
+/* Fills a matrix of FP8 with scales for blocks of 128 x 128, or for whole rows. The fixture must
+ * not be moved. A code times its scale has eight significant bits, so that it is a number of BF16.
+ * */
 void fixture_fp8(struct fixture *f, uint32_t n_in, uint32_t n_out, bool blocks);
 /* Packs the weights again, which the caller has changed. */
 void fixture_pack(struct fixture *f);

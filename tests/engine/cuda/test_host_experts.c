@@ -42,8 +42,8 @@ Test(cuda_host_experts, every_architecture_is_near_the_reference) {
     }
 }
 
-/* After a dense layer, with a shared expert; gates and ups in one tensor, in a branch; behind a layer
- * norm. All experts of the last layer are the host's. */
+/* After a dense layer, with a shared expert; gates and ups in one tensor, in a branch; behind a
+ * layer norm. All experts of the last layer are the host's. */
 Test(cuda_host_experts, golden_files_are_near_the_reference) {
     static const char *const files[] = {"glm4moe-mtp", "gemma4-moe", "cohere2moe"};
 
