@@ -266,10 +266,12 @@ KERNEL(pack, struct pack_args, PACK_THREADS, 2) {
 template <uint32_t STEP, int QUADS>
 DEVICE void clear_padding(uint32_t i, uint32_t n, float (&v)[QUADS][4]) {
 #pragma unroll
-    for (uint32_t k = 0; k < QUADS; k++)
+    for (uint32_t k = 0; k < QUADS; k++) {
+#pragma unroll
         for (uint32_t j = 0; j < 4; j++)
             if (i + k * STEP + j >= n)
                 v[k][j] = 0;
+    }
 }
 
 /* Packs kinds from PACK_RELU on. Rows of up to 12288 columns are read once and kept in

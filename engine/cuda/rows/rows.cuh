@@ -75,6 +75,7 @@ DEVICE float gated(uint32_t kind, float g, float u) {
  * except that one KIND stands for all kinds above PACK_GATE, which have limits in a.kind. */
 template <uint32_t KIND>
 DEVICE void gate_eight_of(const struct pack_args &a, const float u[8], float v[8]) {
+#pragma unroll
     for (int j = 0; j < 8; j++) {
         if constexpr (KIND == PACK_RELU)
             v[j] *= fmaxf(v[j], 0);
@@ -123,11 +124,14 @@ DEVICE void gate_quads(const struct pack_args &a, uint32_t i, float (&u)[QUADS][
         if (i + k * STEP < a.n)
             gate_eight(a, up, now);
 #pragma unroll
-        for (int q = 0; q + 2 < QUADS; q++)
+        for (int q = 0; q + 2 < QUADS; q++) {
+#pragma unroll
             for (int j = 0; j < 4; j++) {
                 v[q][j] = v[q + 2][j];
                 u[q][j] = u[q + 2][j];
             }
+        }
+#pragma unroll
         for (int j = 0; j < 8; j++)
             v[QUADS - 2 + j / 4][j % 4] = now[j];
     }
