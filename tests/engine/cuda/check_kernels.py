@@ -100,7 +100,7 @@ LIMITS = {
     "conv": 64,
     "conv_keep": 64,
     "scan_in": 64,
-    "scan": 64,
+    "scan": 80,
     "hc_in": 64,
     "hc_out": 64,
     "mix_norm": 64,

@@ -238,7 +238,8 @@ static void check_choices(const char *name, double limit, const uint32_t *least)
         run_file(g, name, "cuda", begin_compare, &seen);
         fake_find()->on_launch = NULL;
         expect_same("experts", &experts, imposes ? 250 : 50);
-        expect_same("blocks", &blocks, imposes ? 100 : 20);
+        if (blocks.n)
+            expect_same("blocks", &blocks, imposes ? 100 : 20);
         if (imposes)
             expect_equal(&seen, limit);
         for (uint32_t k = 0; k < g->n_cases; k++)
@@ -276,7 +277,6 @@ Test(cuda_golden, layer_norms) {
 /* Experts beside attention, which read its layer norm, and half of a shared expert. */
 Test(cuda_golden, experts_behind_layer_norms) {
     check_file("cohere2moe", 0.05);
-    check_file("phimoe", 0.05);
 }
 
 /* Experts whose inputs are weighed, unweighted norms behind the rotation, layers that attend in
@@ -330,6 +330,11 @@ Test(cuda_golden, latent_attention_with_temperatures) {
 /* Alternating updates of four streams, a low-rank branch, thinned gates, layers that share keys. */
 Test(cuda_golden, alternating_updates) {
     check_file("gemma3n", 0.1);
+}
+
+/* Weights of experts jump where a logit enters a masked softmax: once in 48 tokens of one prompt. */
+Test(cuda_golden, experts_of_masked_softmaxes) {
+    check_choices("phimoe", 0.05, (const uint32_t[]){46, 46, 46});
 }
 
 /* Mixed residual streams, attention to chosen blocks, a table of n-grams. */
