@@ -92,7 +92,7 @@ def test_every_kind_of_error_is_counted_and_the_rest_goes_on():
 
 def test_goodput_counts_what_meets_both_objectives():
     with Server() as s:
-        s.first_s, s.gap_s = 0.02, 0.005
+        s.first_s, s.gap_s = 0.02, 0.03
         for ttft, itl, good in ((60000, 60000, 6), (10, 60000, 0), (60000, 2, 0)):
             d, _ = serve(s, "--clients", 2, "--requests", 6, "--output-tokens", 4, "--slo-ttft", ttft, "--slo-itl", itl)
             assert d["good_requests"] == good and abs(d["goodput_requests_per_s"] - good / d["seconds"]) < 1e-6, d
