@@ -59,7 +59,7 @@ def once(command, flag):
     one, n = seconds([*command, flag, 1]), REPEATED.get(key, 4)
     while True:
         more = seconds([*command, flag, n + 1]) - one
-        if more > 1 or n >= 256 or key in REPEATED:
+        if more > 1 or n >= 256:
             REPEATED[key] = n
             return more / n
         n = max(n + 1, min(4 * n, math.ceil(1.2 * n / max(more, 0.3))))
