@@ -285,7 +285,7 @@ def write_gguf(path, g, tensors, flags=()):
     pathlib.Path(path).write_bytes(head + b"\0" * (-len(head) % 32) + data)
 
 
-FLOATS = ("ffn_gate_inp.", "ffn_gate_inp_shexp.", "conv.", "conv1d.", "ssm_norm.", "rope_f", "norm.")
+FLOATS = ("ffn_gate_inp.", "ffn_gate_inp_shexp.", "shortconv.conv.", "conv1d.", "ssm_norm.", "rope_f", "norm.")
 
 
 def cut(tensor):
