@@ -513,11 +513,13 @@ static int cutter_emit_repeat(struct cutter_parse *p, uint32_t from, uint32_t n,
 /* Emits the one character at @from possessively: behind the last none of the set may follow. */
 static int cutter_emit_possessive(struct cutter_parse *p, uint32_t from,
                                   const struct cutter_repeat *t) {
-    struct cutter_inst none = {.op = CUT_AHEAD, .not = true, .set = p->c->inst[from].set};
+    struct cutter_inst none = {.op = CUT_AHEAD, .not = true};
 
+    /* the block of () has no instruction */
     if (p->c->n != from + 1 || p->c->inst[from].op != CUT_CHAR)
         return cutter_fail(p, "a possessive quantifier of something else than one character is not "
                               "supported");
+    none.set = p->c->inst[from].set;
     if (t->most == REPEAT_NONE) {
         TRY(cutter_emit_repeat(p, from, 1, t));
         return cutter_emit(p, none);
@@ -575,8 +577,8 @@ static int cutter_read_quantifier(struct cutter_parse *p, struct cutter_repeat *
         return 0;
     }
     t->lazy = cutter_accept(p, "?");
-    /* behind braces + is a quantifier of its own in Ruby's syntax */
-    t->possessive = !braces && cutter_accept(p, "+");
+    /* behind braces, and behind a lazy quantifier, + is one of its own in Ruby's syntax */
+    t->possessive = !braces && !t->lazy && cutter_accept(p, "+");
     return 1;
 }
 

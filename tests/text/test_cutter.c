@@ -83,6 +83,7 @@ static const struct {
     {"(?>ab)", "a group of an unknown kind"},
     {"(?<name>a)", "a group of an unknown kind"},
     {"(?=ab)", "look-around of something else than one character"},
+    {"()++", "a possessive quantifier of something else than one character"},
     {"(?:ab)++", "a possessive quantifier of something else than one character"},
     {"a{300}", "a quantifier of more than 256 times"},
     {"a{3,2}", "a quantifier whose numbers fall"},
