@@ -332,7 +332,7 @@ Test(cuda_golden, alternating_updates) {
     check_file("gemma3n", 0.1);
 }
 
-/* Weights of experts jump where a logit enters a masked softmax: once in 48 tokens of one prompt. */
+/* Weights of experts jump where a logit enters a masked softmax: once in 48 tokens of a prompt. */
 Test(cuda_golden, experts_of_masked_softmaxes) {
     check_choices("phimoe", 0.05, (const uint32_t[]){46, 46, 46});
 }
