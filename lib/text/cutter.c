@@ -193,7 +193,7 @@ static int cutter_match(struct cutter_search *f, size_t start, size_t *end) {
  * Returns 1, 0 or -errno. */
 static int cutter_find(struct cutter_search *f) {
     while (f->from <= f->len) {
-        size_t start = f->from, end;
+        size_t start = f->from, end = f->from;
         uint32_t cp;
         int found = cutter_match(f, start, &end);
 
