@@ -132,7 +132,7 @@ static void listen_on_check(uv_check_t *check) {
     struct http_server *s = check->data;
     struct turn *t = NULL;
 
-    /* What was closed before the poll must not have waited in it. */
+    /* Connections that were closed before the poll must not have waited in it. */
     assert(list_empty(&s->dead) || uv_is_active((uv_handle_t *)&s->rest));
     s->accepts_ns = 0;
     loop_lag_mark("closed connections");

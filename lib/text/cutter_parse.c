@@ -467,7 +467,7 @@ static int cutter_read_atom(struct cutter_parse *p) {
 
 /* ---- quantifiers ---- */
 
-/* How often an operand is taken. */
+/* Bounds of a quantifier, and its kind. */
 struct cutter_repeat {
     uint32_t least, most;
     bool lazy, possessive;

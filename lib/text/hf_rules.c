@@ -26,7 +26,7 @@
     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" suffix "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER  \
     "*" suffix "|\\p{N}" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" SPACES
 
-/* What char::is_ascii_punctuation() or the category counts as punctuation. */
+/* Punctuation by char::is_ascii_punctuation() of Rust or by its category. */
 #define PUNCTUATION "[\\p{P}$+<=>^`|~]"
 
 /* Regular expressions of published files. total: they match all of every text. */

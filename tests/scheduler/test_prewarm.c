@@ -295,8 +295,8 @@ Test(warm, only_the_latest_are_remembered_and_all_are_told_their_end) {
     sim_deinit(&sim);
 }
 
-/* Its pixels are gone with its turn. The worker must not sleep with it, nor with the next one: what
- * would wake it may come in an hour. */
+/* The pixels of a prewarm are gone with its turn. The worker must not sleep with it, nor with the
+ * next one: the event that would wake the worker may come in an hour. */
 Test(warm, one_whose_picture_is_gone_is_ended_before_the_worker_sleeps) {
     for (uint32_t depth = 1; depth <= 2; depth++) {
         struct sim_client *turn[3], *ahead[3];

@@ -29,7 +29,7 @@ ROW_KERNEL(scan_in, struct scan_args, CUDA_THREADS, 2) {
     a.c[(size_t)r * a.n + c] = mx_silu(state_convolve(a, seq, r, c) + a.bias[c]);
 }
 
-/* What a lane needs of a row: of its channel, and its four values of B and C before their norms. */
+/* Values of a row that a lane needs: of its channel, and four of B and of C before their norms. */
 struct ScanRow {
     float x, z, step, in[4], out[4];
 };
