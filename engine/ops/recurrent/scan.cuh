@@ -87,7 +87,7 @@ DEVICE float scan_advance(const struct ScanRow &v, float step, const float decay
 }
 
 /* Lanes behind the last channel compute with its inputs and store nothing. */
-KERNEL(scan, struct scan_args, CUDA_THREADS, 2) {
+KERNEL(scan, struct scan_args, CUDA_THREADS, 3) {
     wait_for_previous();
     uint32_t lanes = a.n_state / 4, c = (blockIdx.y * CUDA_THREADS + threadIdx.x) / lanes;
     float m[4] = {}, decay[4], in_norm[4], out_norm[4];
