@@ -202,7 +202,8 @@ enum pack_kind {
  * pack_place(); n_padded is a multiple of 64. The second plane (BYTES_FAMILY) has 8-bit codes, 16
  * bytes for lane t of a row's four: columns 4t .. 4t + 3, 16 + 4t .. 16 + 4t + 3, then as floats
  * the scale (max / 127, or infinite) and the scaled sum of the codes. Kernels: pack for PLAIN and
- * NORM, pack_gated for the others. Grid: rows; PACK_THREADS threads. */
+ * NORM, pack_activated for kinds of one operand, pack_gated for the others. Grid: rows;
+ * PACK_THREADS threads. */
 struct pack_args {
     /* [rows][n], likewise or NULL, [n] or NULL */
     const float *x, *up, *weight;
@@ -900,16 +901,16 @@ typedef const void *const kernel_address;
 #define PLAIN_OF_PAGES(NAME, K, V, X) X(NAME),
 /* X(NAME), .. of the kernels without dynamic shared memory. */
 #define PLAIN_KERNELS(X)                                                                           \
-    X(repack), X(scale_tiles), X(embed), X(deep), X(layer_input), X(rope), X(pack), X(pack_gated), \
-        X(keep), X(pair), X(store), X(store_latent), X(holes), X(hadamard), X(residual),           \
-        X(soft_gate), X(thin_gates), X(cap), X(copy_page), X(convolve), X(candidates),             \
-        X(choose_candidate), X(chain), X(plan), X(merge), X(list_heads), X(route), X(bring),       \
-        X(hand_over), X(combine), X(delta_in), X(delta), X(kda), X(delta_out), X(mamba_in),        \
-        X(mamba), X(mamba_out), X(conv), X(conv_keep), X(scan_in), X(scan), X(hc_in), X(hc_out),   \
-        X(turn_heads), X(mix_norm), X(mix_bend), X(mix_mean), X(alt_begin), X(alt_predict),        \
-        X(alt_correct), X(alt_end), X(laurel), X(ngram_ask), X(ngram_decode), X(ngram_weigh),      \
-        X(ngram_add), X(ngram_keep), X(compress), X(keep_rows), X(score_blocks), X(choose_blocks), \
-        X(attend_compressed), X(mean_keys),                                                        \
+    X(repack), X(scale_tiles), X(embed), X(deep), X(layer_input), X(rope), X(pack),                \
+        X(pack_activated), X(pack_gated), X(keep), X(pair), X(store), X(store_latent), X(holes),   \
+        X(hadamard), X(residual), X(soft_gate), X(thin_gates), X(cap), X(copy_page), X(convolve),  \
+        X(candidates), X(choose_candidate), X(chain), X(plan), X(merge), X(list_heads), X(route),  \
+        X(bring), X(hand_over), X(combine), X(delta_in), X(delta), X(kda), X(delta_out),           \
+        X(mamba_in), X(mamba), X(mamba_out), X(conv), X(conv_keep), X(scan_in), X(scan), X(hc_in), \
+        X(hc_out), X(turn_heads), X(mix_norm), X(mix_bend), X(mix_mean), X(alt_begin),             \
+        X(alt_predict), X(alt_correct), X(alt_end), X(laurel), X(ngram_ask), X(ngram_decode),      \
+        X(ngram_weigh), X(ngram_add), X(ngram_keep), X(compress), X(keep_rows), X(score_blocks),   \
+        X(choose_blocks), X(attend_compressed), X(mean_keys),                                      \
         FOR_PAGES(PLAIN_OF_PAGES, attend_sparse, X) X(merge_sparse), X(sample_scan),               \
         X(sample_weigh), X(sample_draw), X(glu), X(gather), X(pack_shares), X(residual_shares),    \
         X(vis_row), X(vis_head), X(vis_attend_64), X(vis_attend_80), X(vis_attend_128)

@@ -390,6 +390,8 @@ bool step_fuses(const struct step *s) {
 int step_launch_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {
     if (a->kind < PACK_RELU)
         return CUDA_LAUNCH(b, pack, n_rows, 1, PACK_THREADS, a);
+    if (a->kind < PACK_SILU)
+        return CUDA_LAUNCH(b, pack_activated, n_rows, 1, PACK_THREADS, a);
     return CUDA_LAUNCH(b, pack_gated, n_rows, 1, PACK_THREADS, a);
 }
 

@@ -262,21 +262,30 @@ KERNEL(pack, struct pack_args, PACK_THREADS, 2) {
         pack_row(a, r, row, shared);
 }
 
-/* Clears what lies beyond a row of @n columns, in the order of load_quads(). */
-template <uint32_t STEP, int QUADS>
-DEVICE void clear_padding(uint32_t i, uint32_t n, float (&v)[QUADS][4]) {
-#pragma unroll
-    for (uint32_t k = 0; k < QUADS; k++) {
-#pragma unroll
-        for (uint32_t j = 0; j < 4; j++)
-            if (i + k * STEP + j >= n)
-                v[k][j] = 0;
-    }
+/* Packs kinds from PACK_RELU to PACK_XIELU. Rows of up to 12288 columns are read once and kept in
+ * registers. */
+KERNEL(pack_activated, struct pack_args, PACK_BOUND, 1) {
+    wait_for_previous();
+    SHARED float shared[PACK_SHARED];
+    uint32_t r = blockIdx.x, n = a.n;
+    const float *x = a.x + (size_t)r * (a.x_stride ? a.x_stride : n);
+    auto load = [&](uint32_t i, auto &v) {
+        constexpr uint32_t step = 4 * PACK_THREADS;
+
+        load_quads<step>(x, i, n, v);
+        activate_quads<step>(a, i, v);
+    };
+
+    if (!has_row(a, r))
+        return;
+    if (n <= 2 * 4 * PACK_THREADS)
+        pack_quads<PACK_THREADS, 2, false, false>(a, r, shared, load);
+    else
+        pack_quads<PACK_THREADS, 6, true, false>(a, r, shared, load);
 }
 
-/* Packs kinds from PACK_RELU on. Rows of up to 12288 columns are read once and kept in
- * registers. */
-KERNEL(pack_gated, struct pack_args, PACK_THREADS, 1) {
+/* Packs kinds from PACK_SILU on, as pack_activated() does. */
+KERNEL(pack_gated, struct pack_args, PACK_BOUND, 1) {
     wait_for_previous();
     SHARED float shared[PACK_SHARED];
     uint32_t r = blockIdx.x, n = a.n;
@@ -284,14 +293,11 @@ KERNEL(pack_gated, struct pack_args, PACK_THREADS, 1) {
     const float *up = a.up + (size_t)r * (a.up_stride ? a.up_stride : n);
     auto load = [&](uint32_t i, auto &v) {
         constexpr uint32_t step = 4 * PACK_THREADS;
-        float u[sizeof(v) / sizeof(v[0])][4] = {};
+        float u[sizeof(v) / sizeof(v[0])][4];
 
         load_quads<step>(x, i, n, v);
-        if (a.kind >= PACK_SILU)
-            load_quads<step>(up, i, n, u);
+        load_quads<step>(up, i, n, u);
         gate_quads<step>(a, i, u, v);
-        if (a.kind == PACK_XIELU) /* of 0 it is not 0 */
-            clear_padding<step>(i, n, v);
     };
 
     if (!has_row(a, r))

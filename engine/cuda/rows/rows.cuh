@@ -18,6 +18,8 @@ DEVICE int32_t rows_token(const struct batch_head *b, const int32_t *sampled, ui
 
 /* number of threads that pack a row of up to four columns for each of them */
 #define SHORT_THREADS 128u
+/* threads for which nvcc allots registers, 88 for each: PACK_THREADS fit beside a block of matvec */
+#define PACK_BOUND 736u
 #define PACK_SHARED (2 * PACK_THREADS / 32) /* floats of shared memory that pack_row() uses */
 
 /* Loads QUADS groups of four columns, STEP columns apart: i .. i + 3, i + STEP .. i + STEP + 3,
@@ -71,41 +73,60 @@ DEVICE float gated(uint32_t kind, float g, float u) {
     return g / (1.0f + mx_expf(-1.702f * g)) * (u + 1);
 }
 
-/* Applies function a.kind to gates @v and ups @u, and stores the result in @v. KIND is a.kind,
- * except that one KIND stands for all kinds above PACK_GATE, which have limits in a.kind. */
-template <uint32_t KIND>
-DEVICE void gate_eight_of(const struct pack_args &a, const float u[8], float v[8]) {
+/* Applies function @kind to gates @v and ups @u, and stores the result in @v. KIND is @kind, except
+ * that one KIND stands for all kinds above PACK_GATE, which have limits in @kind. */
+template <uint32_t KIND> DEVICE void gate_eight_of(uint32_t kind, const float u[8], float v[8]) {
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        if constexpr (KIND == PACK_RELU)
-            v[j] *= fmaxf(v[j], 0);
-        else if constexpr (KIND == PACK_GELU_ALONE)
-            v[j] = mx_gelu(v[j]);
-        else if constexpr (KIND == PACK_XIELU)
-            v[j] = xielu_at(&a.xielu, v[j]);
-        else
-            v[j] = gated(KIND > PACK_GATE ? a.kind : KIND, v[j], u[j]);
+        v[j] = gated(KIND > PACK_GATE ? kind : KIND, v[j], u[j]);
     }
 }
 
 /* Branches once to the code of the kind, which has no further branches. */
-DEVICE void gate_eight(const struct pack_args &a, const float u[8], float v[8]) {
-    if (a.kind == PACK_SILU)
-        gate_eight_of<PACK_SILU>(a, u, v);
-    else if (a.kind == PACK_RELU)
-        gate_eight_of<PACK_RELU>(a, u, v);
-    else if (a.kind == PACK_GELU_ALONE)
-        gate_eight_of<PACK_GELU_ALONE>(a, u, v);
-    else if (a.kind == PACK_XIELU)
-        gate_eight_of<PACK_XIELU>(a, u, v);
-    else if (a.kind == PACK_GELU)
-        gate_eight_of<PACK_GELU>(a, u, v);
-    else if (a.kind == PACK_CLAMPED)
-        gate_eight_of<PACK_CLAMPED>(a, u, v);
-    else if (a.kind == PACK_GATE)
-        gate_eight_of<PACK_GATE>(a, u, v);
+DEVICE void gate_eight(uint32_t kind, const float u[8], float v[8]) {
+    if (kind == PACK_SILU)
+        gate_eight_of<PACK_SILU>(kind, u, v);
+    else if (kind == PACK_GELU)
+        gate_eight_of<PACK_GELU>(kind, u, v);
+    else if (kind == PACK_CLAMPED)
+        gate_eight_of<PACK_CLAMPED>(kind, u, v);
+    else if (kind == PACK_GATE)
+        gate_eight_of<PACK_GATE>(kind, u, v);
     else
-        gate_eight_of<PACK_GATE + 1>(a, u, v);
+        gate_eight_of<PACK_GATE + 1>(kind, u, v);
+}
+
+/* Applies the function of a kind below PACK_SILU, which has no gate, to one value. */
+DEVICE float activated(const struct pack_args &a, float x) {
+    if (a.kind == PACK_RELU)
+        return x * fmaxf(x, 0);
+    if (a.kind == PACK_GELU_ALONE)
+        return mx_gelu(x);
+    return xielu_at(&a.xielu, x);
+}
+
+/* Applies activated() to columns in the order of load_quads(), and not to what lies beyond the row:
+ * xIELU of 0 is not 0. The arrays are shifted as in gate_quads(). */
+template <uint32_t STEP, int QUADS>
+DEVICE void activate_quads(const struct pack_args &a, uint32_t i, float (&v)[QUADS][4]) {
+#pragma unroll 1
+    for (uint32_t k = 0; k < QUADS; k++) {
+        float now[4] = {v[0][0], v[0][1], v[0][2], v[0][3]};
+
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++)
+            if (i + k * STEP + j < a.n)
+                now[j] = activated(a, now[j]);
+#pragma unroll
+        for (int q = 0; q + 1 < QUADS; q++) {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                v[q][j] = v[q + 1][j];
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            v[QUADS - 1][j] = now[j];
+    }
 }
 
 /* Applies gate_eight() to columns in the order of load_quads(). Each iteration handles the first
@@ -122,7 +143,7 @@ DEVICE void gate_quads(const struct pack_args &a, uint32_t i, float (&u)[QUADS][
                              u[1][0], u[1][1], u[1][2], u[1][3]};
 
         if (i + k * STEP < a.n)
-            gate_eight(a, up, now);
+            gate_eight(a.kind, up, now);
 #pragma unroll
         for (int q = 0; q + 2 < QUADS; q++) {
 #pragma unroll

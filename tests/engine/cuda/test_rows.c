@@ -115,8 +115,12 @@ static void check_pack(uint32_t kind, uint32_t n, uint32_t cores, uint32_t gap) 
 
     memset(packed, 0xFF, sizeof(packed));
     snprintf(what, sizeof(what), "kind %u, gap %u", kind, gap);
-    simt_launch(kind < PACK_RELU ? kernel_pack : kernel_pack_gated, (struct simt_dim){ROWS, 1, 1},
-                0, &a);
+    if (kind < PACK_RELU)
+        simt_launch(kernel_pack, (struct simt_dim){ROWS, 1, 1}, 0, &a);
+    else if (kind < PACK_SILU)
+        simt_launch(kernel_pack_activated, (struct simt_dim){ROWS, 1, 1}, 0, &a);
+    else
+        simt_launch(kernel_pack_gated, (struct simt_dim){ROWS, 1, 1}, 0, &a);
     for (uint32_t r = 0; r < ROWS; r++) {
         const float *row = x + r * (n + gap);
         float inverse = kind == PACK_NORM ? inverse_of(row, n, 4) : 1;
