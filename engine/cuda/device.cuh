@@ -70,9 +70,9 @@ static const struct trace_file {
 } trace_this_file;
 
 /* Defines a kernel like the macro below; its body is between two calls of trace.cuh. */
-#define KERNEL(NAME, ARGS, threads, blocks)                                                        \
+#define KERNEL_ALLOTTED(NAME, ARGS, threads, allotted, blocks)                                     \
     DEVICE void NAME##_traced(const ARGS &a);                                                      \
-    static __global__ void __launch_bounds__(threads, blocks)                                      \
+    static __global__ void __launch_bounds__(allotted, blocks)                                     \
         NAME(const __grid_constant__ ARGS a, const uint32_t how) {                                 \
         constexpr struct trace_name name = trace_name_of(#NAME);                                   \
         if (!(how & LAUNCH_LATE))                                                                  \
@@ -84,12 +84,13 @@ static const struct trace_file {
     const void *const kernel_##NAME = (const void *)NAME;                                          \
     DEVICE void NAME##_traced(const ARGS &a)
 #else
-/* Defines kernel NAME of one argument and its address kernel_NAME. A block has @threads threads,
- * and at least @blocks of them fit on a multiprocessor. The launch adds @how (enum launch_how); the
- * trigger comes first, so that the next kernel starts during all of this one. */
-#define KERNEL(NAME, ARGS, threads, blocks)                                                        \
+/* Defines kernel NAME of one argument and its address kernel_NAME. A block has @threads threads;
+ * it gets as few registers as if @blocks of @allotted threads shared a multiprocessor. The launch
+ * adds @how (enum launch_how); the trigger comes first, so that the next kernel starts during all of
+ * this one. */
+#define KERNEL_ALLOTTED(NAME, ARGS, threads, allotted, blocks)                                     \
     DEVICE void NAME##_kernel(const ARGS &a);                                                      \
-    static __global__ void __launch_bounds__(threads, blocks)                                      \
+    static __global__ void __launch_bounds__(allotted, blocks)                                     \
         NAME(const __grid_constant__ ARGS a, const uint32_t how) {                                 \
         if (!(how & LAUNCH_LATE))                                                                  \
             trigger_next();                                                                        \
@@ -98,6 +99,8 @@ static const struct trace_file {
     const void *const kernel_##NAME = (const void *)NAME;                                          \
     DEVICE void NAME##_kernel(const ARGS &a)
 #endif
+/* Defines a kernel of which at least @blocks blocks fit on a multiprocessor. */
+#define KERNEL(NAME, ARGS, threads, blocks) KERNEL_ALLOTTED(NAME, ARGS, threads, threads, blocks)
 
 /* Returns the dynamic shared memory of the launch. */
 DEVICE uint8_t *dynamic_shared() {

@@ -264,7 +264,7 @@ KERNEL(pack, struct pack_args, PACK_THREADS, 2) {
 
 /* Packs kinds from PACK_RELU to PACK_XIELU. Rows of up to 12288 columns are read once and kept in
  * registers. */
-KERNEL(pack_activated, struct pack_args, PACK_BOUND, 1) {
+KERNEL_ALLOTTED(pack_activated, struct pack_args, PACK_THREADS, PACK_ALLOTTED, 1) {
     wait_for_previous();
     SHARED float shared[PACK_SHARED];
     uint32_t r = blockIdx.x, n = a.n;
@@ -285,7 +285,7 @@ KERNEL(pack_activated, struct pack_args, PACK_BOUND, 1) {
 }
 
 /* Packs kinds from PACK_SILU on, as pack_activated() does. */
-KERNEL(pack_gated, struct pack_args, PACK_BOUND, 1) {
+KERNEL_ALLOTTED(pack_gated, struct pack_args, PACK_THREADS, PACK_ALLOTTED, 1) {
     wait_for_previous();
     SHARED float shared[PACK_SHARED];
     uint32_t r = blockIdx.x, n = a.n;

@@ -18,8 +18,8 @@ DEVICE int32_t rows_token(const struct batch_head *b, const int32_t *sampled, ui
 
 /* number of threads that pack a row of up to four columns for each of them */
 #define SHORT_THREADS 128u
-/* threads for which nvcc allots registers, 88 for each: PACK_THREADS fit beside a block of matvec */
-#define PACK_BOUND 736u
+/* KERNEL_ALLOTTED(): 88 registers a thread, with which PACK_THREADS fit beside a block of matvec */
+#define PACK_ALLOTTED 736u
 #define PACK_SHARED (2 * PACK_THREADS / 32) /* floats of shared memory that pack_row() uses */
 
 /* Loads QUADS groups of four columns, STEP columns apart: i .. i + 3, i + STEP .. i + STEP + 3,

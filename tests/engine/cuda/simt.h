@@ -95,7 +95,7 @@ static inline uint8_t *dynamic_shared() {
         NAME(*(const ARGS *)args);                                                                 \
     }
 #ifdef SIMT_QUICK
-#define KERNEL(NAME, ARGS, threads, blocks)                                                        \
+#define KERNEL_ALLOTTED(NAME, ARGS, threads, allotted, blocks)                                     \
     SIMT_RUN(extern "C", simt_quick_, NAME, ARGS)                                                  \
     static void NAME(const ARGS &a)
 /* Renames the other definitions of a file of kernels, which would be duplicates. */
@@ -107,7 +107,7 @@ static inline uint8_t *dynamic_shared() {
 #else
 #define SIMT_RUN_QUICK(NAME) run_##NAME
 #endif
-#define KERNEL(NAME, ARGS, threads, blocks)                                                        \
+#define KERNEL_ALLOTTED(NAME, ARGS, threads, allotted, blocks)                                     \
     extern "C" void simt_quick_##NAME(const void *args);                                           \
     SIMT_RUN(static, run_, NAME, ARGS)                                                             \
     static const struct simt_kernel simt_##NAME = {run_##NAME, SIMT_RUN_QUICK(NAME), #NAME,        \
@@ -115,6 +115,7 @@ static inline uint8_t *dynamic_shared() {
     const void *const kernel_##NAME = &simt_##NAME;                                                \
     static void NAME(const ARGS &a)
 #endif
+#define KERNEL(NAME, ARGS, threads, blocks) KERNEL_ALLOTTED(NAME, ARGS, threads, threads, blocks)
 
 struct vec4 {
     uint32_t x, y, z, w;
