@@ -47,7 +47,8 @@ static struct sim_client *client_of(struct sim *s, const struct request *r) {
     return &s->client[r->id - 1];
 }
 
-/* Notes which tenants are 0.2 s of virtual time behind another one with requests. */
+/* Notes which tenants are 0.2 s of virtual time behind another one with requests. A picture that is
+ * computed before the launch and requests that end there change it. */
 static void note_behind(struct sim *s) {
     const struct fair_share *f = &s->sched->fair;
     double most = 0;
@@ -68,7 +69,10 @@ void rules_before(struct sim *s) {
     s->was.begin_ns = s->clock.ns;
     s->was.n_launched = d->n_launched;
     s->was.cost = d->cost;
-    note_behind(s);
+}
+
+void rules_launched(void *of) {
+    note_behind(of);
 }
 
 void rules_cancelled(struct sim *s, const struct sim_client *c) {

@@ -132,6 +132,8 @@ _Noreturn void rule_broken(const struct sim *s, const struct sim_client *c, enum
 
 /* Stores the values with which rules_after() compares, before a step. */
 void rules_before(struct sim *s);
+/* Stores, when simulator @of launches a step, what only holds until it ends. */
+void rules_launched(void *of);
 /* Checks the invariants of the scheduler's state after a step, which returned @r. */
 void rules_after(struct sim *s, int r);
 /* Checks the invariants that hold when all requests have ended. */

@@ -164,6 +164,10 @@ static void new_worker(struct sim *s) {
     t.fail_launch = s->n_restarts == 0 ? o->fail_launch : 0;
     t.fail_wait = s->n_restarts == 0 ? o->fail_wait : 0;
     int r = new_draft_engine(s, t, e);
+    if (!o->unwatched) {
+        t.launched = rules_launched;
+        t.of = s;
+    }
     telltale_set(&t);
     if (r == 0)
         r = engine_new(&s->engine, &e, &err);

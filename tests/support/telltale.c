@@ -356,6 +356,8 @@ int engine_launch(struct engine *e, const struct engine_batch *b) {
     assert(!e->flight[e->n_launched % 2].batch || e->flight[e->n_launched % 2].sealed);
     if (b->step == e->set.fail_launch)
         return lose(e, b);
+    if (e->set.launched)
+        e->set.launched(e->set.of);
     e->rules.before = &e->fed[e->n_launched % 2];
     check_batch(&e->rules, b);
     e->n_launched = b->step;

@@ -78,6 +78,9 @@ struct telltale {
     /* this step takes hang_ns longer */
     uint64_t hang_step;
     int64_t hang_ns;
+    /* called with @of at each launch, when what the plan saw is still so; NULL: nothing is */
+    void (*launched)(void *of);
+    void *of;
 
     /* Virtual time; NULL: no time passes. A step starts when it was launched and the step before
      * has ended, and takes the sum of these; engine_wait() moves the clock to its end. */
