@@ -13,6 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/support/plain_git2.h"
+
 typedef struct criterion_ordered_set_node node;
 
 static node *others; /* tests and suites that do not run; LeakSanitizer finds them here */
@@ -70,6 +72,9 @@ static void write_tap(void) {
 }
 
 int main(int argc, char *argv[]) {
+#ifdef PLAIN_GIT2
+    git_libgit2_init(); /* the linker keeps a library that is called */
+#endif
     struct criterion_test_set *set = criterion_initialize();
     bool passed = set->tests > 0; /* Criterion did not find its section of the program */
 
