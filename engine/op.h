@@ -70,7 +70,7 @@ struct heads {
 
 /* Kinds of ops. A backend has one function for each kind. */
 enum op_kind {
-#define OP(kind, name, feature, cost, device) OP_##kind,
+#define OP(kind, name, feature, cost) OP_##kind,
 #include "engine/op_list.h"
 #undef OP
     OP_KINDS

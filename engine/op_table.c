@@ -44,7 +44,7 @@ static void measure_chain(const struct model_shape *s, const struct model_op *op
     out->read = op->w[0]->n_bytes;
 }
 
-#define OP(kind, name, feature, cost, device) [OP_##kind] = {#name, feature, measure_##cost},
+#define OP(kind, name, feature, cost) [OP_##kind] = {#name, feature, measure_##cost},
 
 static const struct op_row {
     const char *name, *feature;

@@ -461,7 +461,7 @@ static int cpu_load_scan(struct be *b, struct weights *w, const struct model_op 
     return r ? r : scan_load(b, w, &op->recurrent);
 }
 
-#define OP(kind, name, feature, cost, device) [OP_##kind].run = ops_##name,
+#define OP(kind, name, feature, cost) [OP_##kind].run = ops_##name,
 
 /* clang-format off */
 /* Kinds without a loader have matrices only. */
@@ -485,7 +485,7 @@ static const struct op_code cpu_code[] = {
 /* clang-format on */
 #undef OP
 
-#define OP(kind, name, feature, cost, device) [OP_##kind] = &cpu_code[OP_##kind],
+#define OP(kind, name, feature, cost) [OP_##kind] = &cpu_code[OP_##kind],
 
 static const struct op_code *const cpu_ops[OP_KINDS] = {
 #include "engine/op_list.h"

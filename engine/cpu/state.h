@@ -279,8 +279,7 @@ int be_grow(struct be *b, uint8_t **acts, size_t *have, size_t size);
 
 /* Functions of be_ops for a step. They return 0, because all memory is allocated at open; only
  * ops_ngram() can fail, with -EIO, when its table cannot be read or the file has changed. */
-#define OP(kind, name, feature, cost, device)                                                      \
-    int ops_##name(struct step *s, const struct model_op *op);
+#define OP(kind, name, feature, cost) int ops_##name(struct step *s, const struct model_op *op);
 #include "engine/op_list.h"
 #undef OP
 int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out);

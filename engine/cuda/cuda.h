@@ -868,7 +868,7 @@ int step_upload(struct be *b, const struct engine_batch *batch, struct step **ou
 int step_start(struct step *s);
 /* Enqueues an op of the step. Returns 0 or -EIO. */
 typedef int step_op(struct step *s, const struct model_op *op);
-#define OP(kind, name, feature, cost, device) step_op step_##name;
+#define OP(kind, name, feature, cost) step_op step_##name;
 #include "engine/op_list.h"
 #undef OP
 /* The functions of kinds that share one (ops.c). */

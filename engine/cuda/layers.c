@@ -446,8 +446,6 @@ void layers_ops(struct be_ops *all) {
     static const struct op_code *rows[OP_KINDS];
 
     for (uint32_t i = 0; i < OP_KINDS; i++) {
-        if (!cuda_ops[i])
-            continue;
         code[i] = *cuda_ops[i];
         code[i].lacks = layers_lacks;
         code[i].run = layers_run;

@@ -87,14 +87,10 @@ const char *heads_lack(const struct model_shape *s, const struct heads *h);
 /* Loads a matrix that multiplies the row, and one or two tables. */
 op_load load_with_tables;
 
-/* The rows of the kinds of ops that this backend computes, each in the file of its function. */
-#define ROW_cuda(row) extern const struct op_code row;
-#define ROW_host(row)
-#define OP(kind, name, feature, cost, device) ROW_##device(cuda_op_##name)
+/* The rows of the kinds of ops, each in the file of its function. */
+#define OP(kind, name, feature, cost) extern const struct op_code cuda_op_##name;
 #include "engine/op_list.h"
 #undef OP
-#undef ROW_cuda
-#undef ROW_host
 /* The offset of a member in struct be, for op_code.out. */
 #define BE_AT(member) offsetof(struct be, member)
 /* Kinds whose addition to x is computed with the norm of the next op, for op_code.adds. */

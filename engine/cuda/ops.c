@@ -307,9 +307,7 @@ const struct op_code cuda_op_logits = {
 
 /* -- the table --------------------------------------------------------------------------------- */
 
-#define ROW_cuda(kind, row) [kind] = &(row),
-#define ROW_host(kind, row)
-#define OP(kind, name, feature, cost, device) ROW_##device(OP_##kind, cuda_op_##name)
+#define OP(kind, name, feature, cost) [OP_##kind] = &cuda_op_##name,
 
 const struct op_code *const cuda_ops[OP_KINDS] = {
 #include "engine/op_list.h"

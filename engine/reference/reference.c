@@ -211,8 +211,7 @@ static const float *ref_peek(const struct be *b, uint32_t want) {
     return b->logits + (size_t)b->step.host.logits_of[want] * b->shape->n_vocab;
 }
 
-#define OP(kind, name, feature, cost, device)                                                      \
-    [OP_##kind] = &(const struct op_code){.run = ref_##name},
+#define OP(kind, name, feature, cost) [OP_##kind] = &(const struct op_code){.run = ref_##name},
 
 static const struct op_code *const ref_ops[OP_KINDS] = {
 #include "engine/op_list.h"

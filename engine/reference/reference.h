@@ -158,8 +158,7 @@ void ref_convolve(struct be *b, const struct model_op *op, uint32_t r, float *pa
 void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n);
 
 /* Functions of be_ops.op, which implement the formulas of op_list.h. */
-#define OP(kind, name, feature, cost, device)                                                      \
-    int ref_##name(struct step *s, const struct model_op *op);
+#define OP(kind, name, feature, cost) int ref_##name(struct step *s, const struct model_op *op);
 #include "engine/op_list.h"
 #undef OP
 /* Allocates the buffers for a block drafter, if the model has one. */

@@ -322,7 +322,7 @@ void ranks_ops(struct be_ops *all) {
     static const struct op_code *rows[OP_KINDS];
 
     for (uint32_t i = 0; i < OP_KINDS; i++) {
-        if (!cuda_ops[i] || cuda_ops[i]->division.cut == CUT_NEVER)
+        if (cuda_ops[i]->division.cut == CUT_NEVER)
             continue;
         code[i] = *cuda_ops[i];
         code[i].run = ranks_run;
