@@ -42,8 +42,18 @@ void recorder_note(struct recorder *c, struct request *r, enum why why, uint32_t
         PROBE2(preempt, r->id, detail);
     if (why == WHY_ADMITTED && detail > 0)
         PROBE3(prefix__hit, r->id, detail, r->n_prompt);
+    r->ends_prompt = false;
     if (c->flight)
         flight_note(c->flight, &r->record, r->id, why, 0, detail, clock_now(c->view->clock));
+}
+
+void recorder_prompt_end(struct recorder *c, struct request *r, int64_t now) {
+    if (!r->ends_prompt)
+        return;
+    r->ends_prompt = false;
+    flight_note_token(c->flight, &r->record, r->id, now);
+    if (r->n_in_flight > 0)
+        flight_note(c->flight, &r->record, r->id, WHY_DECODE, r->n_in_flight, 0, now);
 }
 
 void recorder_plan(struct recorder *c, const struct plan *p, struct request *const *planned,
@@ -52,15 +62,18 @@ void recorder_plan(struct recorder *c, const struct plan *p, struct request *con
 
     for (uint32_t i = 0; i < p->n_running + p->n_waiting && c->flight; i++) {
         const struct plan_req *q = &p->req[i];
+        struct request *r = planned[i];
         enum why why = why_of(q);
-        if (why == WHY_PICTURE && pictures_why(planned[i]) == WHY_ENCODE)
+        if (why == WHY_PICTURE && pictures_why(r) == WHY_ENCODE)
             why = WHY_ENCODE;
         bool has_row_us = why == WHY_TIME || why == WHY_PROMPT;
 
-        if (q->verdict != PLAN_PREEMPT && q->verdict != PLAN_UNSEEN &&
-            !request_is_prewarm(planned[i]))
-            flight_note(c->flight, &planned[i]->record, planned[i]->id, why, q->n_rows,
-                        has_row_us ? row_us : 0, now);
+        if (q->verdict == PLAN_PREEMPT || q->verdict == PLAN_UNSEEN || request_is_prewarm(r) ||
+            r->ends_prompt)
+            continue;
+        flight_note(c->flight, &r->record, r->id, why, q->n_rows, has_row_us ? row_us : 0, now);
+        r->ends_prompt =
+            why == WHY_PROMPT && q->n_computed + q->n_rows >= r->n_tokens + r->n_pending;
     }
 }
 

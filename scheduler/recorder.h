@@ -34,6 +34,9 @@ void recorder_deinit(struct recorder *c);
 /* Records that @r was submitted (WHY_QUEUED), got a slot (WHY_ADMITTED; @detail: cached tokens),
  * lost its @detail pages (WHY_PREEMPTED) or ended (WHY_ENDED; @detail: enum finish_reason). */
 void recorder_note(struct recorder *c, struct request *r, enum why why, uint32_t detail);
+/* Records that the step with the end of the prompt of @r has ended. What was decided about @r while
+ * it ran has been left out of the records, because it took no time. */
+void recorder_prompt_end(struct recorder *c, struct request *r, int64_t now);
 /* Records the input of plan_step() for requests @planned in step @step. */
 void recorder_asks(struct recorder *c, const struct plan *p, struct request *const *planned,
                    uint64_t step);

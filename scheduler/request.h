@@ -165,6 +165,8 @@ struct request {
     int64_t since_ns;
     /* record in the flight recorder */
     uint64_t record;
+    /* a step in flight computes the end of its prompt: recorder_prompt_end() */
+    bool ends_prompt;
     /* waiting: its index in the plan, UINT32_MAX: not considered */
     uint32_t plan_index;
     /* class of its tenant */

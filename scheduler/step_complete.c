@@ -89,6 +89,8 @@ static int step_handle_results(struct sched *s, struct batch *t, const struct en
         }
         if (why != FINISH_NONE)
             sched_finish(s, r, (enum finish_reason)why);
+        else if (t->item[i].samples)
+            recorder_prompt_end(&s->recorder, r, now);
     }
     return 0;
 }

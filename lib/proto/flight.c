@@ -47,6 +47,8 @@ void flight_note(struct flight *f, uint64_t *at, uint64_t id, enum why why, uint
     if (*at > 0 && *at + FLIGHT_RECORDS > f->n_records) {
         struct flight_record *last = &f->record[(*at - 1) % FLIGHT_RECORDS];
 
+        if (last->n_steps == 0 && why < WHY_ADMITTED)
+            last->why = (uint8_t)why;
         if (last->why == why && why < WHY_ADMITTED) {
             last->until_ns = now;
             last->n_steps++;
@@ -67,6 +69,14 @@ void flight_note(struct flight *f, uint64_t *at, uint64_t id, enum why why, uint
     };
     __atomic_store_n(&f->n_records, f->n_records + 1, __ATOMIC_RELEASE);
     *at = f->n_records;
+}
+
+void flight_note_token(struct flight *f, uint64_t *at, uint64_t id, int64_t now) {
+    if (*at > 0 && *at + FLIGHT_RECORDS > f->n_records)
+        f->record[(*at - 1) % FLIGHT_RECORDS].until_ns = now;
+    *at = 0;
+    flight_note(f, at, id, WHY_DECODE, 0, 0, now);
+    f->record[(*at - 1) % FLIGHT_RECORDS].n_steps = 0;
 }
 
 void flight_note_step(struct flight *f, const struct flight_step *step) {

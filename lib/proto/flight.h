@@ -98,6 +98,9 @@ struct flight {
  * one. */
 void flight_note(struct flight *f, uint64_t *at, uint64_t id, enum why why, uint32_t n_rows,
                  uint32_t detail, int64_t now);
+/* Ends the last record of request @id at @now, and begins one with reason WHY_DECODE and no steps,
+ * which the next flight_note() gives its reason. */
+void flight_note_token(struct flight *f, uint64_t *at, uint64_t id, int64_t now);
 /* Appends a step; the ring keeps the last FLIGHT_STEPS. */
 void flight_note_step(struct flight *f, const struct flight_step *step);
 

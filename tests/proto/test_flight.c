@@ -31,6 +31,24 @@ Test(flight, what_repeats_is_one_record) {
     cr_expect_eq(flight_story(&f, 9, r, 64), 0);
 }
 
+Test(flight, a_token_ends_a_record) {
+    uint64_t a = 0;
+
+    flight_note(&f, &a, 7, WHY_PROMPT, 9, 0, 1);
+    flight_note_token(&f, &a, 7, 5);
+    cr_assert_eq(flight_story(&f, 7, r, 64), 2);
+    cr_expect(r[0].why == WHY_PROMPT && r[0].n_steps == 1 && r[0].until_ns == 5);
+    cr_expect(r[1].why == WHY_DECODE && r[1].n_steps == 0 && r[1].from_ns == 5);
+    flight_note(&f, &a, 7, WHY_TIME, 0, 3, 8);
+    cr_assert_eq(flight_story(&f, 7, r, 64), 2, "the decision names what has begun");
+    cr_expect(r[1].why == WHY_TIME && r[1].n_steps == 1 && r[1].from_ns == 5);
+    cr_expect(r[1].until_ns == 8 && r[1].detail == 3);
+    flight_note_token(&f, &a, 7, 9);
+    flight_note(&f, &a, 7, WHY_ENDED, 0, 1, 9);
+    cr_assert_eq(flight_story(&f, 7, r, 64), 4);
+    cr_expect(r[2].why == WHY_DECODE && r[2].n_steps == 0 && r[3].from_ns == 9);
+}
+
 Test(flight, events_are_records_of_their_own) {
     uint64_t a = 0;
 

@@ -286,3 +286,33 @@ Test(recorder, tells_the_story_of_a_request) {
     cr_expect_gt(sim.flight->step[5].took_us, 0);
     sim_deinit(&sim);
 }
+
+/* Returns the step that ended at @at_ns, or NULL. */
+static const struct flight_step *step_ended_at(int64_t at_ns) {
+    for (uint64_t i = 0; i < sim.flight->n_steps; i++)
+        if (sim.flight->step[i].at_ns == at_ns)
+            return &sim.flight->step[i];
+    return NULL;
+}
+
+/* With two steps in flight the step behind the prompt's is planned before that has ended. */
+Test(recorder, a_prompt_lasts_until_its_step_has_ended) {
+    for (uint32_t n_output = 1; n_output <= 8; n_output *= 2) {
+        struct flight_record r[32];
+
+        sim_init(&sim, &(struct sim_opts){.n_pages = 30});
+        sim_ask(&sim, 300, n_output, 0);
+        sim_run(&sim, 1000);
+        uint32_t n = flight_story(sim.flight, 1, r, 32);
+        cr_assert_eq(n, n_output > 1 ? 5 : 4);
+        cr_expect(r[0].why == WHY_QUEUED && r[1].why == WHY_ADMITTED && r[2].why == WHY_PROMPT);
+        cr_expect_eq(r[2].n_rows, 300);
+        const struct flight_step *step = step_ended_at(r[2].until_ns);
+        cr_assert(step, "the prompt ended between two steps");
+        cr_expect_gt(step->rows, 1);
+        cr_expect(n_output == 1 || (r[3].why == WHY_DECODE && r[3].n_rows == n_output - 1));
+        for (uint32_t i = 1; i < n; i++)
+            cr_expect_eq(r[i].from_ns, r[i - 1].until_ns, "without a gap");
+        sim_deinit(&sim);
+    }
+}

@@ -33,9 +33,33 @@ static void check_last(const struct sim *s, const struct sim_client *c, const st
     if (r->record + FLIGHT_RECORDS <= f->n_records)
         return;
     const struct flight_record *last = &f->record[(r->record - 1) % FLIGHT_RECORDS];
-    HOLD(s, c, RECORDED, last->id == r->id && last->n_steps > 0);
+    HOLD(s, c, RECORDED, last->id == r->id && (last->n_steps > 0 || last->why == WHY_DECODE));
     HOLD(s, c, RECORDED, last->from_ns <= last->until_ns && last->until_ns <= s->clock.ns);
     HOLD(s, c, RECORDED, may_be_last(r, last));
+}
+
+/* Returns whether @t has computed the end of a prompt of @r. */
+static bool ends_prompt(const struct batch *t, const struct request *r) {
+    for (uint32_t i = 0; i < t->b.n_seqs; i++)
+        if (t->item[i].request == r)
+            return t->item[i].samples && t->item[i].n_rows - t->item[i].n_draft > 1;
+    return false;
+}
+
+/* Checks that the records of prompts end with @t, which has ended last, whatever was planned while
+ * it ran. */
+static void check_prompts(const struct sim *s, const struct batch *t) {
+    for (uint32_t i = 0; i < s->n_live; i++) {
+        const struct sim_client *c = &s->client[s->live[i]];
+        const struct request *r = c->request;
+
+        if (r->state != REQUEST_RUNNING || sim_is_prewarm(c) || !ends_prompt(t, r) ||
+            r->record + FLIGHT_RECORDS <= s->flight->n_records)
+            continue;
+        const struct flight_record *last = &s->flight->record[(r->record - 1) % FLIGHT_RECORDS];
+        HOLD(s, c, RECORDED, last->why == WHY_DECODE);
+        HOLD(s, c, RECORDED, last->from_ns == s->sched->last_end_ns);
+    }
 }
 
 /* Checks that the last record of each request in the last plan has the reason of its verdict. */
@@ -57,8 +81,10 @@ static void check_verdicts(const struct sim *s) {
         const struct sim_client *c = &s->client[r->id - 1];
         const struct flight_record *last = &s->flight->record[(r->record - 1) % FLIGHT_RECORDS];
 
+        bool prompt_ended = last->why == WHY_DECODE && last->from_ns == d->last_end_ns;
         if (sim_is_prewarm(c) || r->state == REQUEST_DONE || q->verdict == PLAN_UNSEEN ||
-            q->verdict == PLAN_PREEMPT || r->record + FLIGHT_RECORDS <= s->flight->n_records)
+            q->verdict == PLAN_PREEMPT || r->record + FLIGHT_RECORDS <= s->flight->n_records ||
+            r->ends_prompt || prompt_ended)
             continue;
         enum why due = q->verdict != PLAN_RUN            ? (enum why)why[q->verdict]
                        : q->n_tokens - q->n_computed > 1 ? WHY_PROMPT
@@ -118,6 +144,8 @@ void sim_flight_after(struct sim *s) {
             check_last(s, c, c->request);
     }
     check_step(s);
+    if (s->sched->last_end_ns > s->was.begin_ns)
+        check_prompts(s, &s->sched->batch[s->sched->n_waited % SCHED_DEPTH_MAX]);
     if (s->sched->n_launched > s->was.n_launched)
         check_verdicts(s);
     if (s->n_steps % AGAIN_STEPS == 0)
