@@ -117,6 +117,7 @@ static bool try_mutant(const struct mutate_opts *o, const struct mutant *m) {
         run[i] = (struct run_opts){.first = 1 + (uint64_t)i * SEEDS,
                                    .last = (uint64_t)(i + 1) * SEEDS,
                                    .base.n_steps = STEPS,
+                                   .base.recorder = strncmp(m->name, "record_", 7) == 0,
                                    .max_steps = o->max_steps,
                                    .hang_s = HANG_S};
     *m->on = 1;
