@@ -12,11 +12,8 @@ static int read_kind(struct tokenizer *t, const struct gguf *g, struct err *err)
     static const struct {
         const char *name;
         enum tokenizer_kind kind;
-    } kinds[] = {{"gpt2", KIND_BYTES},
-                 {"llama", KIND_SCORES},
-                 {"gemma4", KIND_CHARS},
-                 {"bert", KIND_PIECES},
-                 {"t5", KIND_UNIGRAM}};
+    } kinds[] = {{"gpt2", KIND_BYTES},  {"llama", KIND_SCORES}, {"gemma4", KIND_CHARS},
+                 {"bert", KIND_PIECES}, {"t5", KIND_UNIGRAM},   {"plamo2", KIND_COSTS}};
     static const char key[] = "tokenizer.ggml.model";
     struct gguf_str name;
 
@@ -29,7 +26,8 @@ static int read_kind(struct tokenizer *t, const struct gguf *g, struct err *err)
         }
     }
     return err_set(err, 0, NULL,
-                   "%s is not supported; supported are gpt2, llama, gemma4, bert and t5", key);
+                   "%s is not supported; supported are gpt2, llama, gemma4, bert, t5 and plamo2",
+                   key);
 }
 
 /* Finds the tokens <0x00> to <0xFF>, which spell single bytes. Those of a published tokenizer have
@@ -131,6 +129,11 @@ static int load_chars(struct tokenizer *t, const struct gguf *g, struct err *err
     return 0;
 }
 
+static int load_costs(struct tokenizer *t, const struct gguf *g, struct err *err) {
+    find_fallback(t);
+    return plamo_load(t, g, err);
+}
+
 /* Reads the rules that only files of hf_tokenizer.c have. */
 static int load_published(struct tokenizer *t, const struct gguf *g, struct err *err) {
     const struct gguf_array *flags = gguf_array(g, HF_KEY_FLAGS);
@@ -169,6 +172,8 @@ int tokenizer_new(struct tokenizer **out, const struct gguf *g, struct err *err)
         TRY(wordpiece_load(t, g, err));
     else if (t->kind == KIND_UNIGRAM)
         TRY(unigram_load(t, g, err));
+    else if (t->kind == KIND_COSTS)
+        TRY(load_costs(t, g, err));
     else
         TRY(load_chars(t, g, err));
     TRY(vocab_make_pieces(&t->vocab, t->kind));
@@ -296,7 +301,7 @@ static int encode_text(struct words *w, struct marker_scan *s) {
     static int (*const encode[])(struct words * w, const char *text, size_t len) = {
         [KIND_BYTES] = words_encode,     [KIND_CHARS] = words_encode,
         [KIND_SCORES] = words_encode,    [KIND_PIECES] = wordpiece_encode,
-        [KIND_UNIGRAM] = unigram_encode,
+        [KIND_UNIGRAM] = unigram_encode, [KIND_COSTS] = plamo_encode,
     };
     size_t at = 0;
 

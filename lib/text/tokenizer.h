@@ -3,8 +3,8 @@
 /*
  * tokenizer - converts text to token ids and back, for the vocabularies of GGUF files: byte-level
  * BPE (tokenizer.ggml.model "gpt2", pre-tokenizers in text/pretok.c), SentencePiece ("llama"),
- * gemma 4's BPE over characters ("gemma4"), WordPiece ("bert") and Unigram ("t5"). A tokenizer is
- * immutable after tokenizer_new(); any thread may encode with its own output.
+ * gemma 4's BPE over characters ("gemma4"), WordPiece ("bert"), Unigram ("t5") and PLaMo's least
+ * costs ("plamo2"). A tokenizer is immutable after tokenizer_new(); any thread may encode.
  *
  * Special tokens (control and user-defined tokens of the vocabulary) are recognised only in text
  * that the caller trusts: in text of a chat template, never in a user's text. The pre-tokenizer

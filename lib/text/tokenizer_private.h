@@ -76,6 +76,8 @@ enum tokenizer_kind {
     KIND_PIECES,
     /* SentencePiece's Unigram: the greatest sum of scores is taken */
     KIND_UNIGRAM,
+    /* PLaMo's: the least sum of costs is taken */
+    KIND_COSTS,
 };
 
 /* Random key of a tokenizer's hash tables, so that a file cannot choose its collisions. */
@@ -251,7 +253,7 @@ int merger_reserve(struct merger *m, size_t n);
  * -ECANCELED in an abandoned job. */
 int merger_run(struct merger *m, const struct pairs *p);
 
-/* Data of KIND_UNIGRAM (unigram.c). */
+/* Data of KIND_UNIGRAM (unigram.c) and KIND_COSTS (plamo.c). */
 struct unigram {
     struct charsmap map;
     /* [vocab.n] scores */
@@ -310,6 +312,14 @@ int wordpiece_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 /* Loads a Unigram vocabulary, which has no pairs. */
 int unigram_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 void unigram_deinit(struct unigram *u); /* accepts a zeroed one */
+/* Reads the scores and sorts the tokens of text. Returns 0, -ENOMEM or -EINVAL with @err. */
+int unigram_read_scores(struct tokenizer *t, const struct gguf *g, struct err *err);
+/* Narrows the sorted tokens [*lo, *hi), which agree in their first @depth bytes, to those with @c
+ * next. */
+void unigram_narrow(const struct tokenizer *t, uint32_t depth, uint8_t c, uint32_t *lo,
+                    uint32_t *hi);
+/* Loads PLaMo's vocabulary, whose byte tokens are known. */
+int plamo_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 
 struct word_cache;
 /* State of encoding one text, on one thread; from words_init() to words_deinit(). */
@@ -340,3 +350,5 @@ int words_encode(struct words *w, const char *text, size_t len);
 int wordpiece_encode(struct words *w, const char *text, size_t len);
 /* Encodes for KIND_UNIGRAM, as words_encode(). */
 int unigram_encode(struct words *w, const char *text, size_t len);
+/* Encodes for KIND_COSTS, as words_encode(). */
+int plamo_encode(struct words *w, const char *text, size_t len);

@@ -33,7 +33,7 @@ struct step {
 
 /* ---- the file ---- */
 
-static int read_scores(struct tokenizer *t, const struct gguf *g, struct err *err) {
+int unigram_read_scores(struct tokenizer *t, const struct gguf *g, struct err *err) {
     struct unigram *u = &t->unigram;
     float least = 0;
 
@@ -67,7 +67,7 @@ int unigram_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
     for (uint32_t id = 0; id < t->vocab.n && t->special.unk < 0; id++)
         if (t->vocab.type[id] == TOKEN_UNKNOWN)
             t->special.unk = (int32_t)id;
-    TRY(read_scores(t, g, err));
+    TRY(unigram_read_scores(t, g, err));
     if (t->published)
         return 0;
     return charsmap_load(&t->unigram.map, g, err);
@@ -140,10 +140,8 @@ static int unigram_normalise(const struct tokenizer *t, const char *s, size_t le
 
 /* ---- the best cut ---- */
 
-/* Narrows the sorted tokens [*lo, *hi), which agree in their first @depth bytes, to those with @c
- * next. */
-static void narrow(const struct tokenizer *t, uint32_t depth, uint8_t c, uint32_t *lo,
-                   uint32_t *hi) {
+void unigram_narrow(const struct tokenizer *t, uint32_t depth, uint8_t c, uint32_t *lo,
+                    uint32_t *hi) {
     const uint32_t *sorted = t->unigram.sorted;
 
     for (unsigned side = 0; side < 2; side++) {
@@ -179,7 +177,7 @@ static void step_from(const struct tokenizer *t, const char *s, uint32_t len, ui
     for (uint32_t i = 0; at + i < len; i++) {
         uint32_t n;
 
-        narrow(t, i, (uint8_t)s[at + i], &lo, &hi);
+        unigram_narrow(t, i, (uint8_t)s[at + i], &lo, &hi);
         if (lo == hi)
             break;
         vocab_text(&t->vocab, u->sorted[lo], &n); /* the shortest token is the first one */

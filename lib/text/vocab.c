@@ -344,7 +344,8 @@ int vocab_make_pieces(struct vocab *v, enum tokenizer_kind kind) {
         v->piece_at[id] = (uint32_t)v->piece.len;
         if (b >= 0)
             r = buf_add_char(&v->piece, (char)b);
-        else if (!vocab_is_mergeable(v, id) || (v->type[id] == TOKEN_USER && kind == KIND_BYTES))
+        else if (!vocab_is_mergeable(v, id) || kind == KIND_COSTS ||
+                 (v->type[id] == TOKEN_USER && kind == KIND_BYTES))
             r = buf_add(&v->piece, text, len);
         else if (kind == KIND_BYTES)
             r = add_bytes_piece(&v->piece, text, len);
