@@ -718,6 +718,20 @@ static const struct arch archs[] = {
         .bind = falcon_bind,
         .decoder = {.bare_ffn_norm = true},
     },
+    /* PLaMo 3. */
+    {
+        .name = "plamo3",
+        .rope = ROPE_NEOX,
+        .bind = window_bind,
+        .decoder = {.fused_qkv = true,
+                    .fused_ffn = true,
+                    .qk_norm = BIND_MUST,
+                    .attn_post_norm = "post_attention_norm",
+                    .ffn_post_norm = "post_ffw_norm",
+                    .bare_post_norms = true,
+                    .window_period = 8,
+                    .window_rope = true},
+    },
     /* EXAONE 3 and 3.5. */
     {
         .name = "exaone",

@@ -55,10 +55,12 @@ struct layer decoder_layer(const struct model *m, uint32_t index) {
 }
 
 /* Binds the norm after a branch. Returns NULL if @name is NULL: branches have no such norm. */
-static const struct tensor *post_norm(struct binder *b, const struct model *m, const char *name,
-                                      uint32_t l) {
+static const struct tensor *post_norm(struct binder *b, const struct model *m,
+                                      const struct decoder *d, const char *name, uint32_t l) {
     if (!name)
         return NULL;
+    if (d->bare_post_norms)
+        return bind_vector(b, BIND_MUST, m->shape.n_embd, "blk.%u.%s", l, name);
     return layer_vector(b, l, name, m->shape.n_embd);
 }
 
@@ -199,7 +201,7 @@ static void attention_out(struct binder *b, struct model *m, const struct decode
                      .gain = m->scale.residual,
                      .w = {layer_matrix(b, l, "attn_output", n_q, n_embd)},
                      .bias = {bind_vector(b, d->out_bias, n_embd, "blk.%u.attn_output.bias", l)},
-                     .post_norm = post_norm(b, m, d->attn_post_norm, l),
+                     .post_norm = post_norm(b, m, d, d->attn_post_norm, l),
                      .post_eps = d->post_eps,
                  });
 }
@@ -291,7 +293,7 @@ static void ffn_out(struct binder *b, struct model *m, const struct decoder *d,
                      .gain = m->scale.residual,
                      .w = {layer_matrix(b, l, "ffn_down", n, s->n_embd)},
                      .bias = {bind_vector(b, d->ffn_bias, s->n_embd, "blk.%u.ffn_down.bias", l)},
-                     .post_norm = post_norm(b, m, d->ffn_post_norm, l),
+                     .post_norm = post_norm(b, m, d, d->ffn_post_norm, l),
                      .post_eps = d->post_eps,
                  });
 }
@@ -375,7 +377,7 @@ static void sum_experts(struct binder *b, struct model *m, const struct decoder 
             .kind = OP_EXPERTS,
             .layer = l,
             .branch = branch,
-            .post_norm = post_norm(b, m, branch ? NULL : d->ffn_post_norm, l),
+            .post_norm = post_norm(b, m, d, branch ? NULL : d->ffn_post_norm, l),
             .ffn.joined = both != NULL,
             .ffn.glu = d->glu,
             .w = {both ? both : gate, no_up ? NULL : up,
@@ -401,7 +403,7 @@ void decoder_experts(struct binder *b, struct model *m, const struct decoder *d,
     if (joins)
         model_add(m, &(struct model_op){.kind = OP_JOIN,
                                         .layer = l,
-                                        .post_norm = post_norm(b, m, d->ffn_post_norm, l)});
+                                        .post_norm = post_norm(b, m, d, d->ffn_post_norm, l)});
     else if (m->n_ff_common)
         decoder_project(b, m, l, ACT_H, m->n_ff_common, "ffn_down_shexp", false);
 }

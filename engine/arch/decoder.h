@@ -36,6 +36,8 @@ struct decoder {
     bool bare_ffn_norm;
     /* names of the norms after attention and after the FFN; NULL: there are no such norms */
     const char *attn_post_norm, *ffn_post_norm;
+    /* the names of these norms do not end with .weight */
+    bool bare_post_norms;
     /* epsilon of the norms after branches; 0: rms_eps */
     float post_eps;
     enum glu glu;

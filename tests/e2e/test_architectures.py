@@ -10,7 +10,8 @@ MODELS = ("granite", "phi3", "mistral3", "olmo2", "lfm2", "lfm2moe", "glm4moe-mt
           "ernie4-5-moe", "exaone", "exaone-moe", "exaone4", "exaone4-window", "gemma", "glm4", "granitehybrid",
           "granitehybrid-dense", "granitemoe", "internlm2", "olmoe", "qwen2moe", "seed-oss", "smollm3",
           "command-r", "cohere2", "cohere2moe", "hunyuan-dense", "hunyuan-moe", "nemotron", "stablelm", "starcoder2",
-          "apertus", "falcon-h1", "kimi-linear", "mistral4", "nanbeige", "olmo", "llama4", "gemma3n", "jamba", "phimoe")
+          "apertus", "falcon-h1", "kimi-linear", "mistral4", "nanbeige", "olmo", "llama4", "gemma3n", "jamba", "phimoe",
+          "plamo3")
 # Full attention, windows, convolutions, Mamba-2, latent attention, Kimi delta attention, compressed keys, branches beside
 # each other behind a layer norm, norms behind the rotation, attention beside Mamba-2, layers that run twice,
 # alternating updates of streams, Mamba-1.

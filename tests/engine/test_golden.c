@@ -269,7 +269,8 @@ static const char *const served_here[] = {"llama4",        "gemma3n",
                                           "apertus",       "falcon-h1",
                                           "kimi-linear",   "mistral4",
                                           "nanbeige",      "olmo",
-                                          "jamba",         "phimoe"};
+                                          "jamba",         "phimoe",
+                                          "plamo3"};
 /* Files that only the larger set has. */
 static const char *const served_larger[] = {
     "llama-q.iq2_xxs",

@@ -691,7 +691,7 @@ Test(refusals, damaged_files_do_no_harm) {
     static const char *const names[] = {
         "bailingmoe3-mtp", "deepseek4-mtp", "step35-mtp", "nemotron-h-moe-mtp",
         "qwen4exp",        "llama4",        "gemma3n",    "jamba",
-        "phimoe"};
+        "phimoe",          "plamo3"};
     uint32_t n_open = 0, n_refused = 0;
     uint64_t seed = 1;
 
