@@ -72,6 +72,8 @@ struct endpoint {
     bool tells_prompt;
     /* answers have calls whole, never the beginning of one */
     bool whole_calls;
+    /* an answer is a stream unless the body says otherwise */
+    bool streams_unasked;
     /* the output always goes through the output parser; there is one choice */
     bool parsed;
     /* data of the endpoint's own functions */

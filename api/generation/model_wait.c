@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/generation/audit.h"
+#include "api/generation/endpoint.h"
 #include "api/generation/env.h"
 #include "api/generation/model.h"
 #include "api/generation/models.h"
@@ -46,6 +47,13 @@ static struct model *model_wait_find(const struct gen_env *env, const char *name
     return m;
 }
 
+/* Returns true if the answer is a stream, by the member @stream of the body; NULL: there is none. */
+static bool asks_stream(const struct endpoint *endpoint, yyjson_val *stream) {
+    if (endpoint->streams_unasked)
+        return !yyjson_is_false(stream);
+    return yyjson_is_true(stream);
+}
+
 int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err) {
     yyjson_val *v = yyjson_obj_get(body, "model");
     const char *name = json_len(v) ? json_cstr(v) : NULL;
@@ -63,7 +71,7 @@ int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err) 
         return 0;
     free(job->wanted);
     job->wanted = name ? strndup(name, json_len(v)) : NULL;
-    job->streams = yyjson_is_true(yyjson_obj_get(body, "stream"));
+    job->streams = asks_stream(job->endpoint, yyjson_obj_get(body, "stream"));
     if (name && !job->wanted)
         return -ENOMEM;
     return -EBUSY;
@@ -227,10 +235,10 @@ static struct prompt_job *model_wait_late(struct model *m, int64_t now, int64_t 
     return NULL;
 }
 
-/* Tells each waiting stream how far the loading is. */
+/* Tells each waiting request how far the loading is. */
 static void model_wait_notify(struct model *m) {
     LIST_FOREACH_ENTRY(job, &m->waiting, struct prompt_job, waiting) {
-        if (job->streams && job->on_wait)
+        if (job->on_wait)
             job->on_wait(job);
     }
 }

@@ -116,6 +116,6 @@ struct prompt_job {
     /* with an error: when it may be tried again; 0: not said */
     uint32_t retry_ms;
     void (*go_on)(struct prompt_job *job);
-    /* called now and then while a stream waits; or NULL */
+    /* called now and then while the job waits; or NULL */
     void (*on_wait)(struct prompt_job *job);
 };

@@ -476,6 +476,19 @@ struct piece writer_whole_piece(struct choice *c, uint32_t index) {
                           .last = true};
 }
 
+/* Sends a whole answer as the only event of a stream, whose head was sent while it waited. */
+static void answer_line(struct exchange *x, const struct buf *b, int error) {
+    struct err err = {0};
+
+    if (error < 0) {
+        respond_explain(error, &err);
+        respond_stream_error(x, &err);
+        return;
+    }
+    respond_event(x, b->data, b->len);
+    respond_stream_end(x);
+}
+
 static void answer_whole(struct writer *w) {
     assert(!w->writing && !w->head_sent);
     CLEANUP(buf_deinit) struct buf b = w->whole;
@@ -487,7 +500,9 @@ static void answer_whole(struct writer *w) {
     buf_init(&w->whole, ANSWER_MAX);
     w->refs = (struct splices){0};
     free_answer(w);
-    if (refs.n > 0)
+    if (x->stream) /* the request only loaded its model */
+        answer_line(x, &b, error);
+    else if (refs.n > 0)
         respond_spliced(x, &b, &refs, error);
     else
         respond_buf(x, 200, &b, error);
@@ -933,17 +948,21 @@ static void on_round(struct prompt_job *job) {
 }
 
 /* The callback prompt_job.on_wait, called while the model is being loaded. A load that is quick or
- * fails at once is answered with its own status. */
+ * fails at once is answered with its own status. Only events have comments; another answer gets its
+ * head when it would also get it in the queue. */
 static void on_wait(struct prompt_job *job) {
     struct writer *w = writer_of(job);
     const struct model *m = job->model;
     struct exchange *x = w->exchange;
     int64_t waited_ns = clock_now(job->env->clock) - job->waits_since_ns;
+    bool streams = job->streams || x->framed;
+    bool comments = streams && strcmp(x->dialect->stream_type, SSE_TYPE) == 0;
     char text[300];
 
     assert(x && !w->head_sent);
-    if (strcmp(x->dialect->stream_type, SSE_TYPE) != 0 ||
-        (!x->stream && waited_ns < (int64_t)job->env->opts.keepalive_ms * 1000000))
+    if (!x->waits)
+        respond_wait(x, streams);
+    if (!comments || (!x->stream && waited_ns < (int64_t)job->env->opts.keepalive_ms * 1000000))
         return;
     if (!x->stream)
         respond_stream(x);

@@ -62,7 +62,7 @@ struct exchange *exchange_new(struct conn *conn) {
 struct exchange *exchange_separate_conn(struct exchange *x) {
     struct exchange *own = malloc(sizeof(*own));
 
-    assert(x->conn && x->conn->exchange == x && !x->arg && !x->blank);
+    assert(x->conn && x->conn->exchange == x && !x->arg);
     if (!own)
         return NULL;
     *own = *x;
@@ -72,7 +72,7 @@ struct exchange *exchange_separate_conn(struct exchange *x) {
     x->headers = x->own_headers = NULL;
     x->conn->exchange = own;
     x->conn = NULL;
-    x->stream = x->chunked = false;
+    x->stream = x->chunked = x->blank = false;
     x->head_ns = 0;
     x->server->n_exchanges++;
     return own;

@@ -327,6 +327,14 @@ static void vectors_on_prepared(struct prompt_job *job) {
         vectors_fail_errno(e, r, &err);
 }
 
+/* The callback prompt_job.on_wait. */
+static void vectors_on_wait(struct prompt_job *job) {
+    struct exchange *x = CONTAINER_OF(job, struct vectors, job)->exchange;
+
+    if (!x->waits)
+        respond_wait(x, false);
+}
+
 void vectors_serve(struct exchange *x, struct http *h) {
     const struct endpoint *endpoint = x->route->endpoint;
     struct err err = {0};
@@ -347,5 +355,6 @@ void vectors_serve(struct exchange *x, struct http *h) {
     e->started_ns = x->started_ns;
     exchange_attach(x, &ops, e);
     conn_hold_init(x->conn, &e->held);
+    e->job.on_wait = vectors_on_wait;
     prompt_job_start(&e->job, x, endpoint, vectors_on_prepared);
 }

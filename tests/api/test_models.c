@@ -456,7 +456,7 @@ Test(models, a_stream_that_waits_hears_how_far_it_is) {
     stop();
 }
 
-/* Every message of a WebSocket is an event, which a comment is not. */
+/* Every message of a WebSocket is an event, which a comment is not. No message asks for a stream. */
 Test(models, a_websocket_that_waits_hears_pings) {
     CLEANUP(buf_deinit) struct buf seen = {.max = 1 << 20};
 
@@ -464,8 +464,7 @@ Test(models, a_websocket_that_waits_hears_pings) {
     stores = true;
     start(60000);
     int fd = world_websocket(&w, "/v1/responses");
-    world_message(&w, fd,
-                  J("{'type':'response.create','model':'other','input':'hi','stream':true}"));
+    world_message(&w, fd, J("{'type':'response.create','model':'other','input':'hi'}"));
     turns(20);
     api_model_set(model, API_MODEL_LOADING, 0.25f);
     cr_assert(world_read_until(&w, fd, &seen, "\x89"));
@@ -476,6 +475,51 @@ Test(models, a_websocket_that_waits_hears_pings) {
     world_drop(&w, fd);
     turns(20);
     stop();
+}
+
+/* Proxies end a request whose head does not arrive: nginx after 60 s. */
+Test(models, an_answer_that_waits_for_long_gets_its_head) {
+#define LINES "Content-Type: application/x-ndjson"
+#define BLANK "\r\n\r\n1\r\n \r\n"
+#define CHAT_HI "'messages':[{'role':'user','content':'hi'}]"
+    const struct {
+        const char *path, *fields, *head, *end;
+        bool fails;
+    } table[] = {
+        {"/api/chat", J(CHAT_HI), LINES, J("'done':true"), false},
+        {"/api/chat", J(CHAT_HI), LINES, J("\n{'error':'The model cannot be loaded: cut off"),
+         true},
+        {"/api/chat", J(CHAT_HI ",'stream':false"), BLANK, J("'done':true"), false},
+        {"/api/generate", J("'keep_alive':-1"), LINES, J("'done_reason':'load','done':true}\n"),
+         false},
+        {CHAT, J(CHAT_HI), BLANK, J("'finish_reason':'stop'"), false},
+        {"/v1/responses", J("'input':'hi','background':true"), BLANK, J("'status':'queued'"),
+         false},
+        {"/v1/embeddings", J("'input':'hi'"), BLANK, "cannot be loaded: cut off", true},
+    };
+
+    keepalive_ms = 1;
+    stores = true;
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        CLEANUP(buf_deinit) struct buf seen = {.max = 1 << 20};
+        char body[300];
+
+        start(60000);
+        snprintf(body, sizeof(body), J("{'model':'other',%s}"), table[i].fields);
+        int fd = world_connect(&w);
+        world_post(&w, fd, table[i].path, body);
+        cr_assert(world_read_until(&w, fd, &seen, table[i].head), "%zu: %s", i, seen.data);
+        if (table[i].fails)
+            api_worker_failed(model, "cut off", 7000);
+        else
+            loaded();
+        turns(20);
+        cr_assert(world_read_until(&w, fd, &seen, table[i].end), "%zu: %s", i, seen.data);
+        cr_assert(world_read_until(&w, fd, &seen, "\r\n0\r\n\r\n"), "%zu: %s", i, seen.data);
+        world_drop(&w, fd);
+        turns(20);
+        stop();
+    }
 }
 
 /* The head, which would say so otherwise, is sent while the model is loaded. */

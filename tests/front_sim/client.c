@@ -340,8 +340,7 @@ static void check_waiting(struct client *c) {
     if (sim.ns - c->sent_ns > tolerance.wait_ns)
         sim_fail("BOUND", "client %u: request %u (kind %u) waits for %lld ms", c->number, a->number,
                  a->kind, (long long)(sim.ns - c->sent_ns) / 1000000);
-    if (c->in.len == 0 && a->stream && !lines &&
-        sim.ns - MAX(c->sent_ns, c->heard_ns) > tolerance.head_ns)
+    if (c->in.len == 0 && a->stream && sim.ns - MAX(c->sent_ns, c->heard_ns) > tolerance.head_ns)
         sim_fail("HEAD", "client %u: the stream of request %u has no head for %lld ms", c->number,
                  a->number, (long long)(sim.ns - MAX(c->sent_ns, c->heard_ns)) / 1000000);
     if (c->in.len > 0 && a->stream && !lines && sim.ns - c->heard_ns > tolerance.silence_ns)
