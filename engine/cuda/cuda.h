@@ -564,6 +564,11 @@ struct be {
     void *stream;
     /* stream for host calls, in models with experts on the host */
     struct cuda_side side;
+    /* Stream of uploads that run beside the step that will read them, and the event at their end;
+     * NULL: they run in `stream`. */
+    struct {
+        void *stream, *end;
+    } uploads;
     struct {
         struct region list[112];
         uint32_t n;
@@ -718,6 +723,9 @@ void cuda_unload(struct be *b);
 void *staging_alloc(struct staging *s, size_t n, const void **device);
 /* Uploads the bytes taken from offset @from on. Returns 0 or -EIO. */
 int staging_send(struct be *b, struct staging *s, size_t from);
+/* The same beside the kernels that are enqueued; later work in be.stream waits for it. No kernel
+ * that was enqueued before may use these bytes. */
+int staging_send_beside(struct be *b, struct staging *s, size_t from);
 
 /* Returns the number of ranks that divide a page; 1: each has the whole page, because all heads of
  * latent attention share a key. */

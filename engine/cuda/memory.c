@@ -400,6 +400,10 @@ int cuda_memory_open(struct be *b, struct err *err) {
         TRY(cuda_check(b, b->api->event_new(&b->side.forked), "cudaEventCreate"));
         TRY(cuda_check(b, b->api->event_new(&b->side.joined), "cudaEventCreate"));
     }
+    if (cuda_wants("BESIDE")) {
+        TRY(cuda_check(b, b->api->stream_new(&b->uploads.stream), "cudaStreamCreate"));
+        TRY(cuda_check(b, b->api->event_new(&b->uploads.end), "cudaEventCreate"));
+    }
     for (uint32_t i = 0; i < b->regions.n; i++)
         TRY(alloc_region(b, &b->regions.list[i]));
     TRY(alloc_steps(b));
@@ -431,14 +435,15 @@ static void release_device(struct be *b) {
         if (b->load.buffer[i].event)
             b->api->event_free(b->load.buffer[i].event);
     }
-    void *const events[] = {b->side.joined, b->side.forked, b->products.from, b->products.to};
+    void *const events[] = {b->side.joined, b->side.forked, b->products.from, b->products.to,
+                            b->uploads.end};
+    void *const streams[] = {b->side.stream, b->uploads.stream, b->stream};
     for (size_t i = 0; i < ARRAY_SIZE(events); i++)
         if (events[i])
             b->api->event_free(events[i]);
-    if (b->side.stream)
-        b->api->stream_free(b->side.stream);
-    if (b->stream)
-        b->api->stream_free(b->stream);
+    for (size_t i = 0; i < ARRAY_SIZE(streams); i++)
+        if (streams[i])
+            b->api->stream_free(streams[i]);
 }
 
 void cuda_memory_close(struct be *b) {
@@ -477,6 +482,21 @@ int staging_send(struct be *b, struct staging *s, size_t from) {
         return 0;
     return cuda_copy(b, s->device + from, s->host + s->turn * s->size + from, s->used - from,
                      CUDA_TO_DEVICE);
+}
+
+int staging_send_beside(struct be *b, struct staging *s, size_t from) {
+    const struct cuda_api *api = b->api;
+    const uint8_t *host = s->host + s->turn * s->size + from;
+
+    if (!b->uploads.stream)
+        return staging_send(b, s, from);
+    assert(from < s->used && s->used <= s->size);
+    int e = api->copy(s->device + from, host, s->used - from, CUDA_TO_DEVICE, b->uploads.stream);
+    TRY(cuda_check(b, e, "cudaMemcpyAsync"));
+    TRY(cuda_check(b, api->event_record(b->uploads.end, b->uploads.stream), "cudaEventRecord"));
+    TRY(cuda_check(b, api->event_wait(b->uploads.end, b->stream), "cudaStreamWaitEvent"));
+    cuda_settle(b); /* a kernel that is launched early reads uploads before its wait */
+    return 0;
 }
 
 /* Returns the bytes for pages: all but a twentieth of the memory that weights and buffers leave.

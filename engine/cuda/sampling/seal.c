@@ -3,7 +3,8 @@
  * masks, and launches the kernels. One upload normally suffices. If there are more wants than rows
  * of logits, or lists longer than the staging area, the step runs in rounds: it computes a part of
  * the logits, samples, and goes on with the next part. A row whose logits are computed again in a
- * later round gets the same bits.
+ * later round gets the same bits. The upload runs beside the kernels of the step in a stream of its
+ * own: masks of 64 rows are over a megabyte, and nothing of it depends on these kernels.
  *
  * Wants with samplers that the kernels lack (engine_param.samplers) are sampled on the host, by the
  * code of the CPU backend on a copy of their logits, right after their round was launched. The
@@ -239,7 +240,7 @@ static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sampl
             n /= 2;
         }
     }
-    TRY(staging_send(b, &s->wants, from));
+    TRY(staging_send_beside(b, &s->wants, from));
     return (int)n;
 }
 
