@@ -18,6 +18,8 @@ struct warming {
     /* [max_rows + 1], and entries of the page tables: at most one for each row */
     uint32_t *start, *page, *window;
     uint64_t step;
+    /* sequences of the last passes that drafted */
+    uint32_t n_drafting;
 };
 
 /* Returns the largest number of rows of a step, each of a sequence of its own with a want. */
@@ -30,8 +32,20 @@ static uint32_t warm_most_seqs(const struct warming *w) {
     return most;
 }
 
-/* Lays out @n rows in one sequence or, with @apart, in one each. Pages are used again where there
- * are too few: what the rows compute does not matter. Returns the number of sequences. */
+/* Fills in the first @n entries of the page tables. Pages are used again where there are too few:
+ * what the rows compute does not matter. */
+static void warm_use_pages(struct warming *w, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        w->page[i] = i % w->opts->n_pages;
+        if (w->n_windows)
+            w->window[i] = i % w->n_windows;
+        else
+            w->window[i] = w->page[i];
+    }
+}
+
+/* Lays out @n rows in one sequence or, with @apart, in one each. Returns the number of
+ * sequences. */
 static uint32_t warm_lay_out(struct warming *w, uint32_t n, bool apart) {
     uint32_t tokens = w->opts->page_tokens, n_seqs = 1, each = n;
     uint32_t n_pages = (n + tokens - 1) / tokens;
@@ -42,13 +56,7 @@ static uint32_t warm_lay_out(struct warming *w, uint32_t n, bool apart) {
     }
     for (uint32_t i = 0; i < n; i++)
         w->token[i] = (int32_t)((i * 7919u + 11) % w->m->shape.n_vocab);
-    for (uint32_t i = 0; i < n_pages; i++) {
-        w->page[i] = i % w->opts->n_pages;
-        if (w->n_windows)
-            w->window[i] = i % w->n_windows;
-        else
-            w->window[i] = w->page[i];
-    }
+    warm_use_pages(w, n_pages);
     for (uint32_t i = 0; i < n_seqs; i++) {
         w->start[i] = i;
         w->seq[i] = (struct engine_seq){
@@ -59,14 +67,38 @@ static uint32_t warm_lay_out(struct warming *w, uint32_t n, bool apart) {
     return n_seqs;
 }
 
-static int warm_step(struct warming *w, uint32_t n, bool apart) {
-    uint32_t n_seqs = warm_lay_out(w, n, apart);
+/* Lays out @n_seqs sequences that draft @block tokens each behind the row that warm_lay_out() gave
+ * them. */
+static void warm_lay_out_drafts(struct warming *w, uint32_t n_seqs, uint32_t block) {
+    uint32_t tokens = w->opts->page_tokens, n_pages = (1 + block + tokens - 1) / tokens;
+
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        w->seq[i] = (struct engine_seq){.row0 = i * block,
+                                        .n_rows = block,
+                                        .pos0 = 1,
+                                        .n_prompt = 1,
+                                        .state_slot = i,
+                                        .n_draft = (uint16_t)(block - 1),
+                                        .feed = -1};
+        w->start[i] = i * n_pages;
+        for (uint32_t r = 0; r < block; r++)
+            w->want[i * block + r] =
+                (struct engine_want){.row = i * block + r, .what = WANT_SAMPLE};
+    }
+    w->start[n_seqs] = n_seqs * n_pages;
+    warm_use_pages(w, n_seqs * n_pages);
+}
+
+/* Runs @pass over @n rows, of which @n_wants are wanted. */
+static int warm_step(struct warming *w, uint32_t pass, uint32_t n, uint32_t n_seqs,
+                     uint32_t n_wants) {
     const struct engine_param greedy = {
         .top_p = 1, .repetition = 1, .tokens = w->token, .n_prompt = n, .n_tokens = n};
     const struct engine_batch batch = {.step = ++w->step,
+                                       .model = (uint16_t)pass,
                                        .n_rows = n,
                                        .n_seqs = n_seqs,
-                                       .n_wants = n_seqs,
+                                       .n_wants = n_wants,
                                        .n_params = 1,
                                        .token = w->token,
                                        .seq = w->seq,
@@ -78,9 +110,26 @@ static int warm_step(struct warming *w, uint32_t n, bool apart) {
     struct step *s;
 
     TRY(w->ops->begin(w->be, &batch, &s));
-    TRY(model_forward(w->m, w->ops, s, 0, NULL));
+    TRY(model_forward(w->m, w->ops, s, pass, NULL));
     TRY(w->ops->sample(s));
     return w->ops->end(s, &out);
+}
+
+/* Runs each pass that drafts, with up to @n rows of sequences that a step before has begun. */
+static int warm_drafts(struct warming *w, uint32_t n) {
+    const struct model_shape *s = &w->m->shape;
+    uint32_t block = MAX(s->n_block, 1u);
+    uint32_t n_rows = MIN(n, MIN(w->opts->max_rows, w->opts->max_wants));
+    uint32_t n_seqs = MIN(n_rows / block, warm_most_seqs(w));
+
+    if (n_seqs == w->n_drafting || block >= w->opts->max_context)
+        return 0;
+    w->n_drafting = n_seqs;
+    for (uint32_t i = 0; i < s->drafts; i++) {
+        warm_lay_out_drafts(w, n_seqs, block);
+        TRY(warm_step(w, PASS_DRAFT + i, n_seqs * block, n_seqs, n_seqs * block));
+    }
+    return 0;
 }
 
 /* Runs the steps, as large as the options allow; sizes that come out equal are one step. */
@@ -90,11 +139,16 @@ static int warm_run(struct warming *w) {
     bool apart;
 
     for (uint32_t i = 0, n; (n = w->ops->warm(w->be, i, &apart)) > 0; i++) {
-        n = MIN(n, most[apart]);
-        if (n == last[apart])
-            continue;
-        last[apart] = n;
-        TRY(warm_step(w, n, apart));
+        uint32_t n_rows = MIN(n, most[apart]);
+
+        if (n_rows != last[apart]) {
+            uint32_t n_seqs = warm_lay_out(w, n_rows, apart);
+
+            TRY(warm_step(w, PASS_MODEL, n_rows, n_seqs, n_seqs));
+        }
+        last[apart] = n_rows;
+        if (apart)
+            TRY(warm_drafts(w, n));
     }
     return 0;
 }

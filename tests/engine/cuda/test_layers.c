@@ -202,6 +202,8 @@ Test(cuda_layers, a_wait_that_is_missing_between_parts_is_seen) {
 enum { DRAFTS = 150 };
 static struct driver_out drafted[2][DRAFTS];
 static uint32_t n_drafted;
+/* graphs that the run recorded after it had opened the model */
+static uint64_t n_recorded;
 
 static void keep_draft(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
                        const float *logits) {
@@ -232,6 +234,7 @@ static void run_drafts(const char *path, const char *block, const char *devices,
     n_drafted = 0;
     cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
     cr_assert(d.info->n_slots > 0, "%s", d.info->note);
+    n_recorded = fake_find()->n_graphs;
     for (uint32_t i = 0; i < SEQS; i++) {
         uint32_t n = chunk > PROMPT ? chunk : PROMPT;
         struct rng rng = {i + 1};
@@ -255,6 +258,7 @@ static void run_drafts(const char *path, const char *block, const char *devices,
     }
     for (uint32_t i = 0; i < SEQS; i++)
         driver_drop(&d, s[i]);
+    n_recorded = fake_find()->n_graphs - n_recorded;
     driver_close(&d);
 }
 
@@ -317,6 +321,34 @@ Test(cuda_layers, a_block_drafter_drafts_what_it_does_on_one_device) {
         fake_find()->ahead = 0;
         cr_expect(n_drafted == n && memcmp(drafted[0], drafted[1], sizeof(drafted[0])) == 0,
                   "%s, %u rows", pairs[i / 2][1], chunk);
+    }
+}
+
+/* The graphs of passes that draft are recorded before the first request, with the drafts of a device
+ * that was not warmed up; only steps with holes, which the model's own block has, are not. */
+Test(cuda_layers, drafts_are_recorded_before_the_first_request) {
+    static const char *const pairs[][2] = {{"qwen35-mtp", NULL}, {"qwen35-mtp", "qwen35-dflash"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(pairs); i++) {
+        char path[2][TEST_DATA_PATH];
+        uint32_t n[2];
+
+        test_data_file(path[0], "golden", pairs[i][0], ".gguf");
+        if (pairs[i][1])
+            test_data_file(path[1], "golden", pairs[i][1], ".gguf");
+        apart(2);
+        for (int warm = 0; warm < 2; warm++) {
+            setenv("WEFT_CUDA_WARM", warm ? "1" : "0", 1);
+            run_drafts(path[0], pairs[i][1] ? path[1] : NULL, "1", 11, drafted[warm]);
+            n[warm] = n_drafted;
+            if (warm)
+                cr_expect_eq(n_recorded, pairs[i][1] ? 0 : 1, "%u", (unsigned)n_recorded);
+            else
+                cr_expect_geq(n_recorded, 2);
+        }
+        setenv("WEFT_CUDA_WARM", "0", 1);
+        cr_expect(n[0] == n[1] && memcmp(drafted[0], drafted[1], n[0] * sizeof(*drafted[0])) == 0,
+                  "%zu", i);
     }
 }
 
