@@ -111,18 +111,25 @@ enum op_list {
 
 /* How devices that divide the matrices of a model cut the tensors of an op: not at all, so that
  * models with the op are refused; each matrix by its rows, and vectors alike; by a loader of the
- * op, which takes the device's rows itself; not, but only the first device has them. */
+ * op, which takes the device's rows itself; not, but all use those of the first device. */
 enum op_cut { CUT_NEVER, CUT_ROWS, CUT_LOADER, CUT_FIRST };
+
+/* How a tensor is cut by its rows: each device has its share of each section. There are @n sections
+ * of @first rows, and behind them sections of @rest rows. rest 0: all rows are one section. whole:
+ * each device has all rows. */
+struct op_cuts {
+    bool whole;
+    uint32_t n;
+    uint64_t first, rest;
+};
 
 /* How devices that divide the matrices of a model compute an op together (engine/cuda/ranks). x is
  * complete on each device before and after the op. */
 struct op_division {
     enum op_cut cut;
-    /* Returns true for matrices that each device has completely. NULL: there are none. */
-    bool (*keeps)(const struct model_shape *shape, int i);
-    /* Loads the part of an op that the device computes; heads of @op are the device's, tensors are
-     * those of all devices. NULL: cuda_load() of the tensors' rows. */
-    int (*load)(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
+    /* CUT_ROWS: returns how w[i] and bias[i] are cut, or sinks, conv, dt and decay for @i from
+     * OP_MATRICES on; heads of @op are the device's. NULL: all are one section each. */
+    struct op_cuts (*cuts)(const struct be *b, const struct model_op *op, uint32_t i);
     /* Returns the name of a feature of @op that devices do not divide although each computes it, or
      * NULL; the pointer as op_code.lacks. */
     const char *(*lacks)(const struct model_shape *shape, const struct model_op *op);

@@ -98,11 +98,7 @@ op_load load_with_tables;
     (OP_BIT(OP_PROJ) | OP_BIT(OP_JOIN) | OP_BIT(OP_EXPERTS) | OP_BIT(OP_SHARED) |                  \
      OP_BIT(OP_BLOCK_OUT) | OP_BIT(OP_DEEP))
 
-/* Implements op_division.load of delta nets (engine/ops/recurrent/cuda_ranks.c). */
-int recurrent_load_part(struct be *b, const struct model_op *op, struct weights **out,
-                        struct err *err);
-
 /* Implement op_division of EXPERTS and SHARED (engine/ops/experts/cuda_ranks.c). */
 op_lacks experts_divided_lacks;
-bool shared_keeps(const struct model_shape *s, int i);
+struct op_cuts shared_cuts(const struct be *b, const struct model_op *op, uint32_t i);
 step_op experts_own_gates, experts_own_sum, shared_own_gates, shared_own_sum;

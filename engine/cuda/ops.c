@@ -228,7 +228,7 @@ static int load_logits(struct be *b, struct weights *w, const struct model_op *o
 const struct op_code cuda_op_embed = {
     .run = step_embed,
     .load = load_embedding,
-    .division = {CUT_FIRST, .lacks = embed_divided_lacks, .run = ranks_embed},
+    .division = {CUT_FIRST, .lacks = embed_divided_lacks},
 };
 
 const struct op_code cuda_op_norm = {

@@ -74,7 +74,7 @@ int ranks_load(struct ranks *k, const struct model_op *op, struct weights **out,
 /* Loads the part of an op that rank @b computes. Returns 0, or -errno with @err. */
 int ranks_load_part(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
 /* Implement op_division.run and part (engine/backend.h). */
-step_op ranks_embed, ranks_logits, ranks_gate, ranks_proj, ranks_gate_up;
+step_op ranks_logits, ranks_gate, ranks_proj, ranks_gate_up;
 
 /* Sets of ranks, as bits: work that @by enqueue from now on waits for all work that @of have
  * enqueued. */

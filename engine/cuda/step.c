@@ -289,7 +289,8 @@ int step_start(struct step *s) {
 }
 
 /* Embeds from the file's rows, or from the tiles of the output matrix if it is the embedding and
- * the tiles hold it exactly. */
+ * the tiles hold it exactly. Devices that divide the matrices read the embedding and the samples of
+ * the first one. */
 int step_embed(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;
@@ -300,7 +301,7 @@ int step_embed(struct step *s, const struct model_op *op) {
         .format = w->m[0].format,
         .n_units = w->m[0].n_units,
         .inverse = w->m[0].inverse,
-        .sampled = b->sampling.sampled,
+        .sampled = b->group.first->sampling.sampled,
         .x = b->act.x,
         .scale = op->scale,
         .picture_width = b->shape->n_picture,

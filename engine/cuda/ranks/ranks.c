@@ -3,7 +3,7 @@
  * (docs/design/cuda-devices.md). Each rank computes its part of an op as a single device would,
  * then the ranks exchange their columns.
  *
- *     embed (rank 0) --x--> all: norm, pack, q k v, attend --o--> pack, output --t--> x, norm,
+ *     all: embed, norm, pack, q k v, attend --o--> pack, output --t--> x, norm,
  *     pack, gate, up, glu --h--> pack, down --t--> x, norm, pack ... logits --> rank 0: sampling
  *
  * In an exchange, each stream records its event and waits for the others' events. The next kernel
@@ -104,29 +104,14 @@ static int begin_ranks(struct be *first, const struct engine_batch *batch, struc
         graph_follow(several_step(*out, k->be[i]), *out);
     if (graph)
         return launch_graph(k, *out);
+    /* all embed the samples of the first one */
+    TRY(ranks_meet_now(k, &from_first));
     for (uint32_t i = 0; i < k->n; i++) {
         struct be *b = several_nth(k, i);
 
         /* an upload or the beginning of a capture precedes the first launch */
         b->waits = true;
         TRY(ON_DEVICE(b, step_start(several_step(*out, b))));
-    }
-    return 0;
-}
-
-/* Embeds on the first rank, then copies x to the others. */
-int ranks_embed(struct step *s, const struct model_op *op) {
-    struct ranks *k = s->be->group.ranks;
-    uint32_t n = s->be->shape->n_embd;
-    const struct shares x = {n, 1, n, {{s->be->act.x, 0, n}}};
-    const struct model_op part = ranks_part_of(s->be, op);
-
-    TRY(step_embed(s, &part));
-    TRY(ranks_meet_in_step(k, &from_first));
-    for (uint32_t i = 0; i + 1 < k->n; i++) {
-        struct be *b = several_nth(k, i);
-
-        TRY(ranks_gather(b, b->act.x, &x, &b->head->n_rows, s->grid.rows));
     }
     return 0;
 }
@@ -276,8 +261,10 @@ int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n) {
         TRY(ON_DEVICE(b, cuda_matmul(b, step_weights(b, part->logits), &x, false)));
     }
     TRY(ranks_meet_in_step(k, &to_first));
-    const struct shares all = ranks_shares(k, GATHER_LOGITS, s->be->shape->n_vocab);
-    return ranks_gather(s->be, s->be->sampling.logits, &all, step_wanted(s, first, n).count, n);
+    const struct gather_args a = {step_wanted(s, first, n).count, s->be->sampling.logits,
+                                  ranks_shares(k, GATHER_LOGITS, s->be->shape->n_vocab)};
+    uint32_t parts = (a.from.n + GATHER_COLUMNS - 1) / GATHER_COLUMNS;
+    return ON_DEVICE(s->be, CUDA_LAUNCH(s->be, gather, n, parts, CUDA_THREADS, &a));
 }
 
 static int sample_ranks(struct step *s) {

@@ -24,10 +24,6 @@ int ranks_meet_now(struct ranks *k, const struct meeting *m);
 int ranks_meet_in_step(struct ranks *k, const struct meeting *m);
 /* Returns the addresses of the columns of all ranks, @n in all. */
 struct shares ranks_shares(const struct ranks *k, enum gathered what, uint32_t n);
-/* Copies rows of @from to @to in the memory of rank @b, in the order of its stream. @count: as in
- * struct gather_args, of at most @n_rows. Returns 0 or -EIO. */
-int ranks_gather(struct be *b, float *to, const struct shares *from, const uint32_t *count,
-                 uint32_t n_rows);
 /* Buffers of a rank for its own columns and for all columns; whole NULL: there is none. */
 struct columns {
     float *own, *whole;

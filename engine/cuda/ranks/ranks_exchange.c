@@ -68,15 +68,6 @@ int ranks_meet_in_step(struct ranks *k, const struct meeting *m) {
     return ranks_meet_now(k, m);
 }
 
-int ranks_gather(struct be *b, float *to, const struct shares *from, const uint32_t *count,
-                 uint32_t n_rows) {
-    const struct gather_args a = {count, to, *from};
-    uint32_t parts = (from->n + GATHER_COLUMNS - 1) / GATHER_COLUMNS;
-
-    assert(from->n_shares > 0 && from->n_shares <= RANKS && from->share[0].first == 0);
-    return ON_DEVICE(b, CUDA_LAUNCH(b, gather, n_rows, parts, CUDA_THREADS, &a));
-}
-
 struct columns ranks_columns(const struct be *b, enum gathered what) {
     bool latent = b->shape->mla.rank > 0;
 

@@ -1,32 +1,116 @@
-/* ranks_load - loads weights: each rank gets its part of every tensor. */
+/*
+ * ranks_load - loads weights: each rank gets its share of the rows of every tensor, or of the
+ * values of a vector, as the op's row says (op_division.cuts).
+ */
 
 #include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/try.h"
 #include "engine/cuda/ranks/ranks.h"
 
-/* Points @out to rank @b's part of @t: rows of a matrix, matrices of its heads, or values of a
- * vector. Returns @out, or NULL if @t is NULL. */
-static const struct tensor *ranks_slice(const struct be *b, const struct tensor *t,
-                                        struct tensor *out) {
-    if (!t)
-        return NULL;
-    int d = t->n_dims > 1;
-    if (t->ne[2] > 1)
-        d = 2;
-    size_t each = t->n_bytes / t->ne[d];
-    uint32_t first = rank_cut(t->ne[d], b->group.rank, b->group.n);
+/* Tensors of a rank's part of an op. data: copies of rows that are not contiguous in the file. */
+struct slices {
+    uint32_t n;
+    struct tensor t[3 * OP_MATRICES];
+    uint8_t *data[3 * OP_MATRICES];
+};
 
-    *out = *t;
-    out->ne[d] = rank_cut(t->ne[d], b->group.rank + 1, b->group.n) - first;
-    if (d == 0)
-        out->data += first * each;
+static void slices_deinit(struct slices *s) {
+    for (uint32_t i = 0; i < s->n; i++)
+        free(s->data[i]);
+}
+
+/* Copies rows [first, first + n) of a matrix, or values of a vector of which each has @each bytes,
+ * to @to. */
+static void slice_copy(const struct tensor *t, size_t each, uint64_t first, uint64_t n,
+                       uint8_t *to) {
+    if (t->n_dims > 1)
+        tensor_copy_rows(t, first, n, to);
     else
-        tensor_skip_rows(out, first * each / t->row_bytes);
-    out->n_bytes = out->ne[d] * each;
-    return out;
+        memcpy(to, t->data + first * each, n * each);
+}
+
+/* Assembles the rank's share of all sections of @all in @part, which has no rows yet, with its
+ * rows at *data; if weights are only counted, nothing is copied. Returns 0 or -ENOMEM. */
+static int slice_sections(const struct be *b, const struct tensor *all, int d,
+                          const struct op_cuts *c, struct tensor *part, uint8_t **data) {
+    size_t each = all->n_bytes / all->ne[d];
+    uint64_t at = 0;
+
+    if (!cuda_counts(b) && !(*data = malloc(all->n_bytes)))
+        return -ENOMEM;
+    part->data = *data;
+    part->piece = NULL;
+    for (uint32_t i = 0; at < all->ne[d]; i++) {
+        uint64_t rows = i < c->n ? c->first : c->rest;
+        uint64_t begin = rank_cut(rows, b->group.rank, b->group.n);
+        uint64_t n = rank_cut(rows, b->group.rank + 1, b->group.n) - begin;
+
+        if (*data)
+            slice_copy(all, each, at + begin, n, *data + part->ne[d] * each);
+        part->ne[d] += n;
+        at += rows;
+    }
+    assert(at == all->ne[d]);
+    return 0;
+}
+
+/* Replaces *t, if it is not NULL, by the rank's share of it: rows of a matrix, matrices of its
+ * heads, or values of a vector. Returns 0 or -ENOMEM. */
+static int slice(const struct be *b, struct slices *s, const struct tensor **t,
+                 const struct op_cuts *c) {
+    const struct tensor *all = *t;
+    struct tensor *part = &s->t[s->n];
+
+    if (!all || c->whole)
+        return 0;
+    int d = all->n_dims > 1;
+    if (all->ne[2] > 1)
+        d = 2;
+    size_t each = all->n_bytes / all->ne[d];
+    *part = *all;
+    part->ne[d] = 0;
+    *t = part;
+    if (c->rest) {
+        TRY(slice_sections(b, all, d, c, part, &s->data[s->n++]));
+    } else {
+        uint32_t first = rank_cut(all->ne[d], b->group.rank, b->group.n);
+
+        s->n++;
+        part->ne[d] = rank_cut(all->ne[d], b->group.rank + 1, b->group.n) - first;
+        if (d == 0)
+            part->data += first * each;
+        else
+            tensor_skip_rows(part, first * each / all->row_bytes);
+    }
+    part->n_bytes = part->ne[d] * each;
+    return 0;
+}
+
+/* Replaces the tensors of @part, which are those of all ranks, by the rank's share of them. */
+static int slice_op(const struct be *b, struct slices *s, struct model_op *part) {
+    const struct op_division *d = &cuda_ops[part->kind]->division;
+    struct op_recurrent *r = &part->recurrent;
+    const struct tensor **more[] = {&part->sinks, &r->conv, &r->dt, &r->decay};
+    uint32_t n_more = op_recurrent(part) ? ARRAY_SIZE(more) : 1;
+    const struct model_op op = *part;
+
+    for (uint32_t i = 0; i < OP_MATRICES + n_more; i++) {
+        struct op_cuts c = {0};
+
+        if (d->cuts)
+            c = d->cuts(b, &op, i);
+        if (i >= OP_MATRICES) {
+            TRY(slice(b, s, more[i - OP_MATRICES], &c));
+            continue;
+        }
+        TRY(slice(b, s, &part->w[i], &c));
+        TRY(slice(b, s, &part->bias[i], &c));
+    }
+    return 0;
 }
 
 /* Returns true if the host computes the gates and ups, and then also the down projection. */
@@ -36,21 +120,13 @@ static bool is_handed_over(const struct be *b, const struct model_op *op) {
 
 int ranks_load_part(struct be *b, const struct model_op *op, struct weights **out,
                     struct err *err) {
-    const struct op_division *d = &cuda_ops[op->kind]->division;
-    struct tensor w[OP_MATRICES], bias[OP_MATRICES], sinks;
+    CLEANUP(slices_deinit) struct slices s = {0};
     struct model_op part = ranks_part_of(b, op);
 
     if (is_handed_over(b, op))
         return cuda_load(b, op, out, err);
-    if (d->load)
-        return d->load(b, &part, out, err);
-    part.sinks = ranks_slice(b, op->sinks, &sinks);
-    for (int i = 0; i < OP_MATRICES && d->cut == CUT_ROWS; i++) {
-        if (d->keeps && d->keeps(b->shape, i))
-            continue;
-        part.w[i] = ranks_slice(b, op->w[i], &w[i]);
-        part.bias[i] = ranks_slice(b, op->bias[i], &bias[i]);
-    }
+    if (cuda_ops[op->kind]->division.cut == CUT_ROWS)
+        TRY(slice_op(b, &s, &part));
     return cuda_load(b, &part, out, err);
 }
 
@@ -81,8 +157,8 @@ static int scale_parts(const struct ranks *k, struct weights *const part[RANKS])
     return 0;
 }
 
-/* Loads an op's weights on each rank. The embedding, and work that is handed to the host, belong to
- * the first rank alone. The down projection of a shared expert is scaled, too. */
+/* Loads an op's weights on each rank. All ranks use the embedding of the first one, which alone has
+ * work that is handed to the host, too. The down projection of a shared expert is scaled, too. */
 int ranks_load(struct ranks *k, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *part[RANKS] = {NULL}, *down[RANKS] = {NULL};
     bool first = cuda_ops[op->kind]->division.cut == CUT_FIRST || is_handed_over(k->be[0], op);
@@ -92,6 +168,8 @@ int ranks_load(struct ranks *k, const struct model_op *op, struct weights **out,
         TRY(ON_DEVICE(k->be[i], ranks_load_part(k->be[i], op, &part[i], err)));
         down[i] = part[i]->down;
     }
+    for (uint32_t i = 1; first && i < k->n; i++)
+        part[i] = part[0];
     *out = part[0];
     memcpy(part[0]->rank, part, sizeof(part));
     if (first)

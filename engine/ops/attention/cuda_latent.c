@@ -174,10 +174,9 @@ const struct op_family latent_family = {.scratch = memory_latent, .clear = clear
 
 /* -- rows of the table of ops (engine/cuda/ops.c) ---------------------------------------------- */
 
-/* Matrices that each device has completely: op_division.keeps. Those of MLA_IN produce latent
- * vectors, if w[1] does not produce the queries. */
-static bool mla_in_keeps(const struct model_shape *s, int i) {
-    return i == 0 || s->mla.q_rank;
+/* Each device computes the latent vectors, which w[1] does not produce if it produces the queries. */
+static struct op_cuts mla_in_cuts(const struct be *b, const struct model_op *op, uint32_t i) {
+    return (struct op_cuts){.whole = i == 0 || b->shape->mla.q_rank};
 }
 
 static const char *mla_in_lacks(const struct model_shape *s, const struct model_op *op) {
@@ -203,7 +202,7 @@ const struct op_code cuda_op_mla_in = {
     .lacks = mla_in_lacks,
     .place = place_mla_in,
     .adds = CUDA_ADDITIONS,
-    .division = {CUT_ROWS, .keeps = mla_in_keeps},
+    .division = {CUT_ROWS, .cuts = mla_in_cuts},
 };
 
 const struct op_code cuda_op_mla_q = {

@@ -262,6 +262,6 @@ const struct op_code cuda_op_shared = {
     .load = load_shared,
     .takes = OP_BIT(OP_EXPERTS),
     .family = &experts_family,
-    .division = {CUT_ROWS, .keeps = shared_keeps, .part = {shared_own_gates, shared_own_sum},
+    .division = {CUT_ROWS, .cuts = shared_cuts, .part = {shared_own_gates, shared_own_sum},
                  .adds = true},
 };

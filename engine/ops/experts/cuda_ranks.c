@@ -19,9 +19,9 @@ const char *experts_divided_lacks(const struct model_shape *s, const struct mode
     return NULL;
 }
 
-/* Returns true for the gate of the shared expert, which is one row. */
-bool shared_keeps(const struct model_shape *s, int i) {
-    return i == 3;
+/* The gate of the shared expert is one row. */
+struct op_cuts shared_cuts(const struct be *b, const struct model_op *op, uint32_t i) {
+    return (struct op_cuts){.whole = i == 3};
 }
 
 /* Computes the rank's columns of h for each pair of a row and an expert. */

@@ -351,6 +351,23 @@ static const char *delta_divided_lacks(const struct model_shape *s, const struct
     return mixed ? "delta nets with joined betas and tiled heads" : NULL;
 }
 
+/* A device has some key heads, and the value heads that use them, which need not be contiguous.
+ * w[0] and conv have a row for each channel: queries and keys of the key heads, then values. Other
+ * tensors have some rows for each value head; w[2] has betas and alphas if there is no w[3]. */
+static struct op_cuts delta_cuts(const struct be *b, const struct model_op *op, uint32_t i) {
+    const struct delta_shape *d = &b->shape->delta;
+    uint64_t heads = rank_value_heads(b).stride;
+
+    if (i == 0 || i == OP_MATRICES + 1)
+        return (struct op_cuts){
+            .n = 2, .first = (uint64_t)d->n_key_head * b->group.n * d->dim, .rest = heads * d->dim};
+    if (i == 1)
+        return (struct op_cuts){.rest = heads * d->dim};
+    if (i == 2 && op->kind == OP_STATE_IN && !op->w[3])
+        return (struct op_cuts){.rest = heads * 2};
+    return (struct op_cuts){.rest = heads};
+}
+
 static float *place_state_in(const struct be *b, const struct model_op *op, int i) {
     if (op->state_in.low == LOW_DOWN)
         return b->recurrent.low[i];
@@ -389,7 +406,7 @@ const struct op_code cuda_op_state_in = {
     .load = load_state_in,
     .place = place_state_in,
     .adds = CUDA_ADDITIONS,
-    .division = {CUT_LOADER, .load = recurrent_load_part},
+    .division = {CUT_ROWS, .cuts = delta_cuts},
 };
 
 const struct op_code cuda_op_delta = {
@@ -397,7 +414,7 @@ const struct op_code cuda_op_delta = {
     .lacks = recurrent_lacks,
     .load = load_recurrent,
     .family = &recurrent_family,
-    .division = {CUT_LOADER, .lacks = delta_divided_lacks, .load = recurrent_load_part},
+    .division = {CUT_ROWS, .lacks = delta_divided_lacks, .cuts = delta_cuts},
 };
 
 const struct op_code cuda_op_kda = {

@@ -485,11 +485,12 @@ static bool reaches_host() {
     return false;
 }
 
-/* Returns true for reads of another device's memory by the kernels that exchange shares. */
+/* Returns true for reads of another device's memory by the kernels that exchange shares, and by
+ * embed, as all devices have one table. */
 static bool reaches_device(const struct memory *m, enum simt_access kind) {
     return (reached[device] >> m->device & 1) && kind == SIMT_READ &&
-           (strcmp(kernel, "gather") == 0 || strcmp(kernel, "pack_shares") == 0 ||
-            strcmp(kernel, "residual_shares") == 0);
+           (strcmp(kernel, "embed") == 0 || strcmp(kernel, "gather") == 0 ||
+            strcmp(kernel, "pack_shares") == 0 || strcmp(kernel, "residual_shares") == 0);
 }
 
 /* Adds a read before wait_for_previous() to the block's digest. Threads may run in any order, so

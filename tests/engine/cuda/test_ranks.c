@@ -183,17 +183,17 @@ Test(cuda_ranks, ffns_of_the_host_are_those_beside_one_device) {
 
 /* -- meetings ---------------------------------------------------------------------------------- */
 
-/* Waits in a step: one in which the others get the embedded rows, two for each exchange of o, x, h,
- * x, and one in which the first device gets the others' logits, which the first chunk does not
- * need. */
-enum { STEP = 10, FIRST_CHUNK = STEP - 1 };
+/* Waits in a step: two for each exchange of o, x, h, x, and one in which the first device gets the
+ * others' logits, which the first chunk does not need. Before a step that is no graph the others
+ * wait once for the samples of the first device, which they embed. */
+enum { STEP = 9, BEGIN = 1, FIRST_CHUNK = BEGIN + STEP - 1 };
 
 /* Leaves out waits of a step that is noted, of the graph that is captured from the next one, and of
  * launches of that graph. Without the last wait of the first device for the others no graph is
  * captured. */
 Test(cuda_ranks, a_wait_that_is_missing_in_a_graph_is_seen) {
-    enum { READS = STEP, CAPTURE = READS + 2, NOTED = FIRST_CHUNK };
-    enum { CAPTURED = NOTED + READS + CAPTURE + READS };
+    enum { READS = STEP, CAPTURE = READS + 2, NOTED = FIRST_CHUNK + BEGIN };
+    enum { CAPTURED = NOTED + READS + CAPTURE + BEGIN + READS };
     enum { LATER = CAPTURED + CAPTURE, LAST = LATER + 2 * (OUTPUTS - 2) };
     static struct trace right, same;
     struct fake_cuda *f = fake_find();
@@ -218,6 +218,21 @@ Test(cuda_ranks, a_wait_that_is_missing_in_a_graph_is_seen) {
     several_run(path, "0,1", ENGINE_KV_F16, 1, &same);
     cr_expect(f->n_graph_launches == 0 && several_difference(&right, &same) == UINT32_MAX);
     f->forget_wait = 0;
+    unlink(path);
+}
+
+/* The third step that decodes gets its token from the second one, which is still in flight. */
+Test(cuda_ranks, a_wait_for_samples_that_is_missing_is_seen) {
+    enum { BEFORE = FIRST_CHUNK + 3 * (BEGIN + STEP) };
+    static struct trace right;
+    struct fake_cuda *f = fake_find();
+    char path[64];
+
+    setenv("WEFT_CUDA_GRAPHS", "0", 1);
+    two_heads(path);
+    f->n_devices = 2;
+    several_run(path, "0,1", ENGINE_KV_F16, 1, &right);
+    cr_expect(several_misses(path, false, BEFORE + BEGIN, &right));
     unlink(path);
 }
 
