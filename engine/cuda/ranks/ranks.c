@@ -23,6 +23,10 @@
 
 #include "base/try.h"
 
+static const struct meeting all_meet = {UINT32_MAX, UINT32_MAX};
+static const struct meeting to_first = {OTHER_RANKS, FIRST_RANK};
+static const struct meeting from_first = {FIRST_RANK, OTHER_RANKS};
+
 struct model_op ranks_part_of(const struct be *b, const struct model_op *op) {
     struct model_op part = *op;
 
@@ -35,13 +39,16 @@ struct model_op ranks_part_of(const struct be *b, const struct model_op *op) {
     return part;
 }
 
-/* Checks that key heads, or heads that share one key, can be divided. Returns 0 or -EINVAL. */
+/* Checks that the key heads of each layer, or heads that share one key, can be divided. Returns 0
+ * or -EINVAL. */
 static int check_heads(const struct model_shape *s, uint32_t n, struct err *err) {
-    uint32_t n_kv = s->mla.rank ? s->n_head : s->n_head_kv;
-    uint32_t n_heads = s->delta.n_key_head;
+    uint32_t n_heads = s->mla.rank ? s->n_head : s->delta.n_key_head;
 
-    if (n_kv % n)
-        n_heads = n_kv;
+    for (uint32_t i = 0; i < s->n_ops && !s->mla.rank; i++)
+        if (s->op[i].heads.n_kv % n)
+            return err_set(err, 0, "devices",
+                           "%u devices do not divide the %u key heads of layer %u: name fewer", n,
+                           s->op[i].heads.n_kv, s->op[i].layer);
     if (n_heads % n == 0)
         return 0;
     return err_set(err, 0, "devices",
@@ -70,6 +77,117 @@ static int open_ranks(struct be **out, const struct be_opts *o, struct err *err)
     TRY(check_heads(o->shape, several_list(o->engine, NULL, rank), err));
     return several_open(out, o, err);
 }
+
+/* -- the exchange of columns ------------------------------------------------------------------- */
+
+/* Records the event of @b on its stream. */
+static int record_ready(const struct be *b) {
+    int e = b->api->use(b->number);
+
+    if (e)
+        return e;
+    return b->api->event_record(b->group.ready, b->stream);
+}
+
+/* Makes later work of @b wait for the events of ranks @of. */
+static int wait_ready(const struct ranks *k, const struct be *b, uint32_t of) {
+    int e = b->api->use(b->number);
+
+    for (uint32_t j = 0; j < k->n && e == 0; j++)
+        if (k->be[j] != b && of >> j & 1)
+            e = b->api->event_wait(k->be[j]->group.ready, b->stream);
+    return e;
+}
+
+int ranks_meet(struct ranks *k, const struct meeting *m, struct be **failed) {
+    struct be *b = NULL;
+    int e = 0;
+
+    for (uint32_t i = k->n; i-- > 0 && e == 0;) {
+        b = k->be[i];
+        if (m->of >> i & 1)
+            e = record_ready(b);
+    }
+    for (uint32_t i = k->n; i-- > 0 && e == 0;) {
+        b = k->be[i];
+        if (m->by >> i & 1)
+            e = wait_ready(k, b, m->of);
+    }
+    if (failed)
+        *failed = b;
+    return e;
+}
+
+static int ranks_meet_now(struct ranks *k, const struct meeting *m) {
+    struct be *failed = k->be[0];
+    int e = 0;
+
+    if (!failed->fault.lost)
+        e = ranks_meet(k, m, &failed);
+    for (uint32_t i = 0; i < k->n; i++)
+        k->be[i]->waits |= m->by >> i & 1;
+    return cuda_check(failed, e, "cudaEventRecord, cudaStreamWaitEvent");
+}
+
+/* Enqueues a meeting as a part of the step, so that it is recorded in graphs. */
+static int ranks_meet_in_step(struct ranks *k, const struct meeting *m) {
+    struct be *first = k->be[0];
+
+    if (first->graphs.replaying)
+        return cuda_check(first, 0, "");
+    if (first->graphs.noting)
+        graph_note(first, NOTE_MEETING, NULL, false, m, sizeof(*m));
+    return ranks_meet_now(k, m);
+}
+
+struct columns ranks_columns(const struct be *b, enum gathered what) {
+    const struct columns all[] = {
+        [GATHER_O] = {b->act.o, b->act.q}, /* unused after attention, as is act.o */
+        [GATHER_D] = {b->recurrent.out, b->act.q}, [GATHER_H] = {b->act.gate, b->act.up},
+        [GATHER_T] = {b->act.own_t, b->act.o},     [GATHER_E] = {b->experts.gate, b->experts.up},
+        [GATHER_LOGITS] = {b->sampling.z, NULL},
+    };
+
+    if (what == GATHER_D && b->shape->mla.rank)
+        return (struct columns){b->act.q, b->act.o};
+    return all[what];
+}
+
+/* Returns the columns of all ranks. Columns of value heads are divided in several pieces. */
+static struct shares ranks_shares(const struct ranks *k, enum gathered what, uint32_t n) {
+    uint32_t n_pieces = what == GATHER_D ? rank_value_heads(k->be[0]).n : 1, period = n / n_pieces;
+    struct shares all = {.n = n, .n_shares = k->n, .period = period};
+
+    assert(n % n_pieces == 0);
+    for (uint32_t j = 0; j < k->n; j++) {
+        uint32_t first = rank_cut(period, j, k->n), n_own = rank_cut(period, j + 1, k->n) - first;
+
+        all.share[j] = (struct share){ranks_columns(k->be[j], what).own, first, n_pieces * n_own};
+    }
+    return all;
+}
+
+/* Waits, on all streams, until the columns of each rank can be read by all ranks. */
+static int ranks_exchange(struct step *s) {
+    return ranks_meet_in_step(s->be->group.ranks, &all_meet);
+}
+
+int ranks_pack(struct be *b, uint32_t n_rows, enum gathered what, const struct pack_args *a) {
+    assert(a->x == ranks_columns(b, what).whole);
+    const struct pack_shares_args shares = {*a, ranks_shares(b->group.ranks, what, a->n)};
+    assert(a->kind == PACK_PLAIN && !a->x_stride);
+    return CUDA_LAUNCH(b, pack_shares, n_rows, 1, PACK_THREADS, &shares);
+}
+
+int ranks_residual(struct be *b, uint32_t n_rows, const struct residual_args *a) {
+    if (a->t != ranks_columns(b, GATHER_T).whole)
+        return CUDA_LAUNCH(b, residual, n_rows, 1, CUDA_THREADS, a);
+    const struct residual_shares_args shares = {*a, ranks_shares(b->group.ranks, GATHER_T, a->n)};
+    assert(!a->left.sums);
+    return CUDA_LAUNCH(b, residual_shares, n_rows, 1, CUDA_THREADS, &shares);
+}
+
+/* -- the ops of a step ------------------------------------------------------------------------- */
 
 /* Calls @run for each rank's part of @op. */
 static int ranks_each(struct step *s, const struct model_op *op, step_op *run) {

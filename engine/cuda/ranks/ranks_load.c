@@ -130,15 +130,6 @@ int ranks_load_part(struct be *b, const struct model_op *op, struct weights **ou
     return cuda_load(b, &part, out, err);
 }
 
-/* Returns -EINVAL if the key heads of the op's layer cannot be divided among the ranks. */
-static int check_layer(const struct ranks *k, const struct model_op *op, struct err *err) {
-    if (op->heads.n_kv % cuda_page_ranks(k->be[0]) == 0)
-        return 0;
-    return err_set(err, 0, "devices",
-                   "%u devices do not divide the %u key heads of layer %u: name fewer", k->n,
-                   op->heads.n_kv, op->layer);
-}
-
 /* Scales the tiles of each matrix by the largest scale of all ranks. Tiles of a matrix have one
  * common unit, and all ranks must round alike to give the results of one device. */
 static int scale_parts(const struct ranks *k, struct weights *const part[RANKS]) {
@@ -163,7 +154,6 @@ int ranks_load(struct ranks *k, const struct model_op *op, struct weights **out,
     struct weights *part[RANKS] = {NULL}, *down[RANKS] = {NULL};
     bool first = cuda_ops[op->kind]->division.cut == CUT_FIRST || is_handed_over(k->be[0], op);
 
-    TRY(check_layer(k, op, err));
     for (uint32_t i = first ? 1 : k->n; i-- > 0;) {
         TRY(ON_DEVICE(k->be[i], ranks_load_part(k->be[i], op, &part[i], err)));
         down[i] = part[i]->down;
