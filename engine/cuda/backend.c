@@ -146,11 +146,11 @@ static void cuda_size_pages(struct be *b, const struct model_shape *all) {
     for (uint32_t i = 0; i < PAGE_CLASSES; i++) {
         uint32_t n = cuda_page_ranks(b);
 
-        b->kv[i].page_bytes = cuda_values_bytes(b, b->shape->n_kv_values[i] / n);
-        b->kv[i].all_bytes = n * cuda_values_bytes(b, all->n_kv_values[i] / n);
+        b->memory.kv[i].page_bytes = cuda_values_bytes(b, b->shape->n_kv_values[i] / n);
+        b->memory.kv[i].all_bytes = n * cuda_values_bytes(b, all->n_kv_values[i] / n);
     }
     if (all->sparse.n_layer) { /* keys of blocks are stored after the layers */
-        struct kv_class *kv = &b->kv[KV_GLOBAL];
+        struct kv_class *kv = &b->memory.kv[KV_GLOBAL];
         size_t n = sparse_page_bytes(b);
 
         kv->page_bytes += n;
@@ -159,7 +159,7 @@ static void cuda_size_pages(struct be *b, const struct model_shape *all) {
         kv->all_layer_bytes[all->n_kv_layer[KV_GLOBAL]] = n;
     }
     if (all->compressed.window) { /* the keys of all layers are contiguous */
-        struct kv_class *kv = &b->kv[KV_GLOBAL];
+        struct kv_class *kv = &b->memory.kv[KV_GLOBAL];
 
         kv->page_bytes = page_size(all, KV_GLOBAL, b->opts->kv_type, b->opts->page_tokens);
         kv->all_bytes = kv->layer_bytes[0] = kv->all_layer_bytes[0] = kv->page_bytes;
@@ -171,12 +171,12 @@ static void cuda_size_pages(struct be *b, const struct model_shape *all) {
 struct be *cuda_close(struct be *b) {
     if (!b)
         return NULL;
-    if (b->stream && !b->fault.stuck)
-        b->api->stream_wait(b->stream);
-    if (b->side.stream && !b->fault.stuck) /* a failed step may not have been joined */
-        b->api->stream_wait(b->side.stream);
-    if (b->uploads.stream && !b->fault.stuck)
-        b->api->stream_wait(b->uploads.stream);
+    if (b->queue.stream && !b->fault.stuck)
+        b->api->stream_wait(b->queue.stream);
+    if (b->queue.side.stream && !b->fault.stuck) /* a failed step may not have been joined */
+        b->api->stream_wait(b->queue.side.stream);
+    if (b->queue.uploads.stream && !b->fault.stuck)
+        b->api->stream_wait(b->queue.uploads.stream);
     if (b->experts.host && !b->fault.stuck)
         b->experts.host_ops->close(b->experts.host);
     cuda_unload(b);
@@ -203,7 +203,7 @@ static int upload_tables(struct be *b) {
     }
     TRY(cuda_copy(b, b->load.grids, &quant_grids, sizeof(quant_grids), CUDA_TO_DEVICE));
     TRY(cuda_copy(b, b->load.tile_grids, tiles, sizeof(*tiles), CUDA_TO_DEVICE));
-    return cuda_check(b, b->api->stream_wait(b->stream), "cudaMemcpyAsync");
+    return cuda_check(b, b->api->stream_wait(b->queue.stream), "cudaMemcpyAsync");
 }
 
 /* Refuses shapes that no kernel supports. Returns 0, or -EINVAL with @err. */
@@ -266,10 +266,10 @@ static void cuda_read_environment(struct be *b) {
 
 static void set_rank(struct be *b, const struct rank *r) {
     assert(r->rank < r->n_ranks && r->n_ranks <= RANKS);
-    b->number = r->number;
+    b->about.number = r->number;
     b->group.rank = r->rank;
     b->group.n = r->n_ranks;
-    b->layers = r->layers.end ? r->layers : (struct layers){0, b->shape->n_layer};
+    b->group.layers = r->layers.end ? r->layers : (struct layers){0, b->shape->n_layer};
     b->group.first = b; /* set again when the other ranks are open */
 }
 
@@ -304,7 +304,7 @@ uint32_t cuda_select_layers(struct model_shape *s, const struct layers *layers) 
 /* Divides the shape: a rank has some of the heads of recurrent layers, with their states, or of
  * latent attention; its kernels do not know the heads of other ranks. */
 static void divide_shape(struct be *b) {
-    struct model_shape *s = &b->divided;
+    struct model_shape *s = &b->group.shape;
 
     b->recurrent.n_all = b->shape->state.n_layer;
     if (b->group.n == 1 && is_first_device(b) && has_last_layer(b))
@@ -314,7 +314,7 @@ static void divide_shape(struct be *b) {
     if (b->group.n == 1) {
         if (!has_last_layer(b))
             s->drafts = 0;
-        b->recurrent.first = cuda_select_layers(s, &b->layers);
+        b->recurrent.first = cuda_select_layers(s, &b->group.layers);
         return;
     }
     assert(s->mla.rank == 0 || s->n_head % b->group.n == 0);
@@ -356,7 +356,7 @@ int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
     set_rank(b, rank);
     divide_shape(b);
     cuda_size_pages(b, shape);
-    TRY(find_device(b->api, b->number, &b->device, err));
+    TRY(find_device(b->api, b->about.number, &b->about.device, err));
     if (cuda_load_kernels(b) < 0)
         return err_set(err, 0, NULL, "loading the kernels: %s", b->fault.text);
     return cuda_memory_room(b, bytes, err);
@@ -418,14 +418,14 @@ static int open_host(struct be *b, const struct be_opts *o, struct err *err) {
 static void choose_early(struct be *b) {
     b->ways.late = !cuda_wants("TRIGGER");
     b->ways.early = b->ways.wants_early =
-        b->device.made_for >= 90 && !has_host_part(b->shape) && cuda_wants("EARLY");
+        b->about.device.made_for >= 90 && !has_host_part(b->shape) && cuda_wants("EARLY");
 }
 
 /* Loads the kernels for the device that was found, allocates its memory, and tests it. */
 static int prepare_found(struct be *b, const struct be_opts *o, struct err *err) {
-    assert(b->device.n_multiprocessors > 0);
-    snprintf(b->isa, sizeof(b->isa), "sm_%d%d%s", b->device.major, b->device.minor,
-             b->ways.fixed ? "-static" : "");
+    assert(b->about.device.n_multiprocessors > 0);
+    snprintf(b->about.isa, sizeof(b->about.isa), "sm_%d%d%s", b->about.device.major,
+             b->about.device.minor, b->ways.fixed ? "-static" : "");
     TRY(cuda_load_kernels(b));
     TRY(cuda_memory_open(b, err));
     TRY(open_host(b, o, err));
@@ -437,7 +437,7 @@ static int prepare_found(struct be *b, const struct be_opts *o, struct err *err)
 
 /* Finds the device and prepares it. */
 static int cuda_prepare(struct be *b, const struct be_opts *o, struct err *err) {
-    TRY(find_device(b->api, b->number, &b->device, err));
+    TRY(find_device(b->api, b->about.number, &b->about.device, err));
     int r = prepare_found(b, o, err);
     if (r == -EIO)
         err_set(err, 0, NULL, "opening the device: %s", b->fault.text);
@@ -454,8 +454,8 @@ int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank,
     b->api = cuda_api();
     b->shape = o->shape;
     b->opts = o->engine;
-    b->kv[KV_GLOBAL].n_pages = o->n_pages;
-    b->kv[KV_WINDOW].n_pages = o->n_windows;
+    b->memory.kv[KV_GLOBAL].n_pages = o->n_pages;
+    b->memory.kv[KV_WINDOW].n_pages = o->n_windows;
     assert(o->n_host_states <= o->n_states);
     b->recurrent.n_states = o->n_states;
     b->recurrent.n_device = o->n_states - o->n_host_states;
@@ -483,13 +483,13 @@ static int cuda_open_be(struct be **out, const struct be_opts *o, struct err *er
 }
 
 static const char *cuda_isa(const struct be *b) {
-    return b->isa;
+    return b->about.isa;
 }
 
 static const char *cuda_address(const struct be *b, uint32_t i) {
     if (i)
         return "";
-    return b->device.address;
+    return b->about.device.address;
 }
 
 static uint32_t cuda_n_threads(const struct be *b) {
@@ -562,7 +562,7 @@ static const uint64_t *picks(const struct be *b) {
 }
 
 static const char *cuda_note(const struct be *b) {
-    return b->note;
+    return b->about.note;
 }
 
 static const char *fault(const struct be *b) {
@@ -573,7 +573,7 @@ static const char *fault(const struct be *b) {
 
 static void *cuda_host_page(struct be *b, uint32_t page) {
     assert(page < b->opts->n_host_pages);
-    return b->host_pages + page * b->kv[KV_GLOBAL].all_bytes;
+    return b->memory.host_pages + page * b->memory.kv[KV_GLOBAL].all_bytes;
 }
 
 /* be_ops.peek: NULL during a step, and for wants whose logits were overwritten. */
@@ -584,8 +584,8 @@ static const float *cuda_peek(const struct be *b, uint32_t want) {
     if (b->fault.lost || !b->sampling.last || b->step[0].batch || b->step[1].batch ||
         want >= b->sampling.last_wants || b->sampling.last->n_scored > LOGIT_ROWS ||
         b->api->copy(b->sampling.peeked, b->sampling.logits + b->sampling.last->place[want] * n,
-                     n * sizeof(float), CUDA_TO_HOST, b->stream) ||
-        b->api->stream_wait(b->stream))
+                     n * sizeof(float), CUDA_TO_HOST, b->queue.stream) ||
+        b->api->stream_wait(b->queue.stream))
         return NULL;
     return b->sampling.peeked;
 }

@@ -467,6 +467,8 @@ struct pool {
 
 /* Loading of weights. */
 struct loading {
+    /* what was loaded, the last op first */
+    struct weights *list;
     struct {
         /* [bytes] */
         uint8_t *host, *device;
@@ -487,35 +489,43 @@ struct loading {
     struct repack_found *found, *found_host;
 };
 
-/* Invariants: allocations are region[0 .. n_regions); once lost, always lost, with the reason in
- * error. */
-struct be {
-    const struct cuda_api *api;
-    /* the model's; &divided if several devices divide the model */
-    const struct model_shape *shape;
-    /* Shape with this device's part: its heads of recurrent layers or of latent attention, or the
-     * keys and states of its layers. */
-    struct model_shape divided;
-    const struct engine_opts *opts;
+/* The device, and what opening it has found. */
+struct about {
     struct cuda_device device;
     /* of the CUDA device */
     int number;
-    /* The devices that compute a model together; n is 1 for a device that computes alone, and for
-     * devices that divide the layers. */
-    struct {
-        /* among the devices that divide matrices */
-        uint32_t rank, n;
-        /* all devices; NULL: there is only this one */
-        struct ranks *ranks;
-        /* the first that divides matrices, which has the graphs of all; or the device itself */
-        struct be *first;
-        /* event: the data that other devices read from this one is complete */
-        void *ready;
-    } group;
+    char isa[ENGINE_DEVICES * 16];
+    /* code paths that the self-test turned off; "": none */
+    char note[300];
+};
+
+/* Invariant: once lost, always lost, with the reason in text. */
+struct fault {
+    /* the call that failed, and why */
+    char text[200];
+    bool lost;
+    /* lost, and no call that waits for the device may be made */
+    bool stuck;
+    /* WAIT_LIMIT_NS, or less for tests */
+    int64_t wait_ns;
+};
+
+/* A device among those that compute a model together. n is 1 for a device that computes alone, and
+ * for devices that divide the layers. */
+struct group {
+    /* among the devices that divide matrices */
+    uint32_t rank, n;
+    /* all devices; NULL: there is only this one */
+    struct ranks *ranks;
+    /* the first that divides matrices, which has the graphs of all; or the device itself */
+    struct be *first;
+    /* event: the data that other devices read from this one is complete */
+    void *ready;
     /* layers of this device; all, unless devices divide them (layers.c) */
     struct layers layers;
-    /* the next launch is not early (PDL), because of cuda_settle() or events of other devices */
-    bool waits;
+    /* be.shape of a device that has only a part of the model: its heads of recurrent layers or of
+     * latent attention, or the keys and states of its layers */
+    struct model_shape shape;
     /* Pinned memory between devices that divide layers: x after the layers before, and the taps of
      * a block drafter, for even and odd steps; be.sampling.sampled of the last device, for the
      * first. */
@@ -523,44 +533,19 @@ struct be {
         float *x[2], *tap[2];
         int32_t *sampled;
     } handed;
-    char isa[ENGINE_DEVICES * 16];
-    /* code paths that the self-test turned off; "": none */
-    char note[300];
-    struct {
-        /* the call that failed, and why */
-        char text[200];
-        bool lost;
-        /* lost, and no call that waits for the device may be made */
-        bool stuck;
-        /* WAIT_LIMIT_NS, or less for tests */
-        int64_t wait_ns;
-    } fault;
-    /* Settings; wants_: not turned off by the environment or the device. */
-    struct {
-        /* products gate, residual() adds up sums */
-        bool fuse, wants_fuse;
-        /* cuda_api.launch */
-        bool early, wants_early;
-        /* each kernel lets the next one start where it waits, not where it begins */
-        bool late;
-        bool wants_graphs;
-        /* steps before the first request record graphs and time products (cuda_warm()) */
-        bool warms;
-        /* rows are packed by static scales where there are some */
-        bool fixed;
-        /* with one or two rows, the products of norms compute them (matvec_norm) */
-        enum way_state prologue;
-    } ways;
-    struct {
-        /* rows of a batch in their pictures, [max_rows], before the upload; NULL: the model takes
-         * no pictures */
-        struct picture_row *row;
-        /* buffers of the image encoder, model_shape.picture_buffers */
-        uint8_t *memory;
-    } pictures;
+};
+
+/* Allocations, all of which are region[0 .. n_regions), and the pages among them. */
+struct memory {
+    struct region region[112];
+    uint32_t n_regions;
     struct kv_class kv[PAGE_CLASSES];
     /* pages of KV_GLOBAL in pinned memory */
     uint8_t *host_pages;
+};
+
+/* Streams. */
+struct queue {
     void *stream;
     /* stream for host calls, in models with experts on the host */
     struct cuda_side side;
@@ -569,18 +554,56 @@ struct be {
     struct {
         void *stream, *end;
     } uploads;
-    struct {
-        struct region list[112];
-        uint32_t n;
-    } regions;
-    /* step s has step[s % 2] */
-    struct step step[2];
-    struct weights *weights;
+    /* the next launch is not early (PDL), because of cuda_settle() or events of other devices */
+    bool waits;
+};
+
+/* Settings; wants_: not turned off by the environment or the device. */
+struct ways {
+    /* products gate, residual() adds up sums */
+    bool fuse, wants_fuse;
+    /* cuda_api.launch */
+    bool early, wants_early;
+    /* each kernel lets the next one start where it waits, not where it begins */
+    bool late;
+    bool wants_graphs;
+    /* steps before the first request record graphs and time products (cuda_warm()) */
+    bool warms;
+    /* rows are packed by static scales where there are some */
+    bool fixed;
+    /* with one or two rows, the products of norms compute them (matvec_norm) */
+    enum way_state prologue;
+};
+
+/* Pictures of a step. */
+struct pictures {
+    /* rows of a batch in their pictures, [max_rows], before the upload; NULL: the model takes no
+     * pictures */
+    struct picture_row *row;
+    /* buffers of the image encoder, model_shape.picture_buffers */
+    uint8_t *memory;
+};
+
+/* State of a device: what it computes, the device, its memory and its streams, the steps, and a
+ * struct for each part of a model. */
+struct be {
+    /* the model's; &group.shape if several devices divide the model */
+    const struct model_shape *shape;
+    const struct engine_opts *opts;
+    const struct cuda_api *api;
+    struct about about;
+    struct fault fault;
+    struct group group;
+    struct memory memory;
+    struct loading load;
+    struct queue queue;
+    struct ways ways;
     /* used on the first rank only */
     struct graphs graphs;
+    /* step s has step[s % 2] */
+    struct step step[2];
     /* on the device: destination of the upload of the rows */
     struct batch_head *head;
-    struct loading load;
     struct activations act;
     struct products products;
     struct attention attention;
@@ -593,6 +616,7 @@ struct be {
     struct sparse sparse;
     struct draft draft;
     struct sampling sampling;
+    struct pictures pictures;
 };
 
 /* Returns 0, or -EIO if @error is an error of the runtime or the device was lost before. The first
@@ -634,10 +658,10 @@ static inline bool has_host(const struct be *b) {
 
 /* Return true for the device with the embedding, and for the device with the logits. */
 static inline bool is_first_device(const struct be *b) {
-    return b->group.rank == 0 && b->layers.first == 0;
+    return b->group.rank == 0 && b->group.layers.first == 0;
 }
 static inline bool has_last_layer(const struct be *b) {
-    return b->layers.end == b->shape->n_layer;
+    return b->group.layers.end == b->shape->n_layer;
 }
 
 /* Returns true for the device on which the draft block embeds tokens with the model's own
@@ -820,7 +844,8 @@ bool product_gates(const struct be *b, const struct weights *w, const struct ope
  * experts or heads of latent attention multiply. */
 bool wgmma_handles(const struct be *b, uint32_t n_rows);
 /* Runs the self-test at the end of open (selftest.c). A kernel with wrong results is turned off if
- * a simpler one does the same work, and be.note says so. Returns 0, or an error with the reason. */
+ * a simpler one does the same work, and be.about.note says so. Returns 0, or an error with the
+ * reason. */
 int cuda_selftest(struct be *b, struct err *err);
 /* Returns false if the environment sets WEFT_CUDA_@what to 0. */
 bool cuda_wants(const char *what);

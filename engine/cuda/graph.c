@@ -109,7 +109,7 @@ int graph_launch(struct step *s) {
     struct be *b = s->be;
 
     assert(b->graphs.replaying && *graph_of(s));
-    return cuda_check(b, b->fault.lost ? 0 : b->api->graph_launch(*graph_of(s), b->stream),
+    return cuda_check(b, b->fault.lost ? 0 : b->api->graph_launch(*graph_of(s), b->queue.stream),
                       "cudaGraphLaunch");
 }
 
@@ -154,7 +154,7 @@ static int graph_again(const struct graphs *g, uint32_t i) {
     switch (g->note[i].kind) {
     case NOTE_LAUNCH:
         return b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, l->shared, args,
-                              g->note[i].how, b->stream);
+                              g->note[i].how, b->queue.stream);
     case NOTE_CALL:
         return step_host_call(b, c->fn, c->ctx);
     case NOTE_MEETING:
@@ -171,7 +171,7 @@ static void capture(struct step *s) {
     struct be *b = s->be;
     struct graphs *g = &b->graphs;
     bool several = b->group.n > 1;
-    int e = b->api->capture_begin(b->stream);
+    int e = b->api->capture_begin(b->queue.stream);
 
     if (e) {
         graph_disable(b, "cudaStreamBeginCapture", b->api->text(e));
@@ -183,7 +183,7 @@ static void capture(struct step *s) {
         e = 0;
     for (uint32_t i = 0; i < g->n_notes && e == 0; i++) {
         if (several)
-            e = b->api->use(g->note[i].be->number);
+            e = b->api->use(g->note[i].be->about.number);
         if (e)
             break;
         e = graph_again(g, i);
@@ -191,9 +191,9 @@ static void capture(struct step *s) {
     if (!e && several)
         e = ranks_meet(b->group.ranks, &join, NULL);
     if (several) /* between calls the first device must be current, also after failures */
-        cuda_check(b, b->api->use(b->number), "cudaSetDevice");
+        cuda_check(b, b->api->use(b->about.number), "cudaSetDevice");
     void **graph = graph_of(s);
-    int end = b->api->capture_end(b->stream, graph);
+    int end = b->api->capture_end(b->queue.stream, graph);
     if (e || end)
         graph_disable(b, e ? "a launch" : "cudaGraphInstantiate", b->api->text(e ? e : end));
     if (*graph && e) { /* half a step */

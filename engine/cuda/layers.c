@@ -165,8 +165,8 @@ int layers_load(struct ranks *k, const struct model_op *op, struct weights **out
     if (first && embeds_drafts(last))
         TRY(ON_DEVICE(last, cuda_load(last, op, &k->draft_embed, err)));
     for (uint32_t i = 0; i < k->n && op_has_pages(op); i++)
-        k->be[i]->kv[op->kv.cls].all_layer_bytes[op->kv.layer] =
-            b->kv[op->kv.cls].all_layer_bytes[op->kv.layer];
+        k->be[i]->memory.kv[op->kv.cls].all_layer_bytes[op->kv.layer] =
+            b->memory.kv[op->kv.cls].all_layer_bytes[op->kv.layer];
     return 0;
 }
 
@@ -181,8 +181,8 @@ static int layers_send(struct be *b, void *to, const void *from, size_t bytes) {
 
 /* Makes later work of @b wait for another device's event. */
 static int layers_wait_for(struct be *b, void *event) {
-    b->waits = true;
-    return cuda_check(b, b->api->event_wait(event, b->stream), "cudaStreamWaitEvent");
+    b->queue.waits = true;
+    return cuda_check(b, b->api->event_wait(event, b->queue.stream), "cudaStreamWaitEvent");
 }
 
 /* Returns the step of the batch on the device that computes it. */
@@ -196,7 +196,7 @@ static float *handed(const struct ranks *k, uint32_t i, size_t *bytes) {
     size_t row = b->shape->n_embd;
 
     *bytes = k->batch->n_rows * row * sizeof(float);
-    return b->handed.x[k->batch->step % 2] + k->row0 * row;
+    return b->group.handed.x[k->batch->step % 2] + k->row0 * row;
 }
 
 /* Copies x of the batch, and the inputs of layers that devices up to @upto have kept for a block
@@ -206,7 +206,7 @@ static int layers_cross(struct ranks *k, struct be *b, uint32_t i, uint32_t upto
     const struct model_shape *s = k->be[i]->shape;
     size_t bytes, row = s->n_embd * sizeof(float), all = s->n_taps * row;
     float *x = handed(k, i, &bytes);
-    uint8_t *there = (uint8_t *)k->be[i]->handed.tap[k->batch->step % 2] + k->row0 * all;
+    uint8_t *there = (uint8_t *)k->be[i]->group.handed.tap[k->batch->step % 2] + k->row0 * all;
 
     const void *from = b->act.x;
 
@@ -407,7 +407,7 @@ static int layers_copy_samples(struct ranks *k) {
     struct be *b = k->be[0];
 
     TRY(ON_DEVICE(b, layers_wait_for(b, k->be[k->leader]->group.ready)));
-    return layers_send(b, b->sampling.sampled, b->handed.sampled, sampled_bytes(b));
+    return layers_send(b, b->sampling.sampled, b->group.handed.sampled, sampled_bytes(b));
 }
 
 /* Begins on the first device, or for a draft pass on the last one. A batch without rows begins on
@@ -437,8 +437,8 @@ static int layers_sample(struct step *s) {
     struct be *b = s->be, *first = b->group.ranks->be[0];
 
     TRY(step_sample(s));
-    TRY(layers_send(b, first->handed.sampled, b->sampling.sampled, sampled_bytes(b)));
-    return cuda_check(b, b->api->event_record(b->group.ready, b->stream), "cudaEventRecord");
+    TRY(layers_send(b, first->group.handed.sampled, b->sampling.sampled, sampled_bytes(b)));
+    return cuda_check(b, b->api->event_record(b->group.ready, b->queue.stream), "cudaEventRecord");
 }
 
 void layers_ops(struct be_ops *all) {

@@ -68,7 +68,7 @@ static int load_send_rows(struct be *b, int i, const struct tensor *t, uint32_t 
 /* Marks buffer @i busy until the work that was enqueued has read it. */
 static int mark_busy(struct be *b, int i) {
     b->load.buffer[i].busy = true;
-    return cuda_check(b, b->api->event_record(b->load.buffer[i].event, b->stream),
+    return cuda_check(b, b->api->event_record(b->load.buffer[i].event, b->queue.stream),
                       "cudaEventRecord");
 }
 
@@ -318,7 +318,7 @@ int load_parts(struct be *b, struct weights *w, const struct tensor *t, const st
  * all places are NULL: no model has a matrix with two places. */
 static bool share_matrix(const struct be *b, struct weights *w, const struct tensor *t,
                          const float *y) {
-    for (const struct weights *k = b->weights; k; k = k->next)
+    for (const struct weights *k = b->load.list; k; k = k->next)
         for (uint32_t i = 0; i < k->n_mats; i++)
             if (k->of[i] == t && k->m[i].y == y) {
                 w->m[w->n_mats] = k->m[i];
@@ -349,8 +349,8 @@ struct weights *load_weights_new(struct be *b) {
 
     if (!w)
         return NULL;
-    w->next = b->weights;
-    b->weights = w;
+    w->next = b->load.list;
+    b->load.list = w;
     return w;
 }
 
@@ -440,7 +440,7 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
 /* Sets the bytes that the op's layer takes in a page. */
 static void load_page_size(struct be *b, const struct model_op *op) {
     const struct page_shape page = cuda_page_shape(b, &op->heads);
-    struct kv_class *kv = &b->kv[op->kv.cls];
+    struct kv_class *kv = &b->memory.kv[op->kv.cls];
 
     assert(op->kv.cls < PAGE_CLASSES && op->kv.layer < MODEL_LAYERS_MAX);
     kv->layer_bytes[op->kv.layer] = page_layer_bytes(&page);
@@ -507,7 +507,7 @@ static bool loads(const struct be *b, uint32_t i) {
         return is_first_device(b) || embeds_drafts(b);
     if (op->kind == OP_EMBED || op->kind == OP_LOGITS || op->layer >= s->n_layer)
         return has_last_layer(b);
-    return op->layer >= b->layers.first && op->layer < b->layers.end;
+    return op->layer >= b->group.layers.first && op->layer < b->group.layers.end;
 }
 
 int cuda_count_weights(struct be *b, struct err *err) {
@@ -564,9 +564,9 @@ const void *cuda_load_back(struct be *b, const void *from, size_t n) {
 }
 
 void cuda_unload(struct be *b) {
-    for (struct weights *w = b->weights, *next; w; w = next) {
+    for (struct weights *w = b->load.list, *next; w; w = next) {
         next = w->next;
         free(w);
     }
-    b->weights = NULL;
+    b->load.list = NULL;
 }

@@ -17,8 +17,9 @@
 #define MAX_PARTIALS 65536u
 
 void memory_add(struct be *b, void *where, size_t n, size_t size, const char *what, bool host) {
-    assert(b->regions.n < ARRAY_SIZE(b->regions.list) && where && !*(void **)where && size > 0);
-    b->regions.list[b->regions.n++] =
+    assert(b->memory.n_regions < ARRAY_SIZE(b->memory.region) && where && !*(void **)where &&
+           size > 0);
+    b->memory.region[b->memory.n_regions++] =
         (struct region){where, round_up(MAX(n, 1) * size, 256), host, what};
 }
 
@@ -127,7 +128,7 @@ static void memory_add_attention(struct be *b) {
     memory_add(b, &b->attention.merge, b->attention.max_merges, sizeof(struct attn_merge),
                "attention", false);
     memory_add_words(b, &b->attention.arrived, (size_t)MATVEC_ROWS * s->widest.n_kv);
-    memory_add(b, &b->products.arrived, (size_t)b->device.n_multiprocessors, sizeof(uint32_t),
+    memory_add(b, &b->products.arrived, (size_t)b->about.device.n_multiprocessors, sizeof(uint32_t),
                "products", false);
 }
 
@@ -171,7 +172,7 @@ static void add_steps(struct be *b) {
 
         add_staging(b, &s->rows,
                     sizeof(struct batch_head) + rows * (32 + picture) + wants * 4 +
-                        pages * 4 * (b->kv[KV_WINDOW].n_pages ? 2 : 1) +
+                        pages * 4 * (b->memory.kv[KV_WINDOW].n_pages ? 2 : 1) +
                         seqs * sizeof(struct plan_seq) + slack,
                     n_uploads, i == 0 ? &b->head : NULL);
         add_staging(b, &s->wants,
@@ -219,10 +220,11 @@ static void memory_add_rest(struct be *b) {
     memory_add(b, &b->pictures.memory, b->shape->picture_buffers, 1, "image encoder", false);
     memory_add(b, &b->load.weights.at, b->load.weights.size, 1, "weights", false);
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
-        memory_add(b, &b->kv[i].pages, b->kv[i].n_pages * b->kv[i].page_bytes, 1, "KV pages",
-                   false);
+        memory_add(b, &b->memory.kv[i].pages, b->memory.kv[i].n_pages * b->memory.kv[i].page_bytes,
+                   1, "KV pages", false);
     if (is_first_device(b)) /* values of all ranks */
-        memory_add(b, &b->host_pages, b->opts->n_host_pages * b->kv[KV_GLOBAL].all_bytes, 1,
+        memory_add(b, &b->memory.host_pages,
+                   b->opts->n_host_pages * b->memory.kv[KV_GLOBAL].all_bytes, 1,
                    "KV pages of the host", true);
 }
 
@@ -230,14 +232,15 @@ static void memory_add_rest(struct be *b) {
 static void add_handed(struct be *b) {
     size_t n = (size_t)b->opts->max_rows * b->shape->n_embd;
 
-    for (int i = 0; i < 2 && b->layers.first > 0; i++) {
-        memory_add(b, &b->handed.x[i], n, sizeof(float), "activations", true);
+    for (int i = 0; i < 2 && b->group.layers.first > 0; i++) {
+        memory_add(b, &b->group.handed.x[i], n, sizeof(float), "activations", true);
         if (b->shape->n_taps)
-            memory_add(b, &b->handed.tap[i], n * b->shape->n_taps, sizeof(float), "activations",
-                       true);
+            memory_add(b, &b->group.handed.tap[i], n * b->shape->n_taps, sizeof(float),
+                       "activations", true);
     }
-    if (!has_last_layer(b) && b->layers.first == 0)
-        memory_add(b, &b->handed.sampled, 2 * b->opts->max_wants, sizeof(int32_t), "results", true);
+    if (!has_last_layer(b) && b->group.layers.first == 0)
+        memory_add(b, &b->group.handed.sampled, 2 * b->opts->max_wants, sizeof(int32_t), "results",
+                   true);
 }
 
 /* Registers all regions. Needs shape, options, and the numbers of pages and states; allocates
@@ -265,17 +268,17 @@ static double mib(uint64_t bytes) {
 static uint64_t memory_sum(const struct be *b, const char *what) {
     uint64_t sum = 0;
 
-    for (uint32_t i = 0; i < b->regions.n; i++)
-        if ((!b->regions.list[i].host || b->device.integrated) &&
-            (!what || strcmp(b->regions.list[i].what, what) == 0))
-            sum += b->regions.list[i].bytes;
+    for (uint32_t i = 0; i < b->memory.n_regions; i++)
+        if ((!b->memory.region[i].host || b->about.device.integrated) &&
+            (!what || strcmp(b->memory.region[i].what, what) == 0))
+            sum += b->memory.region[i].bytes;
     return sum;
 }
 
 /* Returns the bytes of weights that must fit in the device's memory. */
 static uint64_t memory_sum_of_weights(const struct be *b) {
     /* fetched experts are a region of their own */
-    bool beside = b->device.integrated && !b->shape->fetches;
+    bool beside = b->about.device.integrated && !b->shape->fetches;
 
     return memory_sum(b, "weights") + (beside ? b->shape->host_bytes : 0);
 }
@@ -290,7 +293,7 @@ static uint64_t sum_of_all(const struct be *b) {
  * used, although the system frees it for any allocation. */
 static int ask_memory(struct be *b, size_t *n_free, size_t *n_total) {
     TRY(cuda_check(b, b->api->memory(n_free, n_total), "cudaMemGetInfo"));
-    if (b->device.integrated)
+    if (b->about.device.integrated)
         *n_free = MAX(*n_free, (size_t)b->api->host_memory());
     return 0;
 }
@@ -323,7 +326,7 @@ static int check_fit(struct be *b, struct err *err) {
             "activations %.1f) + reserve %.1f MiB = %.1f MiB, %s has %.1f MiB free of %.1f",
             mib(weights), b->shape->state.n_layer ? " and states" : "", mib(kv), mib(rest),
             mib(memory_sum(b, "logits")), mib(memory_sum(b, "activations")), mib(RESERVE_BYTES),
-            mib(need), b->device.name, mib(n_free), mib(n_total));
+            mib(need), b->about.device.name, mib(n_free), mib(n_total));
     return -ENOMEM;
 }
 
@@ -372,7 +375,7 @@ static int alloc_steps(struct be *b) {
 }
 
 int cuda_clear_arrived(struct be *b) {
-    size_t bytes = (size_t)b->device.n_multiprocessors * sizeof(*b->products.arrived);
+    size_t bytes = (size_t)b->about.device.n_multiprocessors * sizeof(*b->products.arrived);
     size_t merges = (size_t)MATVEC_ROWS * b->shape->widest.n_kv * sizeof(*b->attention.arrived);
 
     TRY(cuda_fill(b, b->attention.arrived, 0, merges));
@@ -390,22 +393,22 @@ static int clear_families(struct be *b) {
 }
 
 int cuda_memory_open(struct be *b, struct err *err) {
-    assert(b->regions.n == 0);
+    assert(b->memory.n_regions == 0);
     TRY(cuda_count_weights(b, err));
     add_all(b);
     TRY(check_fit(b, err));
-    TRY(cuda_check(b, b->api->stream_new(&b->stream), "cudaStreamCreate"));
+    TRY(cuda_check(b, b->api->stream_new(&b->queue.stream), "cudaStreamCreate"));
     if (has_host(b)) {
-        TRY(cuda_check(b, b->api->stream_new(&b->side.stream), "cudaStreamCreate"));
-        TRY(cuda_check(b, b->api->event_new(&b->side.forked), "cudaEventCreate"));
-        TRY(cuda_check(b, b->api->event_new(&b->side.joined), "cudaEventCreate"));
+        TRY(cuda_check(b, b->api->stream_new(&b->queue.side.stream), "cudaStreamCreate"));
+        TRY(cuda_check(b, b->api->event_new(&b->queue.side.forked), "cudaEventCreate"));
+        TRY(cuda_check(b, b->api->event_new(&b->queue.side.joined), "cudaEventCreate"));
     }
     if (cuda_wants("BESIDE")) {
-        TRY(cuda_check(b, b->api->stream_new(&b->uploads.stream), "cudaStreamCreate"));
-        TRY(cuda_check(b, b->api->event_new(&b->uploads.end), "cudaEventCreate"));
+        TRY(cuda_check(b, b->api->stream_new(&b->queue.uploads.stream), "cudaStreamCreate"));
+        TRY(cuda_check(b, b->api->event_new(&b->queue.uploads.end), "cudaEventCreate"));
     }
-    for (uint32_t i = 0; i < b->regions.n; i++)
-        TRY(alloc_region(b, &b->regions.list[i]));
+    for (uint32_t i = 0; i < b->memory.n_regions; i++)
+        TRY(alloc_region(b, &b->memory.region[i]));
     TRY(alloc_steps(b));
     TRY(cuda_fill(b, b->sampling.state, 0,
                   MIN(b->opts->max_wants, LOGIT_ROWS) * sizeof(*b->sampling.state)));
@@ -413,8 +416,9 @@ int cuda_memory_open(struct be *b, struct err *err) {
     TRY(clear_families(b));
     /* Fills pages with zeros, because even unwritten keys must be finite (attention.cu). */
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
-        if (b->kv[i].n_pages)
-            TRY(cuda_fill(b, b->kv[i].pages, 0, b->kv[i].n_pages * b->kv[i].page_bytes));
+        if (b->memory.kv[i].n_pages)
+            TRY(cuda_fill(b, b->memory.kv[i].pages, 0,
+                          b->memory.kv[i].n_pages * b->memory.kv[i].page_bytes));
     return 0;
 }
 
@@ -422,8 +426,8 @@ int cuda_memory_open(struct be *b, struct err *err) {
  * middle. */
 static void release_device(struct be *b) {
     graph_close(b);
-    for (uint32_t i = 0; i < b->regions.n; i++) {
-        struct region *r = &b->regions.list[i];
+    for (uint32_t i = 0; i < b->memory.n_regions; i++) {
+        struct region *r = &b->memory.region[i];
 
         if (*r->where)
             (r->host ? b->api->release_host : b->api->release)(*r->where);
@@ -435,9 +439,9 @@ static void release_device(struct be *b) {
         if (b->load.buffer[i].event)
             b->api->event_free(b->load.buffer[i].event);
     }
-    void *const events[] = {b->side.joined, b->side.forked, b->products.from, b->products.to,
-                            b->uploads.end};
-    void *const streams[] = {b->side.stream, b->uploads.stream, b->stream};
+    void *const events[] = {b->queue.side.joined, b->queue.side.forked, b->products.from,
+                            b->products.to, b->queue.uploads.end};
+    void *const streams[] = {b->queue.side.stream, b->queue.uploads.stream, b->queue.stream};
     for (size_t i = 0; i < ARRAY_SIZE(events); i++)
         if (events[i])
             b->api->event_free(events[i]);
@@ -488,13 +492,16 @@ int staging_send_beside(struct be *b, struct staging *s, size_t from) {
     const struct cuda_api *api = b->api;
     const uint8_t *host = s->host + s->turn * s->size + from;
 
-    if (!b->uploads.stream)
+    if (!b->queue.uploads.stream)
         return staging_send(b, s, from);
     assert(from < s->used && s->used <= s->size);
-    int e = api->copy(s->device + from, host, s->used - from, CUDA_TO_DEVICE, b->uploads.stream);
+    int e =
+        api->copy(s->device + from, host, s->used - from, CUDA_TO_DEVICE, b->queue.uploads.stream);
     TRY(cuda_check(b, e, "cudaMemcpyAsync"));
-    TRY(cuda_check(b, api->event_record(b->uploads.end, b->uploads.stream), "cudaEventRecord"));
-    TRY(cuda_check(b, api->event_wait(b->uploads.end, b->stream), "cudaStreamWaitEvent"));
+    TRY(cuda_check(b, api->event_record(b->queue.uploads.end, b->queue.uploads.stream),
+                   "cudaEventRecord"));
+    TRY(cuda_check(b, api->event_wait(b->queue.uploads.end, b->queue.stream),
+                   "cudaStreamWaitEvent"));
     cuda_settle(b); /* a kernel that is launched early reads uploads before its wait */
     return 0;
 }
@@ -510,9 +517,10 @@ int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err) {
     if (ask_memory(b, &n_free, &n_total) < 0)
         return err_set(err, 0, NULL, "asking for the device's memory: %s", b->fault.text);
     uint64_t need = sum_of_all(b);
-    if (b->device.integrated && !b->opts->n_host_pages) /* the number of pages is not yet known */
+    if (b->about.device.integrated &&
+        !b->opts->n_host_pages) /* the number of pages is not yet known */
         need += b->opts->host_kv_bytes;
     uint64_t rest = n_free - MIN(need, n_free);
-    *bytes = MAX(rest - rest / 20, b->kv[KV_GLOBAL].page_bytes);
+    *bytes = MAX(rest - rest / 20, b->memory.kv[KV_GLOBAL].page_bytes);
     return 0;
 }

@@ -132,7 +132,7 @@ static int load_embedding(struct be *b, struct weights *w, const struct model_op
 
 /* Gives the tiles of the output matrix to an embedding without rows of its own. */
 static void lend_tiles(struct be *b, const struct weights *from, const struct tensor *t) {
-    for (struct weights *w = b->weights; w; w = w->next)
+    for (struct weights *w = b->load.list; w; w = w->next)
         if (w->embedding == t && !w->raw.data)
             w->m[0] = from->m[0];
 }

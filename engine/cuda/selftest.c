@@ -2,8 +2,8 @@
  * selftest - tests the kernels on a device before their first step (docs/design/cuda-step.md):
  * products of a few rows of one of the model's matrices of each type with made-up activations, in
  * each way that products are computed (struct way); and what families of ops test
- * (op_family.check). A wrong way is not used, and be.note says so, if a plainer one does the same
- * work. Otherwise the device is refused.
+ * (op_family.check). A wrong way is not used, and be.about.note says so, if a plainer one does the
+ * same work. Otherwise the device is refused.
  */
 
 #include "engine/cuda/selftest.h"
@@ -66,7 +66,7 @@ int selftest_send(struct be *b, const float *from, float *to, size_t n) {
 
 int selftest_fetch(struct be *b, void *to, const void *from, size_t bytes) {
     TRY(cuda_copy(b, to, from, bytes, CUDA_TO_HOST));
-    return cuda_check(b, b->api->stream_wait(b->stream), "the first kernels");
+    return cuda_check(b, b->api->stream_wait(b->queue.stream), "the first kernels");
 }
 
 void selftest_fill(float *x, size_t n, uint64_t seed) {
@@ -225,7 +225,7 @@ typedef int (*multiply)(struct be *b, const struct product *p, const struct oper
 
 /* A way to compute a product. */
 struct way {
-    /* named in be.note if it is wrong */
+    /* named in be.about.note if it is wrong */
     const char *name;
     multiply multiply;
     /* place of its enum way_state in struct be */
@@ -385,11 +385,11 @@ int selftest_refuse(const struct be *b, struct err *err, const char *format, ...
     va_end(list);
     return err_set(err, 0, NULL,
                    "%s (%s) computes wrong results: %s; use --backend cpu and report this",
-                   b->device.name, b->isa, what);
+                   b->about.device.name, b->about.isa, what);
 }
 
 int selftest_disable(struct be *b, const char *what, const char *why) {
-    note_add(b->note, sizeof(b->note), "; ", "without %s: %s", what, why);
+    note_add(b->about.note, sizeof(b->about.note), "; ", "without %s: %s", what, why);
     return cuda_clear_arrived(b);
 }
 
@@ -447,7 +447,8 @@ const struct model_op *selftest_next(const struct be *b, enum op_kind kind,
     const struct model_op *first = b->shape->op, *end = first + b->shape->n_ops;
 
     for (const struct model_op *op = after ? after + 1 : first; op < end; op++)
-        if (op->kind == kind && op->layer >= b->layers.first && op->layer < b->layers.end)
+        if (op->kind == kind && op->layer >= b->group.layers.first &&
+            op->layer < b->group.layers.end)
             return op;
     return NULL;
 }

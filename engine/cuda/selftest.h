@@ -34,8 +34,8 @@ void selftest_fill(float *x, size_t n, uint64_t seed);
 int selftest_send(struct be *b, const float *from, float *to, size_t n);
 /* Copies @bytes of the device to @to and waits for all enqueued work. Returns 0 or -EIO. */
 int selftest_fetch(struct be *b, void *to, const void *from, size_t bytes);
-/* Notes in be.note that kernel @what is not used, and why; a plainer kernel replaces it. Clears
- * counters that the wrong kernel may have left. Returns 0 or -EIO. */
+/* Notes in be.about.note that kernel @what is not used, and why; a plainer kernel replaces it.
+ * Clears counters that the wrong kernel may have left. Returns 0 or -EIO. */
 int selftest_disable(struct be *b, const char *what, const char *why);
 /* Returns -EINVAL with a description of wrong results in @err, if no plainer kernel can replace the
  * wrong one. */

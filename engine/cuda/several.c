@@ -19,8 +19,8 @@ void several_lose(const struct be *b) {
         struct be *other = k->be[r];
 
         if (!other->fault.lost)
-            snprintf(other->fault.text, sizeof(other->fault.text), "device %d: %.180s", b->number,
-                     b->fault.text);
+            snprintf(other->fault.text, sizeof(other->fault.text), "device %d: %.180s",
+                     b->about.number, b->fault.text);
         other->fault.lost = true;
         other->fault.stuck |= b->fault.stuck;
     }
@@ -29,7 +29,7 @@ void several_lose(const struct be *b) {
 int several_use(struct be *b) {
     if (b->group.n > 1 && b->group.first->graphs.replaying)
         return cuda_check(b, 0, "");
-    return cuda_check(b, b->api->use(b->number), "cudaSetDevice");
+    return cuda_check(b, b->api->use(b->about.number), "cudaSetDevice");
 }
 
 uint32_t several_list(const struct engine_opts *o, const uint32_t *cut,
@@ -52,7 +52,7 @@ static int several_join(struct ranks *k) {
         struct be *b = k->be[i];
 
         TRY(ON_DEVICE(b, cuda_check(b, b->api->event_new(&b->group.ready), "cudaEventCreate")));
-        b->host_pages = k->be[0]->host_pages;
+        b->memory.host_pages = k->be[0]->memory.host_pages;
         b->recurrent.host_state = k->be[0]->recurrent.host_state;
         if (b->group.n == 1)
             continue;
@@ -69,8 +69,9 @@ static int several_open_one(struct ranks *k, const struct be_opts *o, const stru
     TRY(cuda_open(&b, o, rank, err));
     k->be[k->n++] = b;
     b->group.ranks = k;
-    size_t at = strlen(b->device.name);
-    snprintf(b->device.name + at, sizeof(b->device.name) - at, " (device %d)", rank->number);
+    size_t at = strlen(b->about.device.name);
+    snprintf(b->about.device.name + at, sizeof(b->about.device.name) - at, " (device %d)",
+             rank->number);
     return 0;
 }
 
@@ -84,10 +85,11 @@ static int several_open_all(struct ranks *k, const struct be_opts *o, const stru
         return -ENOMEM;
     for (uint32_t i = 0; i < n; i++)
         TRY(several_open_one(k, o, &rank[i], err));
-    while (noted + 1 < n && !*k->be[noted]->note)
+    while (noted + 1 < n && !*k->be[noted]->about.note)
         noted++;
     if (noted != k->leader)
-        memcpy(k->be[k->leader]->note, k->be[noted]->note, sizeof(k->be[noted]->note));
+        memcpy(k->be[k->leader]->about.note, k->be[noted]->about.note,
+               sizeof(k->be[noted]->about.note));
     int r = several_join(k);
     if (r < 0)
         err_set(err, 0, NULL, "opening the devices: %s", k->be[0]->fault.text);
@@ -98,13 +100,13 @@ static int several_open_all(struct ranks *k, const struct be_opts *o, const stru
 static void several_close_all(struct ranks *k) {
     for (uint32_t i = 0; i < k->n; i++)
         if (!k->be[i]->fault.stuck)
-            k->be[i]->api->stream_wait(k->be[i]->stream);
+            k->be[i]->api->stream_wait(k->be[i]->queue.stream);
     for (uint32_t i = 0; i < k->n && !k->be[i]->fault.stuck; i++)
         graph_close(k->be[i]);
     for (uint32_t i = k->n; i-- > 0;) {
         struct be *b = k->be[i];
 
-        b->api->use(b->number);
+        b->api->use(b->about.number);
         if (b->group.ready && !b->fault.stuck)
             b->api->event_free(b->group.ready);
         cuda_close(b);
@@ -116,19 +118,19 @@ static void several_close_all(struct ranks *k) {
 /* Writes the kinds of all devices, which are one or divide the layers: "sm_86 x2", or with the
  * layers of those before another kind "sm_86:20+sm_89". */
 static void several_list_kinds(const struct ranks *k, const uint32_t *cut, struct be *leader) {
-    char all[sizeof(leader->isa)];
-    size_t n = (size_t)snprintf(all, sizeof(all), "%s", k->be[0]->isa);
+    char all[sizeof(leader->about.isa)];
+    size_t n = (size_t)snprintf(all, sizeof(all), "%s", k->be[0]->about.isa);
     bool same = true;
 
     for (uint32_t i = 1; i < k->n; i++) {
-        if (strcmp(k->be[i]->isa, k->be[i - 1]->isa) == 0)
+        if (strcmp(k->be[i]->about.isa, k->be[i - 1]->about.isa) == 0)
             continue;
         same = false;
-        n += (size_t)snprintf(all + n, sizeof(all) - n, ":%u+%s", cut[i], k->be[i]->isa);
+        n += (size_t)snprintf(all + n, sizeof(all) - n, ":%u+%s", cut[i], k->be[i]->about.isa);
     }
     if (same)
         snprintf(all + n, sizeof(all) - n, " x%u", k->n);
-    memcpy(leader->isa, all, sizeof(all));
+    memcpy(leader->about.isa, all, sizeof(all));
 }
 
 int several_open(struct be **out, const struct be_opts *o, struct err *err) {
@@ -252,7 +254,7 @@ static void *several_host_state(struct be *b, uint32_t state) {
 static const char *several_address(const struct be *b, uint32_t i) {
     if (i >= b->group.ranks->n)
         return "";
-    return b->group.ranks->be[i]->device.address;
+    return b->group.ranks->be[i]->about.device.address;
 }
 
 /* Finds out whether all devices are of one kind and can access each other's memory.

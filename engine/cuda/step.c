@@ -30,11 +30,11 @@ int cuda_check(struct be *b, int error, const char *what) {
 }
 
 int cuda_copy(struct be *b, void *to, const void *from, size_t n, enum cuda_direction dir) {
-    return cuda_check(b, b->api->copy(to, from, n, dir, b->stream), "cudaMemcpyAsync");
+    return cuda_check(b, b->api->copy(to, from, n, dir, b->queue.stream), "cudaMemcpyAsync");
 }
 
 int cuda_fill(struct be *b, void *d, int byte, size_t n) {
-    return cuda_check(b, b->api->fill(d, byte, n, b->stream), "cudaMemset");
+    return cuda_check(b, b->api->fill(d, byte, n, b->queue.stream), "cudaMemset");
 }
 
 int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n) {
@@ -43,29 +43,29 @@ int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n
     assert(n > 0 && n <= 4096 && l->shared % 16 == 0);
     if (b->fault.lost || b->group.first->graphs.replaying || l->grid_x == 0 || l->grid_y == 0)
         return b->fault.lost ? -EIO : 0;
-    uint32_t how = b->ways.early && !b->waits ? LAUNCH_EARLY : 0;
+    uint32_t how = b->ways.early && !b->queue.waits ? LAUNCH_EARLY : 0;
     /* attention reads the work list before it waits, so plan() must have ended before that */
     assert(!b->attention.planned || !(how & LAUNCH_EARLY));
     b->attention.planned = l->kernel == kernel_plan;
     how |= b->ways.late ? LAUNCH_LATE : 0;
-    b->waits = false;
+    b->queue.waits = false;
     if (b->group.first->graphs.noting)
         graph_note(b, NOTE_LAUNCH, l, how, args, n);
     return cuda_check(b,
                       b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, l->shared, args,
-                                     how, b->stream),
+                                     how, b->queue.stream),
                       l->what);
 }
 
 void cuda_settle(struct be *b) {
     if (!b->group.first->graphs.replaying)
-        b->waits = true;
+        b->queue.waits = true;
 }
 
 int step_host_call(struct be *b, void (*fn)(void *ctx), void *ctx) {
     if (!fn)
-        return b->api->host_join(b->stream, &b->side);
-    return b->api->host_call(fn, ctx, b->stream, &b->side);
+        return b->api->host_join(b->queue.stream, &b->queue.side);
+    return b->api->host_call(fn, ctx, b->queue.stream, &b->queue.side);
 }
 
 int cuda_call(struct be *b, void (*fn)(void *ctx), void *ctx) {
@@ -102,7 +102,7 @@ int step_multiply(struct step *s, const struct weights *w, bool add) {
 /* -- the upload -------------------------------------------------------------------------------- */
 
 static bool has_windows(const struct be *b) {
-    return b->kv[KV_WINDOW].n_pages > 0;
+    return b->memory.kv[KV_WINDOW].n_pages > 0;
 }
 
 /* Fills in token, position, last key, pages by class and slot of each row. A fed token is given as
@@ -217,7 +217,8 @@ static int64_t step_now_ns(void) {
 }
 
 int step_record(struct step *s) {
-    int r = cuda_check(s->be, s->be->api->event_record(s->event, s->be->stream), "cudaEventRecord");
+    int r = cuda_check(s->be, s->be->api->event_record(s->event, s->be->queue.stream),
+                       "cudaEventRecord");
 
     s->recorded = r == 0;
     s->recorded_ns = step_now_ns();
@@ -330,7 +331,7 @@ struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const f
 }
 
 uint8_t *step_pages_of(const struct be *b, const struct model_op *op) {
-    const struct kv_class *c = &b->kv[op->kv.cls];
+    const struct kv_class *c = &b->memory.kv[op->kv.cls];
     size_t before = 0;
 
     assert(op->kv.cls < PAGE_CLASSES);
@@ -846,7 +847,7 @@ int cuda_copy_pages(struct be *b, const struct copy_args *a, uint32_t n_layers) 
  * size 0. A page in host memory has its layers consecutively, each with the heads of all ranks.
  * Pinned memory has the same address on the device. */
 int step_copy(struct be *b, const struct engine_copy *c) {
-    const struct kv_class *kv = &b->kv[KV_GLOBAL];
+    const struct kv_class *kv = &b->memory.kv[KV_GLOBAL];
     uint32_t n_layers = b->shape->compressed.window
                             ? 1
                             : b->shape->n_kv_layer[KV_GLOBAL] + (b->shape->sparse.n_layer > 0);
@@ -861,7 +862,7 @@ int step_copy(struct be *b, const struct engine_copy *c) {
     for (uint32_t l = 0; l < n_layers; l += n_run) {
         size_t page = kv->layer_bytes[l], all = kv->all_layer_bytes[l];
         uint8_t *layers = kv->pages + kv->n_pages * at;
-        uint8_t *host = b->host_pages + host_at + b->group.rank % n_ranks * page;
+        uint8_t *host = b->memory.host_pages + host_at + b->group.rank % n_ranks * page;
         size_t host_page = kv->all_bytes;
 
         for (n_run = 1; l + n_run < n_layers && kv->layer_bytes[l + n_run] == page &&

@@ -47,7 +47,7 @@ static uint32_t list_ways(const struct be *b, const struct weights *w, const str
 /* Returns the way of products that are not timed. */
 static struct product_way usual_way(const struct be *b, const struct weights *w,
                                     const struct operand *x) {
-    uint32_t n = (uint32_t)b->device.n_multiprocessors, panels = cuda_panels(w, x->n_rows);
+    uint32_t n = (uint32_t)b->about.device.n_multiprocessors, panels = cuda_panels(w, x->n_rows);
     bool splits = !x->gates && cuda_can_split(b, w, x->n_rows);
     struct product_way way = {MATMUL_COLUMNS, 1, false};
 
@@ -67,7 +67,7 @@ static bool has_roles(const struct be *b, const struct operand *x) {
  * them. */
 static struct product_way roles_way(const struct be *b, const struct weights *w,
                                     const struct operand *x) {
-    uint32_t n = (uint32_t)b->device.n_multiprocessors, panels = cuda_roles_panels(w);
+    uint32_t n = (uint32_t)b->about.device.n_multiprocessors, panels = cuda_roles_panels(w);
     struct product_way way = {MATMUL_COLUMNS, 1, true};
 
     if (x->gates || !cuda_can_split(b, w, x->n_rows))
@@ -104,9 +104,9 @@ static int time_way(struct be *b, const struct weights *w, const struct operand 
     struct products *p = &b->products;
 
     TRY(cuda_fill(b, b->attention.partial, 0, b->attention.partial_bytes));
-    TRY(cuda_check(b, api->event_record(p->from, b->stream), "cudaEventRecord"));
+    TRY(cuda_check(b, api->event_record(p->from, b->queue.stream), "cudaEventRecord"));
     TRY(cuda_matmul_wide(b, w, x, false, way));
-    TRY(cuda_check(b, api->event_record(p->to, b->stream), "cudaEventRecord"));
+    TRY(cuda_check(b, api->event_record(p->to, b->queue.stream), "cudaEventRecord"));
     TRY(cuda_wait_event(b, p->to, "timing of products"));
     return cuda_check(b, api->elapsed(p->from, p->to, us), "cudaEventElapsedTime");
 }

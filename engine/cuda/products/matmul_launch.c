@@ -17,7 +17,7 @@
 static int load_attention(struct be *b) {
     static const uint32_t dims[] = {64, 128, 256, 512}; /* the largest of each kernel */
 
-    b->attention.bulk = b->shape->mla.rank && attend_bulk_runs(&b->device);
+    b->attention.bulk = b->shape->mla.rank && attend_bulk_runs(&b->about.device);
     for (uint32_t i = 0; i < 2 * ARRAY_SIZE(dims); i++) {
         const struct heads h = {1, 1, b->shape->mla.rank ? b->shape->head_dim : dims[i / 2]};
         struct page_shape page = cuda_page_shape(b, &h);
@@ -55,20 +55,22 @@ static int load_roles(struct be *b) {
 int cuda_load_kernels(struct be *b) {
     uint32_t narrow = 0, norm = 0, expert = 0, wide = 0, wgmma = 0, wgmma_64 = 0;
 
-    if (BYTES_FAMILY(b->device.made_for))
+    if (BYTES_FAMILY(b->about.device.made_for))
         b->products.planes = 2;
     else
         b->products.planes = 1;
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f), MATVEC_STAGES));
-        norm = MAX(norm, matvec_norm_most(&b->device, tile_stage_bytes(f), b->products.planes));
+        norm =
+            MAX(norm, matvec_norm_most(&b->about.device, tile_stage_bytes(f), b->products.planes));
         expert = MAX(expert, expert_shared(tile_stage_bytes(f)));
         wide = MAX(wide, wide_shared(f));
         wgmma = MAX(wgmma, wgmma_shared(WGMMA_ROWS, f));
         wgmma_64 = MAX(wgmma_64, wgmma_shared(MATMUL_COLUMNS, f));
     }
-    bool has_wgmma = matmul_wgmma_built && b->device.major == 9 && b->device.minor == 0 &&
-                     b->device.shared_bytes > wgmma && cuda_wants("WGMMA");
+    bool has_wgmma = matmul_wgmma_built && b->about.device.major == 9 &&
+                     b->about.device.minor == 0 && b->about.device.shared_bytes > wgmma &&
+                     cuda_wants("WGMMA");
     b->products.wgmma = way_if(has_wgmma);
     b->products.roles = way_if(has_wgmma && cuda_asks("ROLES"));
 #define WITHOUT_SHARED(NAME)                                                                       \
@@ -150,8 +152,8 @@ bool cuda_matvec_packs(uint32_t n_rows, const struct pack_args *norm) {
 int cuda_matvec(struct be *b, const struct matmul_args *a, const struct pack_args *norm) {
     assert(a->n_rows <= MATVEC_ROWS && a->gated < a->n_tiles);
     assert(!a->gated || (a->n_mats == 2 && cuda_are_alike(&a->m[0], &a->m[1])));
-    struct matvec_way way = matvec_way(&b->device, a->n_rows, a->stage_bytes, a->n_tiles - a->gated,
-                                       own_bytes(b, a, norm));
+    struct matvec_way way = matvec_way(&b->about.device, a->n_rows, a->stage_bytes,
+                                       a->n_tiles - a->gated, own_bytes(b, a, norm));
     struct launch l = {matvec_for(a->n_rows),
                        is_uniform(a) ? way.n_blocks : a->n_tiles,
                        1,
@@ -188,7 +190,8 @@ uint32_t cuda_panels(const struct weights *w, uint32_t n_rows) {
  * cache. */
 bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows) {
     uint32_t n_panels = cuda_panels(w, n_rows);
-    bool fits = b->products.split == WAY_ON && n_panels <= (uint32_t)b->device.n_multiprocessors &&
+    bool fits = b->products.split == WAY_ON &&
+                n_panels <= (uint32_t)b->about.device.n_multiprocessors &&
                 n_panels * (size_t)WIDE_SPLIT_BYTES <= b->attention.partial_bytes;
 
     for (uint32_t i = 0; i < w->n_mats; i++)

@@ -82,20 +82,20 @@ static int open_ranks(struct be **out, const struct be_opts *o, struct err *err)
 
 /* Records the event of @b on its stream. */
 static int record_ready(const struct be *b) {
-    int e = b->api->use(b->number);
+    int e = b->api->use(b->about.number);
 
     if (e)
         return e;
-    return b->api->event_record(b->group.ready, b->stream);
+    return b->api->event_record(b->group.ready, b->queue.stream);
 }
 
 /* Makes later work of @b wait for the events of ranks @of. */
 static int wait_ready(const struct ranks *k, const struct be *b, uint32_t of) {
-    int e = b->api->use(b->number);
+    int e = b->api->use(b->about.number);
 
     for (uint32_t j = 0; j < k->n && e == 0; j++)
         if (k->be[j] != b && of >> j & 1)
-            e = b->api->event_wait(k->be[j]->group.ready, b->stream);
+            e = b->api->event_wait(k->be[j]->group.ready, b->queue.stream);
     return e;
 }
 
@@ -125,7 +125,7 @@ static int ranks_meet_now(struct ranks *k, const struct meeting *m) {
     if (!failed->fault.lost)
         e = ranks_meet(k, m, &failed);
     for (uint32_t i = 0; i < k->n; i++)
-        k->be[i]->waits |= m->by >> i & 1;
+        k->be[i]->queue.waits |= m->by >> i & 1;
     return cuda_check(failed, e, "cudaEventRecord, cudaStreamWaitEvent");
 }
 
@@ -207,7 +207,7 @@ static int launch_graph(struct ranks *k, struct step *s) {
     TRY(ranks_meet_now(k, &to_first));
     TRY(ON_DEVICE(s->be, graph_launch(s)));
     TRY(ranks_meet_now(k, &from_first));
-    return cuda_check(s->be, s->be->api->use(s->be->number), "cudaSetDevice");
+    return cuda_check(s->be, s->be->api->use(s->be->about.number), "cudaSetDevice");
 }
 
 static int begin_ranks(struct be *first, const struct engine_batch *batch, struct step **out) {
@@ -228,7 +228,7 @@ static int begin_ranks(struct be *first, const struct engine_batch *batch, struc
         struct be *b = several_nth(k, i);
 
         /* an upload or the beginning of a capture precedes the first launch */
-        b->waits = true;
+        b->queue.waits = true;
         TRY(ON_DEVICE(b, step_start(several_step(*out, b))));
     }
     return 0;

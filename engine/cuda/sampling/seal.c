@@ -231,7 +231,7 @@ static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sampl
     while (!put_wants(s, first, n, a, needs) || !put_masks(s, first, n, a)) {
         s->wants.used = from;
         if (from > 0) {
-            TRY(cuda_check(b, b->api->stream_wait(b->stream), "sample"));
+            TRY(cuda_check(b, b->api->stream_wait(b->queue.stream), "sample"));
             from = s->wants.used = 0;
         } else if (n == 1) {
             return cuda_lose(b, "internal error: bias, bans or penalties of a row are longer than "
@@ -249,7 +249,7 @@ static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sampl
 static int launch_sampling(struct be *b, const struct sample_args *a, uint32_t n, uint32_t needs) {
     assert(n > 0 && (needs & ~(uint32_t)(SAMPLE_WEIGH | SAMPLE_DRAW)) == 0);
     uint32_t most = MIN((a->n_vocab + 2047) / 2048, SAMPLE_BLOCKS);
-    uint32_t n_blocks = MAX(MIN((uint32_t)b->device.n_multiprocessors / n, most), 1u);
+    uint32_t n_blocks = MAX(MIN((uint32_t)b->about.device.n_multiprocessors / n, most), 1u);
 
     TRY(CUDA_LAUNCH(b, sample_scan, n_blocks, n, SAMPLE_THREADS, a));
     if (needs & SAMPLE_WEIGH)
@@ -276,7 +276,7 @@ static int sample_here(struct step *s, uint32_t k, const float *logits) {
                       CUDA_TO_HOST));
     TRY(cuda_copy(b, b->sampling.peeked, logits, b->shape->n_vocab * sizeof(*logits),
                   CUDA_TO_HOST));
-    TRY(cuda_check(b, b->api->stream_wait(b->stream), "sample on the host"));
+    TRY(cuda_check(b, b->api->stream_wait(b->queue.stream), "sample on the host"));
     const struct sample_job job = {.logits = b->sampling.peeked,
                                    .want = w,
                                    .param = &s->batch->param[w->param],
@@ -289,7 +289,7 @@ static int sample_here(struct step *s, uint32_t k, const float *logits) {
     TRY(cuda_copy(b, s->sampled + k, &said.token, sizeof(said.token), CUDA_TO_DEVICE));
     TRY(cuda_copy(b, s->out_device + k, &said, w->logprob ? sizeof(said) : sizeof(said.token),
                   CUDA_TO_DEVICE));
-    return cuda_check(b, b->api->stream_wait(b->stream), "sample on the host");
+    return cuda_check(b, b->api->stream_wait(b->queue.stream), "sample on the host");
 }
 
 /* Samples on the host those of wants [first, first + n) that need it; @logits on the device are

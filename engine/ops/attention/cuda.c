@@ -88,7 +88,7 @@ static int attend_plan(struct step *s, const struct heads *h, bool two_way, uint
         .merge = b->attention.merge,
         .group = h->n / h->n_kv,
         .n_head_kv = h->n_kv,
-        .n_multiprocessors = (uint32_t)b->device.n_multiprocessors,
+        .n_multiprocessors = (uint32_t)b->about.device.n_multiprocessors,
         .max_partials = cuda_partials(b, h, few),
         .page_tokens = b->attention.shares ? b->opts->page_tokens : 0,
         .few = few,
@@ -109,7 +109,7 @@ static int attend_plan(struct step *s, const struct heads *h, bool two_way, uint
  * started before the next kernel, launched early, occupies multiprocessors to fetch weights. */
 static struct launch attend_launch(const struct step *s, const struct heads *h, uint32_t queries,
                                    const struct attend_kernel *k) {
-    uint32_t multiprocessors = (uint32_t)s->be->device.n_multiprocessors;
+    uint32_t multiprocessors = (uint32_t)s->be->about.device.n_multiprocessors;
     uint32_t fused = h->dim > 128 ? 1 : 2;
     uint32_t each = step_fuses(s) ? fused : 4; /* blocks on each multiprocessor */
     uint32_t busy = (each * multiprocessors + h->n_kv - 1) / h->n_kv;
@@ -136,7 +136,7 @@ static int attend_launch_kernel(const struct step *s, const struct heads *h,
         struct launch l = attend_launch(s, h, a->few, &wide);
 
         if (!all)
-            l.grid_x = ((uint32_t)s->be->device.n_multiprocessors + h->n_kv - 1) / h->n_kv;
+            l.grid_x = ((uint32_t)s->be->about.device.n_multiprocessors + h->n_kv - 1) / h->n_kv;
         TRY(cuda_launch(s->be, &l, a, sizeof(*a)));
     }
     if (all && !wide.leaves)

@@ -133,7 +133,7 @@ static struct store_args selftest_store_args(const struct be *b, const struct sc
                                .k = b->act.k,
                                .v = b->act.v,
                                .rope = b->act.rope[0],
-                               .pages = b->kv[KV_GLOBAL].pages,
+                               .pages = b->memory.kv[KV_GLOBAL].pages,
                                .shape = cuda_page_shape(b, h),
                                .n_head = h->n,
                                .n_kv = h->n_kv,
@@ -156,7 +156,7 @@ static int selftest_store_keys(struct be *b, struct scene *t) {
             TRY(selftest_send(b, t->v + at * t->n_kv, b->act.v, n * t->n_kv));
         TRY(t->n_turned ? CUDA_LAUNCH(b, store_latent, n, y, CUDA_THREADS, &a)
                         : CUDA_LAUNCH(b, store, n, y, CUDA_THREADS, &a));
-        TRY(cuda_check(b, b->api->stream_wait(b->stream), "the first kernels"));
+        TRY(cuda_check(b, b->api->stream_wait(b->queue.stream), "the first kernels"));
         selftest_end(b);
     }
     return 0;
@@ -178,7 +178,7 @@ static int selftest_replace_keys(struct be *b, struct scene *t, uint32_t n) {
 /* Computes the rows of @p to @o. Output and partial results are filled with NaN first, so that
  * results of another kernel cannot pass. */
 static int selftest_attend(struct be *b, struct scene *t, const struct batch *p, float *o) {
-    uint32_t first = t->n_rows - p->n, real = (uint32_t)b->device.n_multiprocessors;
+    uint32_t first = t->n_rows - p->n, real = (uint32_t)b->about.device.n_multiprocessors;
     struct weights w = {.sinks = t->window ? t->sinks_on : NULL};
     const struct store_args store = selftest_store_args(b, t);
     struct model_op before = {.kind = OP_QKV}; /* sequences apart have each other's keys */
@@ -200,9 +200,9 @@ static int selftest_attend(struct be *b, struct scene *t, const struct batch *p,
     before.links.into = &op;
     if (step_attend_stores(s, &before))
         TRY(selftest_replace_keys(b, t, p->n));
-    b->device.n_multiprocessors = (int)p->n_multiprocessors;
+    b->about.device.n_multiprocessors = (int)p->n_multiprocessors;
     int r = step_attend_from(s, &op, &store);
-    b->device.n_multiprocessors = (int)real;
+    b->about.device.n_multiprocessors = (int)real;
     TRY(r);
     TRY(selftest_fetch(b, o, b->act.o, n * sizeof(*o)));
     selftest_end(b);
@@ -252,7 +252,7 @@ static void selftest_attention_use(struct be *b, const struct wanted *all, enum 
 /* Sets @p to batches that use the way. Returns their number. */
 static uint32_t batches_of(const struct be *b, const struct scene *t, enum way way,
                            struct batch p[BATCHES]) {
-    uint32_t real = (uint32_t)b->device.n_multiprocessors, group = t->heads.n / t->heads.n_kv;
+    uint32_t real = (uint32_t)b->about.device.n_multiprocessors, group = t->heads.n / t->heads.n_kv;
     uint32_t n_seqs = MIN(t->n_rows, b->opts->max_seqs), n_kv = t->heads.n_kv;
     uint32_t some = MIN(SOME, t->n_rows), few = MIN(FEW, n_seqs);
     /* number of multiprocessors that no batch fills, so that each chunk becomes an item */
@@ -382,7 +382,7 @@ static int make_scene(struct be *b, struct scene *t) {
     const struct model_shape *m = b->shape;
     uint32_t group = MIN(m->n_head / m->n_head_kv, GROUP), n_kv = MIN(m->n_head_kv, HEADS_KV);
     uint32_t tokens = b->opts->page_tokens;
-    uint64_t room = b->kv[KV_GLOBAL].n_pages * b->kv[KV_GLOBAL].page_bytes;
+    uint64_t room = b->memory.kv[KV_GLOBAL].n_pages * b->memory.kv[KV_GLOBAL].page_bytes;
 
     t->heads = (struct heads){n_kv * group, n_kv, m->head_dim};
     struct page_shape page = cuda_page_shape(b, &t->heads);
@@ -440,7 +440,8 @@ static int try_scene(struct be *b, struct scene *t, struct err *err) {
 static int check_attention(struct be *b, struct err *err) {
     struct scene t = {.sinks_on = (float *)b->load.buffer[0].device};
 
-    if (!b->kv[KV_GLOBAL].page_bytes || b->shape->compressed.window || b->shape->sparse.n_layer)
+    if (!b->memory.kv[KV_GLOBAL].page_bytes || b->shape->compressed.window ||
+        b->shape->sparse.n_layer)
         return 0; /* the model has no such attention */
     int r = try_scene(b, &t, err);
 

@@ -174,7 +174,7 @@ const struct op_family latent_family = {.scratch = memory_latent, .clear = clear
 
 /* -- rows of the table of ops (engine/cuda/ops.c) ---------------------------------------------- */
 
-/* Each device computes the latent vectors, which w[1] does not produce if it produces the queries. */
+/* Each device computes the latent vectors, those of w[1] unless it produces the queries. */
 static struct op_cuts mla_in_cuts(const struct be *b, const struct model_op *op, uint32_t i) {
     return (struct op_cuts){.whole = i == 0 || b->shape->mla.q_rank};
 }

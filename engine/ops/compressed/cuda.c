@@ -137,8 +137,8 @@ int step_csa_q(struct step *s, const struct model_op *op) {
 
 static struct block_keys cuda_compressed_keys(const struct be *b, const struct model_op *op,
                                               uint32_t n) {
-    struct block_keys k = {.pages = b->kv[KV_GLOBAL].pages,
-                           .page_bytes = b->kv[KV_GLOBAL].page_bytes,
+    struct block_keys k = {.pages = b->memory.kv[KV_GLOBAL].pages,
+                           .page_bytes = b->memory.kv[KV_GLOBAL].page_bytes,
                            .page_tokens = b->opts->page_tokens,
                            .block = op->csa.block,
                            .n = n};
@@ -199,7 +199,7 @@ int step_compress(struct step *s, const struct model_op *op) {
 /* Returns the number of blocks that share the keys of each of @n rows: two for each
  * multiprocessor. */
 static uint32_t cuda_compressed_parts(const struct be *b, uint32_t n) {
-    return MAX(2 * (uint32_t)b->device.n_multiprocessors / n, 1u);
+    return MAX(2 * (uint32_t)b->about.device.n_multiprocessors / n, 1u);
 }
 
 int step_choose(struct step *s, const struct block_keys *keys, uint32_t n_head, const float *weight,

@@ -125,7 +125,8 @@ int step_route(struct step *s, const struct model_op *op) {
  * items. */
 static uint32_t choose_teams(const struct be *b, const struct expert_args *a, uint32_t most) {
     uint64_t tiles = (uint64_t)MIN(most, a->n_experts) * a->m[0].n_row_tiles;
-    uint32_t busy = BUSY_WARPS * (uint32_t)b->device.n_multiprocessors, n = EXPERT_THREADS / 32;
+    uint32_t busy = BUSY_WARPS * (uint32_t)b->about.device.n_multiprocessors,
+             n = EXPERT_THREADS / 32;
 
     while (n > 1 && tiles * (EXPERT_THREADS / 32 / n) < busy &&
            EXPERT_THREADS / 16 / n <= a->m[0].n_units)
@@ -141,9 +142,9 @@ static uint32_t choose_teams(const struct be *b, const struct expert_args *a, ui
 static uint32_t resident_blocks(const struct be *b, uint32_t n, uint32_t shared) {
     uint32_t most = 4; /* by its registers */
 
-    while (most > 1 && b->device.shared_bytes < most * (shared + EXPERT_STATIC))
+    while (most > 1 && b->about.device.shared_bytes < most * (shared + EXPERT_STATIC))
         most--;
-    return MIN(n, most * (uint32_t)b->device.n_multiprocessors);
+    return MIN(n, most * (uint32_t)b->about.device.n_multiprocessors);
 }
 
 int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most) {
@@ -268,7 +269,8 @@ static int cuda_experts_bring(struct step *s, const struct model_op *op) {
         a.here[i] = (uint8_t *)w->m[i].tiles;
         a.bytes[i] = w->m[i].n_row_tiles * w->m[i].bytes[TILE_SEGMENTS];
     }
-    return CUDA_LAUNCH(b, bring, 2 * (uint32_t)b->device.n_multiprocessors, 1, CUDA_THREADS, &a);
+    return CUDA_LAUNCH(b, bring, 2 * (uint32_t)b->about.device.n_multiprocessors, 1, CUDA_THREADS,
+                       &a);
 }
 
 /* Computes the host's pairs on a thread of the runtime, after hand_over(), which writes its input,

@@ -38,7 +38,7 @@ size_t sparse_page_bytes(const struct be *b) {
 /* Returns the place of the blocks' keys of the op's layer: pages of their own, after the pages of
  * all layers' keys and values. */
 static struct block_keys sparse_keys(const struct be *b, const struct model_op *op) {
-    const struct kv_class *kv = &b->kv[KV_GLOBAL];
+    const struct kv_class *kv = &b->memory.kv[KV_GLOBAL];
     uint32_t page_tokens = b->opts->page_tokens;
     size_t before = kv->page_bytes - sparse_page_bytes(b);
 

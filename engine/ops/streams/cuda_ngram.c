@@ -48,7 +48,7 @@ static int ngram_ask_device(struct step *s, const struct model_op *op) {
 
     TRY(CUDA_LAUNCH(b, ngram_ask, (s->batch->n_seqs + CUDA_THREADS - 1) / CUDA_THREADS, 1,
                     CUDA_THREADS, &a));
-    TRY(cuda_check(b, b->api->event_record(s->event, b->stream), "cudaEventRecord"));
+    TRY(cuda_check(b, b->api->event_record(s->event, b->queue.stream), "cudaEventRecord"));
     return cuda_wait_event(b, s->event, "the tokens before a step");
 }
 
