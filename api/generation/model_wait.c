@@ -47,7 +47,7 @@ static struct model *model_wait_find(const struct gen_env *env, const char *name
     return m;
 }
 
-/* Returns true if the answer is a stream, by the member @stream of the body; NULL: there is none. */
+/* Returns true if the answer is a stream. @stream: member of the body; NULL: there is none. */
 static bool asks_stream(const struct endpoint *endpoint, yyjson_val *stream) {
     if (endpoint->streams_unasked)
         return !yyjson_is_false(stream);

@@ -6,8 +6,8 @@
  * the loop's thread with its body, gets the model there, and begins anew when the model is ready.
  *
  * The wait is bounded by load-wait-ms, and by max-queued requests in all; beyond either the answer
- * is 503 with Retry-After. A stream of events that waits longer than keepalive-ms gets its head, and
- * comments that say how far the loading is; any other answer gets its head as in the queue
+ * is 503 with Retry-After. A stream of events that waits longer than keepalive-ms gets its head,
+ * and comments that say how far the loading is; any other answer gets its head as in the queue
  * (respond_wait()).
  */
 

@@ -86,8 +86,8 @@ static const struct trace_file {
 #else
 /* Defines kernel NAME of one argument and its address kernel_NAME. A block has @threads threads;
  * it gets as few registers as if @blocks of @allotted threads shared a multiprocessor. The launch
- * adds @how (enum launch_how); the trigger comes first, so that the next kernel starts during all of
- * this one. */
+ * adds @how (enum launch_how); the trigger comes first, so that the next kernel starts during all
+ * of this one. */
 #define KERNEL_ALLOTTED(NAME, ARGS, threads, allotted, blocks)                                     \
     DEVICE void NAME##_kernel(const ARGS &a);                                                      \
     static __global__ void __launch_bounds__(allotted, blocks)                                     \

@@ -456,7 +456,7 @@ Test(models, a_stream_that_waits_hears_how_far_it_is) {
     stop();
 }
 
-/* Every message of a WebSocket is an event, which a comment is not. No message asks for a stream. */
+/* Every message of a WebSocket is an event, which a comment is not. None asks for a stream. */
 Test(models, a_websocket_that_waits_hears_pings) {
     CLEANUP(buf_deinit) struct buf seen = {.max = 1 << 20};
 

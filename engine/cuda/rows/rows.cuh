@@ -97,7 +97,7 @@ DEVICE void gate_eight(uint32_t kind, const float u[8], float v[8]) {
 }
 
 /* Applies the function of a kind below PACK_SILU, which has no gate, to one value. */
-DEVICE float activated(const struct pack_args &a, float x) {
+DEVICE float pack_activated_value(const struct pack_args &a, float x) {
     if (a.kind == PACK_RELU)
         return x * fmaxf(x, 0);
     if (a.kind == PACK_GELU_ALONE)
@@ -105,8 +105,8 @@ DEVICE float activated(const struct pack_args &a, float x) {
     return xielu_at(&a.xielu, x);
 }
 
-/* Applies activated() to columns in the order of load_quads(), and not to what lies beyond the row:
- * xIELU of 0 is not 0. The arrays are shifted as in gate_quads(). */
+/* Applies pack_activated_value() to columns in the order of load_quads(), and not to what lies
+ * beyond the row: xIELU of 0 is not 0. The arrays are shifted as in gate_quads(). */
 template <uint32_t STEP, int QUADS>
 DEVICE void activate_quads(const struct pack_args &a, uint32_t i, float (&v)[QUADS][4]) {
 #pragma unroll 1
@@ -116,7 +116,7 @@ DEVICE void activate_quads(const struct pack_args &a, uint32_t i, float (&v)[QUA
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++)
             if (i + k * STEP + j < a.n)
-                now[j] = activated(a, now[j]);
+                now[j] = pack_activated_value(a, now[j]);
 #pragma unroll
         for (int q = 0; q + 1 < QUADS; q++) {
 #pragma unroll

@@ -324,8 +324,8 @@ Test(cuda_layers, a_block_drafter_drafts_what_it_does_on_one_device) {
     }
 }
 
-/* The graphs of passes that draft are recorded before the first request, with the drafts of a device
- * that was not warmed up; only steps with holes, which the model's own block has, are not. */
+/* The graphs of passes that draft are recorded before the first request, with the drafts of a
+ * device that was not warmed up; steps with holes, which the model's own block has, are not. */
 Test(cuda_layers, drafts_are_recorded_before_the_first_request) {
     static const char *const pairs[][2] = {{"qwen35-mtp", NULL}, {"qwen35-mtp", "qwen35-dflash"}};
 

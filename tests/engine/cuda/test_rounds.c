@@ -140,8 +140,8 @@ static int32_t masked_step(struct engine *e, uint64_t step, uint32_t allowed) {
     return result.out[0].token;
 }
 
-/* Without its wait for the upload, a step samples by the mask of the step before the last, which had
- * the same memory. */
+/* Without its wait for the upload, a step samples by the mask of the step before the last, which
+ * had the same memory. */
 Test(cuda, a_missing_wait_for_an_upload_is_seen) {
     struct tiny_model m = {.type = TENSOR_Q8_0, .n_layer = 1, .n_vocab = LISTED_VOCAB};
     struct fake_cuda *fake = fake_find();
