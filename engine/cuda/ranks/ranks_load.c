@@ -158,10 +158,9 @@ int ranks_load(struct ranks *k, const struct model_op *op, struct weights **out,
         TRY(ON_DEVICE(k->be[i], ranks_load_part(k->be[i], op, &part[i], err)));
         down[i] = part[i]->down;
     }
-    for (uint32_t i = 1; first && i < k->n; i++)
-        part[i] = part[0];
+    for (uint32_t i = 0; i < k->n; i++)
+        part[0]->rank[i] = first ? part[0] : part[i];
     *out = part[0];
-    memcpy(part[0]->rank, part, sizeof(part));
     if (first)
         return 0;
     TRY(scale_parts(k, part));
