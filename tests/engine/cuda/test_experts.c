@@ -99,3 +99,15 @@ Test(cuda_experts, a_sequence_is_the_same_whatever_the_batch) {
     ways_compare(path, &ways_in_batches[1], 1);
     unlink(path);
 }
+
+/* Experts beside attention and half of a shared one; experts of masked softmaxes. */
+Test(cuda_experts, golden_models_are_the_same_whatever_the_batch) {
+    static const char *const names[] = {"cohere2moe", "phimoe"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        char path[TEST_DATA_PATH];
+
+        ways_golden(names[i], path);
+        ways_compare(path, ways_in_batches, ARRAY_SIZE(ways_in_batches));
+    }
+}

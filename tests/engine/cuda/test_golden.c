@@ -306,6 +306,11 @@ Test(cuda_golden, unbounded_decays) {
     check_file("kimi-linear", 0.1);
 }
 
+/* Windows with rotary positions of their own, norms after branches. */
+Test(cuda_golden, norms_after_branches_with_windows) {
+    check_file("plamo3", 0.1);
+}
+
 /* Norms of queries and keys behind the rotation. */
 Test(cuda_golden, norms_behind_rotations) {
     check_file("hunyuan-dense", 0.1);

@@ -51,12 +51,12 @@ Test(cuda_streams, rows_are_near_the_reference) {
     }
 }
 
-/* Gemma 3n, whose random weights magnify what halves round: 0.045 was seen. */
-Test(cuda_streams, alternating_updates_are_near_the_reference) {
+/* Gemma 3n, whose random weights magnify what halves round. */
+Test(cuda_streams, alternating_updates_are_as_near_as_rounding_allows) {
     char path[TEST_DATA_PATH];
 
     ways_golden("gemma3n", path);
-    ways_near_reference("gemma3n", path, 6e-2);
+    ways_near_halved("gemma3n", path);
     ways_compare(path, ways_in_batches, ARRAY_SIZE(ways_in_batches));
 }
 

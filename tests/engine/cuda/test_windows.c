@@ -120,6 +120,18 @@ Test(cuda_windows, chunks_are_near_the_reference) {
     unlink(path);
 }
 
+/* FFNs without gates behind layer norms and RMS norms; windows, norms after branches. */
+Test(cuda_windows, golden_models_are_the_same_whatever_the_batch) {
+    static const char *const names[] = {"starcoder2", "apertus", "plamo3"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        char path[TEST_DATA_PATH];
+
+        ways_golden(names[i], path);
+        ways_compare(path, ways_in_batches, ARRAY_SIZE(ways_in_batches));
+    }
+}
+
 /* Granite and MiniCPM: embedding, branches, scores and logits times factors of the file. */
 Test(cuda_windows, scaled_branches_are_near_the_reference) {
     static const char *const archs[] = {"granite", "minicpm"};
