@@ -76,6 +76,13 @@ INLINE void store_k(const float *x, uint32_t n_in, uint8_t *row, bool transposed
             u[AK_PAIRS32 + s] =
                 acts_pair(sum[4 * s] + sum[4 * s + 1], sum[4 * s + 2] + sum[4 * s + 3]);
         memcpy(&u[AK_SCALE], &scale, 4);
+        for (int s = 0; s < 2; s++) {
+            float sum128 = 0;
+
+            for (int i = 8 * s; i < 8 * s + 8; i++)
+                sum128 += (float)sum[i];
+            memcpy(&u[AK_SUM128 + s], &sum128, 4);
+        }
         for (int s = 0; s < 8 && transposed; s++)
             transpose32(q + 32 * s);
         memcpy(at, u, sizeof(u));

@@ -44,7 +44,9 @@ enum {
     AK_PAIRS16 = 28,
     /* float */
     AK_SCALE = 36,
-    AK_UNITS = 37,
+    /* 2 floats: sums of 128 values */
+    AK_SUM128 = 37,
+    AK_UNITS = 39,
     /* ACTS_B, ACTS_B16 */
     /* int32: -8 times the sum */
     AB_NEG8_SUM = 0,

@@ -235,4 +235,5 @@ PANELS_K(DEFINE)
 
 #define ROW(name, format, ...) [format] = {unpack_##name, run_##name, PLANES(format), 2},
 
-const struct gemm_wide gemm_wide_amx[PANEL_FORMATS] = {PANELS_K(ROW)};
+const struct gemm_wide gemm_wide_amx[PANEL_FORMATS] = {
+    PANELS_K(ROW)[PANEL_G4] = {gemm_g4_unpack_avx512, gemm_g4_unpacked_avx512, 1, 1}};

@@ -8,47 +8,76 @@
  *   v0, v1 = sum of code * activation - zero * sum of activations      exact, below 2^24
  *   acc = fma(activation scale, fma(d1, v1, d0 * v0), acc)
  *
- * With few columns a dot product has two sums, of even and of odd groups of four values, so that an
+ * A dot product has up to four sums, of every second or fourth group of four values, so that an
  * instruction does not wait for the one before.
+ *
+ * A core loads two vectors a cycle and does two products, so words of activations that are loaded
+ * one by one bound the kernel. With AVX-512, half of them are loaded four at a time and spread to
+ * the lanes by shuffles, which other units do. All of them would be slower with four columns.
  */
 
 #include "engine/cpu/kernels.h"
 
-/* Computes v of group @half of the block at @q. @zero: its zero points. */
-INLINE void gemm_g_group(const uint8_t *q, vi zero, struct cols a, int n, int half, vf *v) {
-    const int second = n <= 2;
-    vi dot[2][TILE_MAX];
+/* Sums that are computed at a time, four for each column at most. */
+#if VEC_TILE == 2
+enum { CHAINS = 4 };
+#else
+enum { CHAINS = 16 };
+#endif
+
+/* Returns group @g of the codes at @q, of which two are in a byte unless they are @unpacked. */
+INLINE vb gemm_g_weights(bool unpacked, const uint8_t *q, int g) {
+    if (unpacked)
+        return vb_load(q + 64 * g);
+    vb both = vb_load(q + 64 * (g / 2));
+    if (g % 2)
+        both = vb_shr(both, 4);
+    return vb_and(both, vb_set1(15));
+}
+
+/* Computes v of group @half of a block, whose codes are at @q. @zero: its negated zero points. */
+INLINE void gemm_g_group(bool unpacked, const uint8_t *q, vf zero, struct cols a, int n, int half,
+                         vf *v) {
+    const int chains = MIN(CHAINS / n, 4);
+    const uint8_t *x = a.q + 128 * half;
+    vi dot[4][TILE_MAX], four[TILE_MAX];
 
     UNROLL
-    for (int c = 0; c < n; c++)
-        dot[0][c] = dot[second][c] = vi_zero();
-    UNROLL
-    for (int g = 0; g < 16; g++) {
-        vb both = vb_load(q + 64 * (16 * half + g));
-        vb w[2] = {vb_and(both, vb_set1(15)), vb_and(vb_shr(both, 4), vb_set1(15))};
-
+    for (int k = 0; k < chains; k++) {
         UNROLL
-        for (int c = 0; c < n; c++) {
-            dot[0][c] = vi_dot6(dot[0][c], w[0], cols_i(a.q, a.row, c, 32 * half + 2 * g));
-            dot[second][c] =
-                vi_dot6(dot[second][c], w[1], cols_i(a.q, a.row, c, 32 * half + 2 * g + 1));
+        for (int c = 0; c < n; c++)
+            dot[k][c] = vi_zero();
+    }
+    UNROLL
+    for (int g = 0; g < 32; g += 4) {
+        UNROLL
+        for (int c = 0; c < n; c++)
+            four[c] = vi_four(x + (size_t)c * a.row + 4 * g);
+        UNROLL
+        for (int k = 0; k < 4; k++) {
+            vb w = gemm_g_weights(unpacked, q, g + k);
+
+            UNROLL
+            for (int c = 0; c < n; c++)
+                dot[k % chains][c] =
+                    vi_dot6_four(dot[k % chains][c], w, x + (size_t)c * a.row + 4 * g, four[c], k);
         }
     }
     UNROLL
     for (int c = 0; c < n; c++) {
-        const int at = AK_PAIRS32 + 2 * half;
-        vi sum = vi_dot_pairs(vi_zero(), zero, cols_i(a.sums, a.row, c, at));
-
-        sum = vi_dot_pairs(sum, zero, cols_i(a.sums, a.row, c, at + 1));
-        if (second)
-            dot[0][c] = vi_add(dot[0][c], dot[1][c]);
-        v[c] = vf_sub(vf_of_i(dot[0][c]), vf_of_i(sum));
+        UNROLL
+        for (int k = 1; k < chains; k++)
+            dot[0][c] = vi_add(dot[0][c], dot[k][c]);
+        vf sum = vf_set1(cols_f(a.sums, a.row, c, AK_SUM128 + half));
+        v[c] = vf_fma(zero, sum, vf_of_i(dot[0][c]));
     }
 }
 
-/* Implements gemm.run. */
-INLINE void gemm_g_run(const struct mat *m, const uint8_t *panel, const uint8_t *acts, int n,
-                       uint32_t b0, uint32_t b1, float *out) {
+/* Implements gemm.run, and with unpacked codes at @quants gemm_wide.run for one tile of @n
+ * columns. */
+INLINE void gemm_g_run(bool unpacked, const struct mat *m, const uint8_t *panel,
+                       const uint8_t *quants, const uint8_t *acts, int n, uint32_t b0, uint32_t b1,
+                       float *out) {
     const struct panel_info *info = &panel_infos[PANEL_G4];
     struct cols a = {acts + (size_t)b0 * 256, acts + m->n_in + (size_t)b0 * AK_UNITS * 4,
                      acts_bytes(ACTS_K, m->n_in, 1)};
@@ -61,13 +90,17 @@ INLINE void gemm_g_run(const struct mat *m, const uint8_t *panel, const uint8_t 
     for (uint32_t b = b0; b < b1; b++, p += info->unit_bytes) {
         const uint8_t *meta = p + info->quant_bytes;
 
-        for (size_t i = 0; i < info->unit_bytes; i += 64)
+        for (size_t i = 0; i < info->unit_bytes && !unpacked; i += 64)
             __builtin_prefetch(p + VEC_AHEAD + i);
         UNROLL
         for (int half = 0; half < 2; half++) {
             vf d = vf_load_half(meta + 32 * half);
+            vf zero = vf_load_half(meta + 64 + 32 * half);
 
-            gemm_g_group(p, vi_load_pairs(meta + 64 + 32 * half), a, n, half, v);
+            if (unpacked)
+                gemm_g_group(true, quants + 2048 * half, zero, a, n, half, v);
+            else
+                gemm_g_group(false, p + 1024 * half, zero, a, n, half, v);
             UNROLL
             for (int c = 0; c < n; c++) {
                 if (half)
@@ -81,6 +114,8 @@ INLINE void gemm_g_run(const struct mat *m, const uint8_t *panel, const uint8_t 
             acc[c] = vf_fma(vf_set1(cols_f(a.sums, a.row, c, AK_SCALE)), sum[c], acc[c]);
         a.q += 256;
         a.sums += AK_UNITS * 4;
+        if (unpacked)
+            quants += 4096;
     }
     UNROLL
     for (int c = 0; c < n; c++)
@@ -88,9 +123,35 @@ INLINE void gemm_g_run(const struct mat *m, const uint8_t *panel, const uint8_t 
 }
 
 #define CALL(n, col)                                                                               \
-    gemm_g_run(m, panel, acts + acts_bytes(ACTS_K, m->n_in, col), n, b0, b1, acc + LANES * (col))
+    gemm_g_run(false, m, panel, NULL, acts + acts_bytes(ACTS_K, m->n_in, col), n, b0, b1,          \
+               acc + LANES * (col))
+#define CALL_UNPACKED(n, col)                                                                      \
+    gemm_g_run(true, m, panel, quants, acts + acts_bytes(ACTS_K, m->n_in, col), n, b0, b1,         \
+               acc + LANES * (col))
 
 void CPU_NAME(gemm_g4)(const struct mat *m, const uint8_t *panel, const uint8_t *acts, uint32_t n,
                        uint32_t b0, uint32_t b1, float *acc) {
     FOR_WIDTH(n, CALL);
+}
+
+void CPU_NAME(gemm_g4_unpack)(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
+                              uint8_t *out) {
+    const struct panel_info *info = &panel_infos[PANEL_G4];
+    const uint8_t *p = panel + (size_t)b0 * info->unit_bytes;
+
+    for (uint32_t b = b0; b < b1; b++, p += info->unit_bytes)
+        for (int g = 0; g < 64; g += 2, out += 128) {
+            __builtin_prefetch(p + m->panel_bytes + 32 * g, 0, 2);
+            vb_store(out, gemm_g_weights(false, p, g));
+            vb_store(out + 64, gemm_g_weights(false, p, g + 1));
+        }
+}
+
+void CPU_NAME(gemm_g4_unpacked)(const struct mat *m, const uint8_t *panel, const uint8_t *quants,
+                                const uint8_t *acts, uint32_t n_tiles, uint32_t b0, uint32_t b1,
+                                float *acc) {
+    for (uint32_t t = 0; t < n_tiles; t++, acc += TILE_MAX * LANES) {
+        FOR_WIDTH(8, CALL_UNPACKED);
+        acts += acts_bytes(ACTS_K, m->n_in, TILE_MAX);
+    }
 }

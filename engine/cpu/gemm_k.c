@@ -294,4 +294,5 @@ PANELS_K(DEFINE)
 #define ROW_WIDE(name, format, ...) [format] = {unpack_##name, unpacked_##name, 1, 1},
 
 const struct gemm CPU_NAME(gemm_k)[PANEL_FORMATS] = {PANELS_K(ROW)[PANEL_G4] = {CPU_NAME(gemm_g4)}};
-const struct gemm_wide CPU_NAME(gemm_wide)[PANEL_FORMATS] = {PANELS_K(ROW_WIDE)};
+const struct gemm_wide CPU_NAME(gemm_wide)[PANEL_FORMATS] = {
+    PANELS_K(ROW_WIDE)[PANEL_G4] = {CPU_NAME(gemm_g4_unpack), CPU_NAME(gemm_g4_unpacked), 1, 1}};

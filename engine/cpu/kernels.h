@@ -57,5 +57,7 @@ extern const struct gemm_wide CPU_NAME(gemm_wide)[PANEL_FORMATS], gemm_wide_amx[
 EACH_KERNEL(DECLARE_KERNEL)
 /* Beside those of EACH_KERNEL. */
 extern __typeof__(*((struct gemm *)NULL)->run) CPU_NAME(gemm_g4);
+extern __typeof__(*((struct gemm_wide *)NULL)->unpack) CPU_NAME(gemm_g4_unpack);
+extern __typeof__(*((struct gemm_wide *)NULL)->run) CPU_NAME(gemm_g4_unpacked);
 extern __typeof__(*((struct cpu_kernels *)NULL)->acts_store[0]) CPU_NAME(acts_store_h),
     acts_store_h_avx512bf16;

@@ -22,6 +22,7 @@
  *                       signed bytes of the word a
  *   vi_dot8(acc, w, a)  the same for any unsigned bytes w; acc begins with vi_dot8_init(-128 times
  *                       the sum of all signed bytes a), and the result is the sum of (w - 128) a
+ *   vi_dot6_four(acc, w, p, four, k)  vi_dot6 of word k of the four at p; four is vi_four(p)
  *   vf_load_half        16 numbers of half precision as floats
  *   vf_load_bf16_low, vf_load_bf16_high  the first, or the second, numbers of 16 pairs of bfloat16
  *   vf_load_e8m0_half, vf_load_ue4m3_half  half the value of 16 scales of one byte (E8M0: 2^(byte -
@@ -134,6 +135,16 @@ INLINE float cols_f(const uint8_t *p, size_t row, int c, int i) {
     memcpy(&v, p + (size_t)c * row + 4 * (size_t)i, 4);
     return v;
 }
+
+#ifndef VEC_FOUR
+INLINE vi vi_four(const uint8_t *p) {
+    return vi_zero();
+}
+
+INLINE vi vi_dot6_four(vi acc, vb w, const uint8_t *p, vi four, int k) {
+    return vi_dot6(acc, w, cols_i(p, 0, 0, k));
+}
+#endif
 
 /* Returns 2 x modulo 2^32. Unused columns of a tile may contain any value, for which 2 * x would be
  * a signed overflow. */

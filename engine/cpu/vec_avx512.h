@@ -22,6 +22,19 @@ I vi vi_high4(vi a) { return _mm512_srai_epi32(a, 4); }
 I vi vi_load_pairs(const void *p) { return _mm512_cvtepu8_epi16(_mm256_loadu_si256(p)); }
 I vi vi_dot_pairs(vi acc, vi w, int32_t a) { return _mm512_dpwssd_epi32(acc, w, vi_set1(a)); }
 I vi vi_dot6(vi acc, vb w, int32_t a) { return _mm512_dpbusd_epi32(acc, w, vi_set1(a)); }
+#define VEC_FOUR
+I vi vi_four(const uint8_t *p) {
+    return _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)p));
+}
+I vi vi_dot6_four(vi acc, vb w, const uint8_t *p, vi four, int k) {
+    int32_t x;
+    if (k == 2)
+        return _mm512_dpbusd_epi32(acc, w, _mm512_shuffle_epi32(four, 0xAA));
+    if (k == 3)
+        return _mm512_dpbusd_epi32(acc, w, _mm512_shuffle_epi32(four, 0xFF));
+    memcpy(&x, p + 4 * k, 4);
+    return vi_dot6(acc, w, x);
+}
 I vi vi_dot8(vi acc, vb w, int32_t a) { return vi_dot6(acc, w, a); }
 I vi vi_dot8_init(int32_t neg128_sum) { return vi_set1(neg128_sum); }
 

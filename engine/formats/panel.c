@@ -36,7 +36,7 @@
  *   Q4, Q4M, IQ4NL  4 bits; half d, Q4M also half m
  *   MXFP4    4 bits, an index of a table; the exponent as a byte
  *   NVFP4    block of 64: 4 bits, an index of a table; four bytes, a scale for each 16 values
- *   G4       block of 256, two groups of 128: 4 bits; half d[2], zero point as a uint8 pair[2]
+ *   G4       block of 256, two groups of 128: 4 bits; half d[2], half negated zero point[2]
  *   FP8      block of 128: E4M3 codes; float scale. A group has values 0 and 1 of rows 0 to 3, then
  *            values 2 and 3 of these rows, then the same of rows 4 to 7, and so on: the order in
  *            which vectors of bytes are interleaved.
@@ -397,11 +397,10 @@ static void pack_bf16(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta
         memcpy(q + 4 * lane, p, 2);
 }
 
-/* Adds group @i of a block of G4: the scale, and the zero point as two numbers of 16 bits. */
-static void pack_g4_scales(uint8_t *meta, uint32_t lane, uint32_t i, uint16_t d, uint8_t zero) {
+/* Adds group @i of a block of G4: the scale and the negated zero point. */
+static void pack_g4_scales(uint8_t *meta, uint32_t lane, uint32_t i, uint16_t d, int zero) {
     store_half(meta + 32 * i, lane, d);
-    meta[64 + 32 * i + 2 * lane] = zero;
-    meta[64 + 32 * i + 2 * lane + 1] = zero;
+    store_half(meta + 64 + 32 * i, lane, mx_float_to_half((float)-zero));
 }
 
 /* Adds eight blocks of Q4_0, of which each four have the same scale. */
@@ -424,7 +423,7 @@ static void pack_g4_q5_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *m
         }
         for (uint32_t k = 0; k < 128; k += 8)
             put4(q + 256 * (k / 32), lane, k % 32, get_u64(code + k) - EIGHT(least));
-        pack_g4_scales(meta, lane, i, blk_u16(p), (uint8_t)(16 - least));
+        pack_g4_scales(meta, lane, i, blk_u16(p), 16 - least);
     }
 }
 
