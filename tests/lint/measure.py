@@ -33,7 +33,7 @@ BARE = {
 }
 # Statements with ?: in 1,000 lines of code that a folder may have: only ever lowered.
 CHOICES = {
-    "lib": 18, "engine": 23, "kvpager": 12, "scheduler": 12, "api": 20, "cmd": 20, "daemon": 18,
+    "lib": 18, "engine": 23, "kvpager": 12, "scheduler": 12, "api": 20, "cmd": 18, "daemon": 17,
 }
 # Escaped quotes in the C of tests, which J() (tests/support/quotes.h) replaces: only ever lowered.
 QUOTES = 24100
