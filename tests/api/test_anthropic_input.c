@@ -658,7 +658,7 @@ Test(anthropic_input, every_bad_field_is_named) {
         {J(WITH(SAY(Q) ",'system':[{'type':'image'}]")), "system.0.type: is not supported"},
         {J(WITH(SAY(Q) ",'system':[{'type':'text'}]")), "system.0.text: must be a string."},
         {J(WITH(SAY(Q) ",'stop_sequences':'x'")), "stop_sequences: must be an array"},
-        {J(WITH(SAY(Q) ",'stop_sequences':['']")), "stop_sequences: must hold strings"},
+        {J(WITH(SAY(Q) ",'stop_sequences':['']")), "stop_sequences: must hold strings of 1 to"},
         {J(WITH(SAY(Q) ",'temperature':'x'")), "temperature: must be a number"},
         {J(WITH(SAY(Q) ",'temperature':1.5")), "temperature: must be a number from 0 to 1."},
         {J(WITH(SAY(Q) ",'stop_sequences':['a',' \\n']")), "stop_sequences: must hold strings"},
