@@ -192,6 +192,17 @@ def test_the_encoder_in_a_folder_gives_the_rows_of_a_projector_file():
             assert answers[0] == answers[1] and answers[0][1] > 10, (name, answers)
 
 
+def test_an_encoder_in_bf16_gives_the_rows_of_a_projector_file():
+    for name in ("gemma3", "qwen3vl", "qwen25vl"):
+        with tempfile.TemporaryDirectory() as where:
+            g, file = hf_folder.Gguf(pictures.FOLDER / f"mmproj-{name}.gguf"), os.path.join(where, "mmproj.gguf")
+            tensors = {k: hf_quantise.cut(t) if len(t[1]) > 1 and t[0] == "F32" else t for k, t in g.tensors.items()}
+            hf_quantise.write_gguf(file, g, tensors)
+            folder = hf_pictures.write_folder(pictures.FOLDER / f"{name}.gguf", file, os.path.join(where, "folder"), SEEING[name])
+            rows = [rows_of(p, pictures.FOLDER / "decode" / "q90-420.jpg", os.path.join(where, "rows")) for p in (file, folder)]
+            assert rows[0] == rows[1] and any(rows[0]), name
+
+
 def test_the_line_break_of_pictures_is_found_in_the_small_file():
     with tempfile.TemporaryDirectory() as where:
         model, projector = pictures.FOLDER / "mistral3.gguf", pictures.FOLDER / "mmproj-mistral3.gguf"
@@ -497,6 +508,45 @@ def huge_norm(f):
             os.truncate(path, 8 + len(text) + end + (5 << 30))
 
 
+SHARD = "model-00001-of-00002.safetensors"
+
+
+def header(change, pad=0):
+    """Changes the header of the first shard, which has @pad blanks more then."""
+    def apply(f):
+        path = pathlib.Path(f) / SHARD
+        data = path.read_bytes()
+        n = int.from_bytes(data[:8], "little")
+        value = json.loads(data[8:8 + n])
+        text = (change(value) or json.dumps(value)).encode() + b" " * pad
+        path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + n:])
+    return apply
+
+
+def two_of(value):
+    """Returns the objects of the first tensor, and of another one of its size."""
+    tensors = [t for t in value.values() if "shape" in t]
+    sizes = [t["data_offsets"][1] - t["data_offsets"][0] for t in tensors]
+    return next((a, b) for (i, a), b in itertools.product(enumerate(tensors), tensors[1:]) if a is not b and sizes[i] == b["data_offsets"][1] - b["data_offsets"][0])
+
+
+def overlap(value):
+    first, second = sorted(two_of(value), key=lambda t: t["data_offsets"])
+    second["data_offsets"] = first["data_offsets"]
+
+
+def overflow(key, number):
+    def change(value):
+        a, _ = two_of(value)
+        a[key] = [number] * len(a[key])
+    return change
+
+
+def many(value):
+    """Adds empty tensors, more of them than a model may have: a header of 28 MB."""
+    value.update({f"model.layers.{i}.nothing.of.any.use.to.any.one.weight": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(1 << 18)})
+
+
 def other_shard(f):
     edit(f, "model.safetensors.index.json", lambda i: i["weight_map"].update({"model.norm.weight": "model-00009.safetensors"}))
 
@@ -527,7 +577,31 @@ REFUSED = [
     (link("model-00001-of-00002.safetensors", "/etc/passwd"), "symbolic link out of the folder"),
     (link("model-00001-of-00002.safetensors", "../../blobs/../secret"), "symbolic link out of the folder"),
     (link("config.json", "../other/config.json"), "symbolic link out of the folder"),
+    (header(overlap), SHARD + ": tensor '"),
+    (header(overlap), "overlaps another one"),
+    (header(overflow("shape", 1 << 62)), "is too large"),
+    (header(overflow("data_offsets", 1 << 62)), "' has bytes 4611686018427387904 to"),
+    (header(overflow("data_offsets", 1 << 64)), SHARD + ": byte "),
+    (header(overflow("data_offsets", 1 << 64)), "a number is too large"),
+    (header(many), SHARD + ": "),
+    (header(many), "more than 262144 tensors"),
+    (header(lambda h: "[" * 10000000), SHARD + ": byte 0 of the header: '{' is missing"),
+    (header(lambda h: '{"a":' * 2000000), SHARD + ": byte 10 of the header: tensor 'a' has the unknown member 'a'"),
+    (replace_by(SHARD, (1 << 63).to_bytes(8, "little") + b"{}"), SHARD + ": a header of 9223372036854775808 bytes"),
+    (replace_by("model.safetensors.index.json", b"[" * 1000000), "model.safetensors.index.json: not JSON"),
+    (replace_by("model.safetensors.index.json", b'{"weight_map": {"x": "../secret.safetensors"}}'), "model.safetensors.index.json: weight_map.\"x\""),
+    (replace_by("model.safetensors.index.json", b'{"weight_map": {"x": {}}}'), "weight_map.\"x\""),
+    (replace_by("tokenizer.json", b'{"model": ' * 100000), "tokenizer.json is not a JSON object"),
+    (replace_by("tokenizer.json", b'{"normalizer": {"type": "Sequence", "normalizers": [' * 100000), "tokenizer.json is not a JSON object"),
+    (replace_by("tokenizer_config.json", b"[" * 100000), "tokenizer_config.json"),
 ]
+
+
+def test_a_header_of_10_mb_is_read():
+    with tempfile.TemporaryDirectory() as where:
+        folder = folder_of("llama-gqa", where)
+        header(lambda h: None, 10 << 20)(folder)
+        assert info(folder)[0] == 0, info(folder)
 
 
 def test_what_is_wrong_with_a_folder_is_named():
