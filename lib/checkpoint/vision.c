@@ -19,6 +19,7 @@
 
 /* Most bytes of an encoder, and of the file that says how pictures are prepared. */
 #define ENCODER_MAX ((size_t)4 << 30)
+#define PREPROCESSOR "preprocessor_config.json"
 #define PREPROCESSOR_MAX (1u << 20)
 #define TOKENIZER_CONFIG_MAX (4u << 20)
 #define DEEP_MAX 16u
@@ -335,13 +336,35 @@ static int vision_colours(struct reader *r, yyjson_val *given, const double usua
     return 0;
 }
 
-/* Reads preprocessor_config.json, if there is one, for the colours. */
+/* Writes a limit of pixels, if the preprocessor's file has it as @key, or as @key or @edge of its
+ * member size, where the number is one of pixels, too. */
+static int vision_limit(struct reader *r, yyjson_val *root, const char *key, const char *edge,
+                        const char *to) {
+    yyjson_val *size = yyjson_obj_get(root, "size");
+    yyjson_val *v = json_given(root, key);
+
+    if (!v)
+        v = json_given(size, key);
+    if (!v)
+        v = json_given(size, edge);
+    if (!v)
+        return 0;
+    if (!yyjson_is_uint(v) || yyjson_get_uint(v) == 0 || yyjson_get_uint(v) > INT32_MAX)
+        return err_set(r->err, 0, NULL, PREPROCESSOR ": %s is wrong", key);
+    return gguf_keys_u32(&r->build.keys, to, (uint32_t)yyjson_get_uint(v));
+}
+
+/* Reads preprocessor_config.json, if there is one, for the colours and, with Qwen's processors, the
+ * limits of a picture's size. */
 static int vision_preprocessor(struct reader *r, const struct vision_row *row) {
-    static const char name[] = "preprocessor_config.json";
     CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
 
-    TRY(reader_json(r, name, PREPROCESSOR_MAX, &doc));
+    TRY(reader_json(r, PREPROCESSOR, PREPROCESSOR_MAX, &doc));
     yyjson_val *root = yyjson_doc_get_root(doc);
+    if (row->names == names_qwen) {
+        TRY(vision_limit(r, root, "min_pixels", "shortest_edge", "clip.vision.image_min_pixels"));
+        TRY(vision_limit(r, root, "max_pixels", "longest_edge", "clip.vision.image_max_pixels"));
+    }
     if (yyjson_is_false(yyjson_obj_get(root, "do_normalize")))
         root = NULL;
     TRY(vision_colours(r, yyjson_obj_get(root, "image_mean"), row->colours[0],

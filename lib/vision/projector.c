@@ -183,6 +183,20 @@ static void read_special(struct reader *d, struct projector *p) {
                        p->side, p->patch * p->merge);
 }
 
+/* Reads the limits of a picture's pixels, which only narrow those of the kind: memory is planned for
+ * these. */
+static void read_limits(struct reader *d, struct projector *p) {
+    uint32_t align = p->patch * p->merge;
+
+    if (d->r < 0 || p->side || p->tile)
+        return;
+    uint32_t area = align * align;
+    uint32_t most = want(d, "clip.vision.image_max_pixels", 1, INT32_MAX, p->most * area);
+    uint32_t least = want(d, "clip.vision.image_min_pixels", 1, INT32_MAX, p->least * area);
+    p->most = MAX(MIN(p->most, most / area), 1u);
+    p->least = MIN(MAX(least / area, 1u), p->most);
+}
+
 int projector_read(struct projector *out, const struct gguf *file, struct err *err) {
     struct projector p = {0};
     struct reader d = {.file = file, .err = err};
@@ -210,6 +224,7 @@ int projector_read(struct projector *out, const struct gguf *file, struct err *e
                       "not between 0 and 1");
     if (d.r == 0)
         read_special(&d, &p);
+    read_limits(&d, &p);
     if (d.r == 0)
         *out = p;
     return d.r;

@@ -243,6 +243,22 @@ ENCODER_REFUSED = [
 ]
 
 
+def test_the_limits_of_a_pictures_size_are_those_of_the_folder():
+    for name in ("qwen3vl", "qwen25vl"):
+        with tempfile.TemporaryDirectory() as where:
+            folder = hf_pictures.write_folder(pictures.FOLDER / f"{name}.gguf", pictures.FOLDER / f"mmproj-{name}.gguf", os.path.join(where, name), SEEING[name])
+
+            colours = json.loads((pathlib.Path(folder) / "preprocessor_config.json").read_text())
+
+            def n_bytes(limits):
+                replace_by("preprocessor_config.json", json.dumps({**colours, **limits}).encode())(folder)
+                return len(rows_of(folder, pictures.FOLDER / "decode" / "q90-420.jpg", where + "/rows"))
+            usual, least = n_bytes({}), n_bytes({"max_pixels": 1, "min_pixels": 1})
+            assert usual > 4 * least > 0 and usual == n_bytes({"max_pixels": 1 << 30, "min_pixels": None}), (usual, least)
+            assert least == n_bytes({"size": {"longest_edge": 1, "shortest_edge": 1}}) == n_bytes({"size": {"max_pixels": 1}}), name
+            assert n_bytes({"min_pixels": 1 << 19}) > usual, name
+
+
 def test_what_is_wrong_with_an_encoder_is_named():
     for name, change, reason in ENCODER_REFUSED:
         with tempfile.TemporaryDirectory() as where:
