@@ -65,11 +65,23 @@ Test(cuda_layers, several_devices_compute_the_bits_of_one) {
 }
 
 /* Mamba-2, short convolutions, latent attention, windows, gates and limits of activations, Kimi
- * delta attention, a norm of the embedding, temperatures of latent queries. */
+ * delta attention, a norm of the embedding, temperatures of latent queries, chunks, Mamba-1, FFNs
+ * without gates. */
 Test(cuda_layers, golden_files_have_the_bits_of_one_device) {
-    static const char *const names[] = {
-        "nemotron-h-moe-mtp", "lfm2",         "deepseek2-lite", "gemma3",      "step35",
-        "bailingmoe3",        "muse-glimmer", "mistral4",       "kimi-linear", "falcon-h1"};
+    static const char *const names[] = {"nemotron-h-moe-mtp",
+                                        "lfm2",
+                                        "deepseek2-lite",
+                                        "gemma3",
+                                        "step35",
+                                        "bailingmoe3",
+                                        "muse-glimmer",
+                                        "mistral4",
+                                        "kimi-linear",
+                                        "falcon-h1",
+                                        "llama4",
+                                        "jamba",
+                                        "apertus",
+                                        "plamo3"};
     static struct trace one, two;
 
     apart(2);

@@ -17,6 +17,7 @@
 #include "engine/cuda/kernels.h"
 #include "tests/engine/cuda/several.h"
 #include "tests/support/synth/synth.h"
+#include "tests/support/test_data.h"
 
 /* One narrow layer with two key heads. */
 static void two_heads(char path[64]) {
@@ -138,6 +139,26 @@ Test(cuda_ranks, heads_of_latent_attention_are_divided) {
         several_run(path, "0,1", ENGINE_KV_F16, 1, &two);
         several_expect_equal(&one, &two, &one.at[0][SHORT], i == 0 ? "a vector" : "a product");
         unlink(path);
+    }
+    f->ahead = 0;
+}
+
+/* Chunks of attention with experts whose inputs are weighed; windows with norms after branches. */
+Test(cuda_ranks, golden_models_are_divided) {
+    static const char *const names[] = {"llama4", "plamo3"};
+    static struct trace one, two;
+    struct fake_cuda *f = fake_find();
+
+    f->n_devices = 2;
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        char path[TEST_DATA_PATH];
+
+        test_data_file(path, "golden", names[i], ".gguf");
+        f->ahead = 0;
+        several_run(path, "0", ENGINE_KV_F16, SEQS, &one);
+        f->ahead = -1;
+        several_run(path, "0,1", ENGINE_KV_F16, SEQS, &two);
+        several_expect_equal(&one, &two, &one.at[0][PROMPT], names[i]);
     }
     f->ahead = 0;
 }
