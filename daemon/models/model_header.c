@@ -25,8 +25,8 @@ static uint8_t vocab_of(const struct gguf *g) {
         const char *name;
         enum vocab_type type;
     } rows[] = {
-        {"llama", VOCAB_SPM}, {"gemma4", VOCAB_BPE}, {"gpt2", VOCAB_BPE},
-        {"bert", VOCAB_WPM},  {"t5", VOCAB_UGM},     {"rwkv", VOCAB_RWKV},
+        {"llama", VOCAB_SPM}, {"gemma4", VOCAB_BPE}, {"gpt2", VOCAB_BPE},      {"bert", VOCAB_WPM},
+        {"t5", VOCAB_UGM},    {"rwkv", VOCAB_RWKV},  {"plamo2", VOCAB_PLAMO2},
     };
     struct gguf_str s;
 

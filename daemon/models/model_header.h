@@ -11,7 +11,15 @@
 struct config;
 
 /* Kinds of vocabularies, with the numbers that clients of llama.cpp expect. */
-enum vocab_type { VOCAB_NONE, VOCAB_SPM, VOCAB_BPE, VOCAB_WPM, VOCAB_UGM, VOCAB_RWKV };
+enum vocab_type {
+    VOCAB_NONE,
+    VOCAB_SPM,
+    VOCAB_BPE,
+    VOCAB_WPM,
+    VOCAB_UGM,
+    VOCAB_RWKV,
+    VOCAB_PLAMO2
+};
 
 /* Header of a file; numbers that it lacks are 0. */
 struct model_header {

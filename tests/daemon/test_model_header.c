@@ -62,9 +62,9 @@ Test(model_header, names_the_kind_of_vocabulary) {
         const char *name;
         enum vocab_type type;
     } cases[] = {
-        {"llama", VOCAB_SPM}, {"gemma4", VOCAB_BPE}, {"gpt2", VOCAB_BPE},
-        {"bert", VOCAB_WPM},  {"t5", VOCAB_UGM},     {"rwkv", VOCAB_RWKV},
-        {"gpt", VOCAB_NONE},  {"gpt22", VOCAB_NONE}, {"", VOCAB_NONE},
+        {"llama", VOCAB_SPM},  {"gemma4", VOCAB_BPE}, {"gpt2", VOCAB_BPE},      {"bert", VOCAB_WPM},
+        {"t5", VOCAB_UGM},     {"rwkv", VOCAB_RWKV},  {"plamo2", VOCAB_PLAMO2}, {"gpt", VOCAB_NONE},
+        {"gpt22", VOCAB_NONE}, {"", VOCAB_NONE},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
