@@ -183,8 +183,8 @@ static void read_special(struct reader *d, struct projector *p) {
                        p->side, p->patch * p->merge);
 }
 
-/* Reads the limits of a picture's pixels, which only narrow those of the kind: memory is planned for
- * these. */
+/* Reads the limits of a picture's pixels, which only narrow those of the kind: memory is planned
+ * for these. */
 static void read_limits(struct reader *d, struct projector *p) {
     uint32_t align = p->patch * p->merge;
 
