@@ -493,7 +493,7 @@ Test(admin, live_requests_are_listed_and_cancelled) {
     const unsigned long long id = w.port.r[0].id;
     snprintf(text, sizeof(text), "{\"requests\":[{\"id\":%llu,\"request_id\":\"", id);
     expect("GET /requests", 200, text);
-    expect("GET /requests", 200, "\"prompt_tokens_done\":0,\"max_tokens\":9,\"waits_for\":\"");
+    expect("GET /requests", 200, J("'prompt_tokens_done':0,'max_tokens':9,'waits_for':'"));
     expect("GET /requests", 200, ",\"session\":\"-\",\"session_from\":\"-\"}]}\n");
     snprintf(text, sizeof(text), "POST /requests/%llu/cancel", id);
     expect(text, 200, "{\"cancelled\":true}\n");
