@@ -367,8 +367,6 @@ template <int D> struct Computed {
     const struct store_args &store;
     /* shared, of the block's warps */
     float (*head)[32 * D];
-    /* rows whose keys this part of the item stores, from the item's first row on */
-    uint32_t n_rows;
 
     /* Computes query @query of the item; a lane gets four of its values. */
     MEMBER void compute_query(const struct attend_args &a, const struct attn_item &it,
@@ -402,6 +400,9 @@ template <int D> struct Computed {
         if (d < 32 * D)
             store16(s.q[d / 32][d / 4 % 2][0][warp * 4 + d % 32 / 8],
                     {low[0], high[0], low[1], high[1]});
+        /* the first part of the item stores the keys of its rows */
+        uint32_t n_rows =
+            s.first || !store.n_kv ? 0 : (a.batch->item[s.index].n_q + a.group - 1) / a.group;
         /* the last warps have the fewest queries */
         for (uint32_t i = CUDA_THREADS / 32 - 1 - warp; i < n_rows; i += CUDA_THREADS / 32) {
             uint32_t pos = a.batch->pos[it.row0 + i];
@@ -424,7 +425,6 @@ DEVICE void attention_attend_item(const struct attend_args &a, const ROWS &rows,
     uint32_t from = it.chunk < 0 && first > low ? first : low;
     /* first key of the warp's tile in the current chunk */
     uint32_t tile = from * ATTN_CHUNK + warp * ATTN_TILE;
-    uint32_t to = (it.chunk < 0 ? it.n_chunks : from + 1) * ATTN_CHUNK;
     uint8_t *room = dynamic_shared() + warp * TILE_BYTES<D>;
     struct State<D> all[2];
     bool seen = attention_is_seen(s.place, tile);
@@ -444,6 +444,8 @@ DEVICE void attention_attend_item(const struct attend_args &a, const ROWS &rows,
         if (begins) {
             if (seen)
                 prefetch_keys<K>(s.place, tile);
+            uint32_t to = (it.chunk < 0 ? it.n_chunks : from + 1) * ATTN_CHUNK;
+
             wait_for_previous();
             if (to <= s.place.first) /* no merge reads this chunk */
                 return;
@@ -471,7 +473,8 @@ DEVICE void attention_attend_item(const struct attend_args &a, const ROWS &rows,
         sync_block();
         merge_half<D, 0>(s, all[0]);
         merge_half<D, 1>(s, all[1]);
-        if (next >= to)
+        /* read again, because tiles need the registers */
+        if (it.chunk >= 0 || next >= it.n_chunks * ATTN_CHUNK)
             break;
         sync_block();
         tile = next;
@@ -533,11 +536,8 @@ DEVICE void attention_decode(const struct decode_args &a, struct Shared<D> &s,
 
     /* the position is kept in shared memory, because tiles need the registers */
     for (uint32_t i = blockIdx.x, first = 0; i < at.batch->n_items;) {
-        uint32_t n_q = first || !a.store.n_kv ? 0 : at.batch->item[i].n_q;
-
         attention_load_item<D>(at, i, first, s);
-        attention_attend_item<D, K, V>(
-            at, Computed<D>{a.store, head, (n_q + at.group - 1) / at.group}, s);
+        attention_attend_item<D, K, V>(at, Computed<D>{a.store, head}, s);
         i = s.index;
         first = s.first + ATTN_QUERIES;
         if (first >= at.batch->item[i].n_q) {
