@@ -460,7 +460,7 @@ Test(cuda_host_experts, every_call_may_fail_once) {
     cr_assert(gguf_open(&file, path, &err) == 0);
     int fd = ways_placed(path, 2, true, false);
     const struct engine_opts o = placed(fd);
-    ways_fail_calls(&o);
+    ways_fail_calls(&o, 3);
     close(fd);
     gguf_free(file);
     unlink(path);

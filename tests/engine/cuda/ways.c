@@ -522,7 +522,7 @@ int ways_try_steps(const struct engine_opts *o, uint32_t n_steps, uint32_t *n_op
     return r;
 }
 
-void ways_fail_calls(const struct engine_opts *o) {
+void ways_fail_calls(const struct engine_opts *o, uint32_t n_waits) {
     struct fake_cuda *fake = fake_find();
     struct engine_info info;
     struct err err = {0};
@@ -530,9 +530,9 @@ void ways_fail_calls(const struct engine_opts *o) {
 
     fake->n_calls = 0;
     cr_assert(ways_try_steps(o, 2, &n_open, &info, &err) == 0, "%s", err.message);
-    uint32_t n = fake->n_calls - 1; /* the last two calls are waited for at closing */
+    uint32_t n = fake->n_calls - n_waits;
     /* test_backend.c covers all calls of opening */
-    for (uint32_t i = 1; i < n; i += i < n_open ? 15 : 1) {
+    for (uint32_t i = 1; i <= n; i += i < n_open ? 15 : 1) {
         fake->n_calls = 0;
         fake->fail_at = i;
         fake->sticky = i % 2;

@@ -96,5 +96,6 @@ int ways_placed(const char *path, uint32_t every, bool hosts, bool whole);
 int ways_try_steps(const struct engine_opts *o, uint32_t n_steps, uint32_t *n_open,
                    struct engine_info *info, struct err *err);
 /* Lets single calls of the runtime fail in turn: each 15th while an engine opens, all in its first
- * two steps. Expects an error, and that all memory is freed. */
-void ways_fail_calls(const struct engine_opts *o);
+ * two steps but the last @n_waits, which wait for streams at closing. Expects an error, and that
+ * all memory is freed. */
+void ways_fail_calls(const struct engine_opts *o, uint32_t n_waits);
