@@ -526,7 +526,7 @@ static int sched_run(struct sched *s) {
         return 0;
     if (sched_n_in_flight(s) > 0)
         return step_wait(s);
-    if (pictures)
+    if (pictures || pictures_has_work(&s->pictures)) /* the plan may have made room for one */
         return 0;
     return check_when_idle(s);
 }
