@@ -114,7 +114,7 @@ enum op_list {
  * op, which takes the device's rows itself; not, but all use those of the first device. */
 enum op_cut { CUT_NEVER, CUT_ROWS, CUT_LOADER, CUT_FIRST };
 
-/* How a tensor is cut by its rows: each device has its share of each section. There are @n sections
+/* Sections of a tensor's rows, of each of which every device has its share. There are @n sections
  * of @first rows, and behind them sections of @rest rows. rest 0: all rows are one section. whole:
  * each device has all rows. */
 struct op_cuts {

@@ -747,8 +747,8 @@ void cuda_unload(struct be *b);
 void *staging_alloc(struct staging *s, size_t n, const void **device);
 /* Uploads the bytes taken from offset @from on. Returns 0 or -EIO. */
 int staging_send(struct be *b, struct staging *s, size_t from);
-/* The same beside the kernels that are enqueued; later work in be.stream waits for it. No kernel
- * that was enqueued before may use these bytes. */
+/* Uploads them beside the kernels that are enqueued; later work in queue.stream waits for it. No
+ * kernel that was enqueued before may use these bytes. Returns 0 or -EIO. */
 int staging_send_beside(struct be *b, struct staging *s, size_t from);
 
 /* Returns the number of ranks that divide a page; 1: each has the whole page, because all heads of
