@@ -262,8 +262,19 @@ KERNEL(pack, struct pack_args, PACK_THREADS, 2) {
         pack_row(a, r, row, shared);
 }
 
-/* Packs kinds from PACK_RELU to PACK_XIELU. Rows of up to 12288 columns are read once and kept in
- * registers. */
+/* Packs row @r, of which @load returns columns; shared: [PACK_SHARED]. Rows of up to 12288 columns
+ * are loaded once and kept in registers. */
+template <typename LOAD>
+DEVICE void pack_loaded(const struct pack_args &a, uint32_t r, float *shared, const LOAD &load) {
+    if (!has_row(a, r))
+        return;
+    if (a.n <= 2 * 4 * PACK_THREADS)
+        pack_quads<PACK_THREADS, 2, false, false>(a, r, shared, load);
+    else
+        pack_quads<PACK_THREADS, 6, true, false>(a, r, shared, load);
+}
+
+/* Packs kinds from PACK_RELU to PACK_XIELU. */
 KERNEL_ALLOTTED(pack_activated, struct pack_args, PACK_THREADS, PACK_ALLOTTED, 1) {
     wait_for_previous();
     SHARED float shared[PACK_SHARED];
@@ -276,15 +287,10 @@ KERNEL_ALLOTTED(pack_activated, struct pack_args, PACK_THREADS, PACK_ALLOTTED, 1
         activate_quads<step>(a, i, v);
     };
 
-    if (!has_row(a, r))
-        return;
-    if (n <= 2 * 4 * PACK_THREADS)
-        pack_quads<PACK_THREADS, 2, false, false>(a, r, shared, load);
-    else
-        pack_quads<PACK_THREADS, 6, true, false>(a, r, shared, load);
+    pack_loaded(a, r, shared, load);
 }
 
-/* Packs kinds from PACK_SILU on, as pack_activated() does. */
+/* Packs kinds from PACK_SILU on. */
 KERNEL_ALLOTTED(pack_gated, struct pack_args, PACK_THREADS, PACK_ALLOTTED, 1) {
     wait_for_previous();
     SHARED float shared[PACK_SHARED];
@@ -300,12 +306,7 @@ KERNEL_ALLOTTED(pack_gated, struct pack_args, PACK_THREADS, PACK_ALLOTTED, 1) {
         gate_quads<step>(a, i, u, v);
     };
 
-    if (!has_row(a, r))
-        return;
-    if (n <= 2 * 4 * PACK_THREADS)
-        pack_quads<PACK_THREADS, 2, false, false>(a, r, shared, load);
-    else
-        pack_quads<PACK_THREADS, 6, true, false>(a, r, shared, load);
+    pack_loaded(a, r, shared, load);
 }
 
 /* -- block drafters ---------------------------------------------------------------------------- */
