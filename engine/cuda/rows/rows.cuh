@@ -299,7 +299,8 @@ template <int THREADS> DEVICE float first_max(float v, float *shared) {
  * hold. Then each of the three passes (sum of squares, maximum, packing) goes through the row in
  * parts, alternately forwards and backwards, so that each pass begins with the part that was read
  * last. PACK_NORM needs NORM; its weights are loaded together with the row. load(i, v) sets v to
- * columns from i on, in the order of load_quads(). */
+ * columns from i on, in the order of load_quads(). The passes are one loop: as three, the row's
+ * registers are live in each of them, and the instances spill on sm_80. */
 template <int THREADS, int QUADS, bool PARTS, bool NORM, class PLACE, class LOAD>
 DEVICE void pack_quads_to(const struct pack_args &a, const PLACE &place, float *shared,
                           const LOAD &load) {
