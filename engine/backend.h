@@ -192,9 +192,8 @@ struct be_ops {
     const char *name;
     /* must equal backend_build_id() of the daemon (cuda) */
     uint8_t build_id[20];
-    uint8_t
-        /* ENGINE_SOURCES: a digest of the sources that the library was built from */
-        sources[20];
+    /* ENGINE_SOURCES: a digest of the sources that the library was built from */
+    uint8_t sources[20];
     uint32_t depth;
     int (*open)(struct be **out, const struct be_opts *o, struct err *err);
     /* accepts NULL and half-built, returns NULL */

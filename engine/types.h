@@ -269,10 +269,8 @@ struct engine_opts {
      * is a wish (0: a quarter of the limit) that shrinks if the weights leave less and grows for
      * max_context. */
     uint64_t memory;
-    uint32_t
-        /* n: KV gets the n-th part of the device memory that is left, instead of kv_bytes; 0:
-         * off */
-        device_share;
+    /* n: KV gets the n-th part of the device memory that is left, instead of kv_bytes; 0: off */
+    uint32_t device_share;
     /* Beside a device: number of first layers whose experts lie in host memory and are computed
      * there (n_threads, isa). ENGINE_HOST_AUTO: as few experts, the least picked first, as leave
      * the device room for kv_bytes, or without it for max_context or FIT_CONTEXT tokens. Results

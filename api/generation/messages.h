@@ -24,9 +24,8 @@ struct messages_form {
     bool no_system;
     /* arguments are strings */
     bool text_args;
-    const struct toolcall_format
-        /* format in which past calls are written, because the template leaves them out; or NULL */
-        *calls;
+    /* format in which past calls are written, because the template leaves them out; or NULL */
+    const struct toolcall_format *calls;
     /* the template takes only simple definitions of tools */
     bool simple_tools;
     /* the template's name for reasoning, if it is not reasoning_content; or NULL */

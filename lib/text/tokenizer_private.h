@@ -164,9 +164,8 @@ struct special_ids {
     /* -1: the file has no key for it */
     int32_t fim[TOKENIZER_FIM_N];
     bool add_bos, add_eos;
-    bool
-        /* the file has HF_KEY_STEPS: only added tokens are ends because of their text */
-        published;
+    /* the file has HF_KEY_STEPS: only added tokens are ends because of their text */
+    bool published;
     int32_t *end;
     size_t n_end;
 };

@@ -29,9 +29,8 @@ struct way { /* A way to run the subject. */
     const char *name;
     uint32_t chunk, page_tokens, n_threads, n_neighbours;
     bool overlap;
-    uint32_t
-        /* outputs after which it is dropped and computed again from its tokens; 0: never */
-        resume_after;
+    /* outputs after which it is dropped and computed again from its tokens; 0: never */
+    uint32_t resume_after;
     /* NULL: from the model's row */
     const char *isa;
 };

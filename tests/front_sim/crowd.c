@@ -28,9 +28,8 @@ struct member {
     struct buf out;
     size_t at, n_heard;
     uint32_t number, n_left, n_asked;
-    int64_t
-        /* of the quiet client: the front's work at its request; -1: it asked nothing */
-        front_ns;
+    /* of the quiet client: the front's work at its request; -1: it asked nothing */
+    int64_t front_ns;
     /* time of its next request */
     int64_t next_ns;
     bool quiet, done;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every C and CUDA file is as clang-format 14 writes it, which also sorts the includes; the essay of a file stands
-before its includes; and the comment of a member stands above it, so that a longer name moves no other line. Exit 77
-(skipped) without that version of clang-format.
+before its includes; and the comment of a member stands above it, not behind it or between its type and its name, so
+that a longer name moves no other line. Exit 77 (skipped) without that version of clang-format.
 
 usage: check_format.py SOURCE_ROOT
 """
@@ -44,6 +44,17 @@ def members_with_comments_behind(lines):
         del inside[len(inside) - min(max(-balance, 0), len(inside)) :]
 
 
+# A type on a line of its own before a comment: clang-format moves a comment that stands behind a long type there.
+ALONE = re.compile(r"^\s+(?:const |unsigned )*(?:(?:struct|enum|union) )?\w+$")
+
+
+def comments_behind_types(lines):
+    """Yields the numbers of the lines with a comment between the type and the name of a member."""
+    for number, (line, behind) in enumerate(zip(lines, lines[1:]), 1):
+        if ALONE.match(line) and behind.lstrip().startswith("/*"):
+            yield number + 1
+
+
 def essay_behind_includes(lines):
     """Returns the number of the line of an essay that stands behind the first includes, or 0."""
     at = next((i for i, line in enumerate(lines) if line.startswith("#include")), len(lines))
@@ -64,6 +75,7 @@ def misplaced(files):
     for f in files:
         lines = pathlib.Path(f).read_text(encoding="utf-8").split("\n")
         places = [(at, "comment behind a member") for at in members_with_comments_behind(lines)]
+        places += [(at, "comment between type and name") for at in comments_behind_types(lines)]
         essay = essay_behind_includes(lines)
         if essay:
             places.append((essay, "essay behind the includes"))

@@ -159,9 +159,8 @@ bool telltale_errs(uint32_t wrong_per_1024, uint64_t digest);
 /* A request, for computing the tokens that it must get, alone or in any company. */
 struct telltale_ask {
     const int32_t *prompt;
-    const int32_t
-        /* NULL, or the tokens of prompt[] as they are read: telltale_row() for rows of pictures */
-        *seen;
+    /* NULL, or the tokens of prompt[] as they are read: telltale_row() for rows of pictures */
+    const int32_t *seen;
     /* n_out: most output tokens; the end token is the last */
     uint32_t n_prompt, n_out;
     /* without tokens, n_prompt, n_tokens */
