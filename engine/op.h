@@ -327,6 +327,13 @@ static inline const struct op_recurrent *op_recurrent(const struct model_op *op)
     }
 }
 
+/* Returns true for the GATE_UP and the PROJ of an FFN that the host computes. */
+static inline bool op_is_hosts(const struct model_shape *s, const struct model_op *op) {
+    if (op->kind != OP_GATE_UP && !(op->kind == OP_PROJ && op->in == ACT_H))
+        return false;
+    return ffn_is_hosts(s, op->layer);
+}
+
 /* Returns the buffer to which the result of PROJ, EXPERTS or SHARED is added. */
 static inline enum act_role op_sum(const struct model_op *op) {
     if (op->branch)

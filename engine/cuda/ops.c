@@ -198,7 +198,7 @@ static int load_qkv(struct be *b, struct weights *w, const struct model_op *op, 
 static int load_gate_up(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
     w->apart = op->ffn.sparsity > 0;
-    if (!ffn_is_hosts(b->shape, op->layer))
+    if (!op_is_hosts(b->shape, op))
         return load_matrices(b, w, op, err);
     if (cuda_counts(b))
         return 0;
@@ -206,7 +206,7 @@ static int load_gate_up(struct be *b, struct weights *w, const struct model_op *
 }
 
 static int load_proj(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
-    if (op->in == ACT_H && ffn_is_hosts(b->shape, op->layer))
+    if (op_is_hosts(b->shape, op))
         return 0;
     return load_matrices(b, w, op, err);
 }

@@ -685,7 +685,7 @@ int step_proj(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
 
-    if (op->in == ACT_H && ffn_is_hosts(b->shape, op->layer)) {
+    if (op_is_hosts(b->shape, op)) {
         TRY(cuda_join(b));
         return step_finish(s, op);
     }
@@ -759,7 +759,7 @@ static int step_thin_gates(struct step *s, const struct model_op *op) {
 }
 
 int step_gate_up(struct step *s, const struct model_op *op) {
-    if (ffn_is_hosts(s->be->shape, op->layer))
+    if (op_is_hosts(s->be->shape, op))
         return ffn_on_host(s, op);
 
     struct operand x = step_glu_rows(s, op->weights, step_glu(op));

@@ -54,27 +54,22 @@ static const float *post_norm_of(const struct be *b, const struct model_op *op) 
     return w->post_norm;
 }
 
-/* Returns true for the PROJ of an FFN that the host computes. */
-static bool residual_is_hosts(const struct be *b, const struct model_op *op) {
-    return op->kind == OP_PROJ && op->in == ACT_H && ffn_is_hosts(b->shape, op->layer);
-}
-
 /* Returns the split-K sums of @op. */
 static struct left residual_left(const struct step *s, const struct model_op *op) {
-    if (op->kind != OP_PROJ || s->be->group.n > 1 || residual_is_hosts(s->be, op))
+    if (op->kind != OP_PROJ || s->be->group.n > 1 || op_is_hosts(s->be->shape, op))
         return (struct left){0};
     return step_proj_left(s, op);
 }
 
 bool residual_is_open(const struct step *s, const struct model_op *op) {
-    if (op->kind != OP_PROJ || residual_is_hosts(s->be, op))
+    if (op->kind != OP_PROJ || op_is_hosts(s->be->shape, op))
         return true;
     return residual_target(s->be, op) != s->be->act.x || residual_left(s, op).sums;
 }
 
 /* Returns the rows that @op adds to x. */
 static float *residual_rows(const struct be *b, const struct model_op *op) {
-    if (residual_is_hosts(b, op))
+    if (op_is_hosts(b->shape, op))
         return b->experts.host_y;
     if (op->kind == OP_JOIN)
         return b->act.q;
