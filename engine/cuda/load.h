@@ -6,6 +6,7 @@
  */
 
 #include <stddef.h>
+#include <string.h>
 
 #include "engine/cuda/cuda.h"
 
@@ -91,8 +92,15 @@ op_load load_with_tables;
 #define OP(kind, name, feature, cost) extern const struct op_code cuda_op_##name;
 #include "engine/op_list.h"
 #undef OP
-/* The offset of a member in struct be, for op_code.out. */
+/* The offset of a buffer's member in struct be, for op_code.out. */
 #define BE_AT(member) offsetof(struct be, member)
+/* Returns the buffer of the member at @at. */
+static inline float *load_buffer(const struct be *b, size_t at) {
+    float *buffer;
+
+    memcpy(&buffer, (const char *)b + at, sizeof(buffer));
+    return buffer;
+}
 /* Kinds whose addition to x is computed with the norm of the next op, for op_code.adds. */
 #define CUDA_ADDITIONS                                                                             \
     (OP_BIT(OP_PROJ) | OP_BIT(OP_JOIN) | OP_BIT(OP_EXPERTS) | OP_BIT(OP_SHARED) |                  \

@@ -3,17 +3,12 @@
  * (docs/design/cuda-devices.md). Each rank computes its part of an op as a single device would,
  * then the ranks exchange their columns.
  *
- *     all: embed, norm, pack, q k v, attend --o--> pack, output --t--> x, norm,
- *     pack, gate, up, glu --h--> pack, down --t--> x, norm, pack ... logits --> rank 0: sampling
- *
  * In an exchange, each stream records its event and waits for the others' events. The next kernel
  * then reads the columns of other ranks in their memory; no stream writes to another device. A rank
  * may overwrite its columns once all ranks have read them, that is, after the next exchange, whose
  * events follow the reads. If the same buffer is exchanged twice in succession, a meeting must come
  * in between; only rounds of logits do this. When the first device gets the logits, the other ranks
  * do not wait.
- *
- * One thread enqueues for all. Each rank has buffers for whole rows.
  */
 
 #include "engine/cuda/ranks/ranks.h"
@@ -23,6 +18,7 @@
 
 #include "base/try.h"
 
+/* an exchange: afterwards all ranks may read the columns of each */
 static const struct meeting all_meet = {UINT32_MAX, UINT32_MAX};
 static const struct meeting to_first = {OTHER_RANKS, FIRST_RANK};
 static const struct meeting from_first = {FIRST_RANK, OTHER_RANKS};
@@ -34,8 +30,6 @@ struct model_op ranks_part_of(const struct be *b, const struct model_op *op) {
     part.heads.n_kv /= cuda_page_ranks(b);
     if (op->weights)
         part.weights = op->weights->rank[b->group.rank];
-    else
-        part.weights = NULL;
     return part;
 }
 
@@ -140,49 +134,34 @@ static int ranks_meet_in_step(struct ranks *k, const struct meeting *m) {
     return ranks_meet_now(k, m);
 }
 
-struct columns ranks_columns(const struct be *b, enum gathered what) {
-    const struct columns all[] = {
-        [GATHER_O] = {b->act.o, b->act.q}, /* unused after attention, as is act.o */
-        [GATHER_D] = {b->recurrent.out, b->act.q}, [GATHER_H] = {b->act.gate, b->act.up},
-        [GATHER_T] = {b->act.own_t, b->act.o},     [GATHER_E] = {b->experts.gate, b->experts.up},
-        [GATHER_LOGITS] = {b->sampling.z, NULL},
-    };
-
-    if (what == GATHER_D && b->shape->mla.rank)
-        return (struct columns){b->act.q, b->act.o};
-    return all[what];
-}
-
-/* Returns the columns of all ranks. Columns of value heads are divided in several pieces. */
-static struct shares ranks_shares(const struct ranks *k, enum gathered what, uint32_t n) {
-    uint32_t n_pieces = what == GATHER_D ? rank_value_heads(k->be[0]).n : 1, period = n / n_pieces;
+/* Returns the columns that the ranks have in their buffers at @own. Those of value heads are
+ * divided in several pieces. */
+static struct shares ranks_shares(const struct ranks *k, size_t own, uint32_t n) {
+    bool values = own == BE_AT(recurrent.out);
+    uint32_t n_pieces = values ? rank_value_heads(k->be[0]).n : 1, period = n / n_pieces;
     struct shares all = {.n = n, .n_shares = k->n, .period = period};
 
     assert(n % n_pieces == 0);
     for (uint32_t j = 0; j < k->n; j++) {
         uint32_t first = rank_cut(period, j, k->n), n_own = rank_cut(period, j + 1, k->n) - first;
 
-        all.share[j] = (struct share){ranks_columns(k->be[j], what).own, first, n_pieces * n_own};
+        all.share[j] = (struct share){load_buffer(k->be[j], own), first, n_pieces * n_own};
     }
     return all;
 }
 
-/* Waits, on all streams, until the columns of each rank can be read by all ranks. */
-static int ranks_exchange(struct step *s) {
-    return ranks_meet_in_step(s->be->group.ranks, &all_meet);
-}
+int ranks_pack(struct be *b, uint32_t n_rows, size_t own, const struct pack_args *a) {
+    const struct pack_shares_args shares = {*a, ranks_shares(b->group.ranks, own, a->n)};
 
-int ranks_pack(struct be *b, uint32_t n_rows, enum gathered what, const struct pack_args *a) {
-    assert(a->x == ranks_columns(b, what).whole);
-    const struct pack_shares_args shares = {*a, ranks_shares(b->group.ranks, what, a->n)};
-    assert(a->kind == PACK_PLAIN && !a->x_stride);
+    assert(a->kind == PACK_PLAIN && !a->x && !a->x_stride);
     return CUDA_LAUNCH(b, pack_shares, n_rows, 1, PACK_THREADS, &shares);
 }
 
 int ranks_residual(struct be *b, uint32_t n_rows, const struct residual_args *a) {
-    if (a->t != ranks_columns(b, GATHER_T).whole)
+    if (a->t != b->act.o)
         return CUDA_LAUNCH(b, residual, n_rows, 1, CUDA_THREADS, a);
-    const struct residual_shares_args shares = {*a, ranks_shares(b->group.ranks, GATHER_T, a->n)};
+    const struct residual_shares_args shares = {
+        *a, ranks_shares(b->group.ranks, BE_AT(act.own_t), a->n)};
     assert(!a->left.sums);
     return CUDA_LAUNCH(b, residual_shares, n_rows, 1, CUDA_THREADS, &shares);
 }
@@ -224,13 +203,8 @@ static int begin_ranks(struct be *first, const struct engine_batch *batch, struc
         return launch_graph(k, *out);
     /* all embed the samples of the first one */
     TRY(ranks_meet_now(k, &from_first));
-    for (uint32_t i = 0; i < k->n; i++) {
-        struct be *b = several_nth(k, i);
-
-        /* an upload or the beginning of a capture precedes the first launch */
-        b->queue.waits = true;
-        TRY(ON_DEVICE(b, step_start(several_step(*out, b))));
-    }
+    for (uint32_t i = 0; i < k->n; i++)
+        TRY(ON_DEVICE(several_nth(k, i), step_start(several_step(*out, several_nth(k, i)))));
     return 0;
 }
 
@@ -239,26 +213,26 @@ static int ranks_add(struct step *s, const struct model_op *op) {
     return residual_add(s, op, NULL);
 }
 
-int ranks_glu(struct step *s, const struct glu_args *a) {
-    if (a->kind == PACK_PLAIN)
+int ranks_glu(struct step *s, enum pack_kind kind, float *gate, const float *up, uint32_t n,
+              uint32_t each) {
+    const struct glu_args a = {s->be->head, gate, up, n, kind, each};
+
+    if (kind == PACK_PLAIN)
         return 0;
-    return CUDA_LAUNCH(s->be, glu, s->grid.rows * a->each, 1, CUDA_THREADS, a);
+    return CUDA_LAUNCH(s->be, glu, s->grid.rows * each, 1, CUDA_THREADS, &a);
 }
 
 /* Applies the gates of the rank's own heads to its columns of o. */
 int ranks_gate(struct step *s, const struct model_op *op) {
     const struct be *b = s->be;
-    const struct glu_args own = {b->head,   b->act.o, b->act.o_gate, op->heads.n * op->heads.dim,
-                                 PACK_GATE, 1};
 
-    return ranks_glu(s, &own);
+    return ranks_glu(s, PACK_GATE, b->act.o, b->act.o_gate, op->heads.n * op->heads.dim, 1);
 }
 
-int ranks_multiply(struct step *s, const struct weights *w, enum gathered in, bool add) {
-    const struct pack_args a =
-        step_pack_args(s->be, PACK_PLAIN, ranks_columns(s->be, in).whole, NULL, w->n_in);
+int ranks_multiply(struct step *s, const struct weights *w, size_t own, bool add) {
+    const struct pack_args a = step_pack_args(s->be, PACK_PLAIN, NULL, NULL, w->n_in);
 
-    TRY(ranks_pack(s->be, s->grid.rows, in, &a));
+    TRY(ranks_pack(s->be, s->grid.rows, own, &a));
     return step_multiply(s, w, add);
 }
 
@@ -271,33 +245,28 @@ static const struct model_op *ranks_sum(const struct model_op *op) {
     return op;
 }
 
-static bool ranks_is_hosts(const struct step *s, const struct model_op *op) {
-    return op->kind == OP_PROJ && op->in == ACT_H && ffn_is_hosts(s->be->shape, op->layer);
-}
-
 /* Multiplies the columns of all ranks, and adds to the experts' sum if that is to be completed. */
 int ranks_proj(struct step *s, const struct model_op *op) {
-    static const enum gathered columns[ACT_ROLES] = {
-        [ACT_O] = GATHER_O, [ACT_D] = GATHER_D, [ACT_H] = GATHER_H};
+    size_t own[ACT_ROLES] = {
+        [ACT_O] = BE_AT(act.o), [ACT_D] = BE_AT(recurrent.out), [ACT_H] = BE_AT(act.gate)};
     bool adds = ranks_sum(op) != op;
 
     assert(!adds || op->in == ACT_H);
-    return ranks_multiply(s, op->weights, columns[op->in], adds);
+    if (s->be->shape->mla.rank)
+        own[ACT_D] = BE_AT(act.q);
+    return ranks_multiply(s, op->weights, own[op->in], adds);
 }
 
 int ranks_own_glu(struct step *s, const struct model_op *op) {
-    const struct weights *w = op->weights;
-    enum pack_kind kind = step_glu_left(s, w, step_glu(op));
-    const struct glu_args own = {
-        s->be->head, s->be->act.gate, s->be->act.up, w->m[0].n_out, kind, 1};
+    enum pack_kind kind = step_glu_left(s, op->weights, step_glu(op));
 
-    return ranks_glu(s, &own);
+    return ranks_glu(s, kind, s->be->act.gate, s->be->act.up, op->weights->m[0].n_out, 1);
 }
 
 /* Computes the rank's columns of h. x is complete on each rank, so the host gets the first rank's
  * if it computes the FFN. */
 int ranks_gate_up(struct step *s, const struct model_op *op) {
-    if (ffn_is_hosts(s->be->shape, op->layer)) {
+    if (op_is_hosts(s->be->shape, op)) {
         if (s->be->group.rank == 0)
             return ffn_on_host(s, op);
         return step_complete(s, op);
@@ -306,20 +275,10 @@ int ranks_gate_up(struct step *s, const struct model_op *op) {
     return ranks_own_glu(s, op);
 }
 
-/* Makes all ranks wait for the layer that the host computes for the first rank, and adds it. */
-static int ranks_join_host(struct step *s, const struct model_op *op) {
-    struct ranks *k = s->be->group.ranks;
-
-    TRY(ON_DEVICE(s->be, cuda_join(s->be)));
-    TRY(ranks_meet_in_step(k, &from_first));
-    return ranks_each(s, op, step_finish);
-}
-
-/* Exchanges the columns of t that @op has completed, then adds them to a branch or to x. */
+/* Adds the exchanged columns of t, which @op has completed, to a branch or to x. */
 static int ranks_add_all(struct step *s, const struct model_op *op) {
     const struct model_op *sum = ranks_sum(op);
 
-    TRY(ranks_exchange(s));
     if (sum->branch)
         return ranks_each(s, sum, residual_branch);
     if (op->links.into)
@@ -327,29 +286,29 @@ static int ranks_add_all(struct step *s, const struct model_op *op) {
     return ranks_each(s, sum, ranks_add);
 }
 
-/* Returns true if a later op completes the sum of @op. */
-static bool ranks_is_part(const struct model_op *op) {
-    return op->links.into && op->links.into->links.from == op;
-}
-
 /* Computes an op as its row says. */
 static int ranks_run(struct step *s, const struct model_op *op) {
     const struct op_code *code = cuda_ops[op->kind];
     const struct op_division *d = &code->division;
+    struct ranks *k = s->be->group.ranks;
 
     if (d->run)
         return d->run(s, op);
-    if (ranks_is_hosts(s, op))
-        return ranks_join_host(s, op);
+    if (op->kind == OP_PROJ && op_is_hosts(s->be->shape, op)) { /* computed for the first rank */
+        TRY(ON_DEVICE(s->be, cuda_join(s->be)));
+        TRY(ranks_meet_in_step(k, &from_first));
+        return ranks_each(s, op, step_finish);
+    }
     if (d->reads)
-        TRY(ranks_exchange(s));
+        TRY(ranks_meet_in_step(k, &all_meet));
     TRY(ranks_each(s, op, d->part[0] ? d->part[0] : code->run));
     if (d->part[1]) {
-        TRY(ranks_exchange(s));
+        TRY(ranks_meet_in_step(k, &all_meet));
         TRY(ranks_each(s, op, d->part[1]));
     }
-    if (!d->adds || ranks_is_part(op))
-        return 0;
+    if (!d->adds || (op->links.into && op->links.into->links.from == op))
+        return 0; /* a later op completes the sum */
+    TRY(ranks_meet_in_step(k, &all_meet));
     return ranks_add_all(s, op);
 }
 
@@ -380,7 +339,7 @@ int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     }
     TRY(ranks_meet_in_step(k, &to_first));
     const struct gather_args a = {step_wanted(s, first, n).count, s->be->sampling.logits,
-                                  ranks_shares(k, GATHER_LOGITS, s->be->shape->n_vocab)};
+                                  ranks_shares(k, BE_AT(sampling.z), s->be->shape->n_vocab)};
     uint32_t parts = (a.from.n + GATHER_COLUMNS - 1) / GATHER_COLUMNS;
     return ON_DEVICE(s->be, CUDA_LAUNCH(s->be, gather, n, parts, CUDA_THREADS, &a));
 }
@@ -400,12 +359,10 @@ static int sample_ranks(struct step *s) {
 static int copy_ranks(struct be *b, const struct engine_copy *c) {
     bool whole = cuda_page_ranks(b) == 1;
 
-    if (whole && c->dir == COPY_D2H) {
-        TRY(ranks_meet_now(b->group.ranks, &to_first));
+    if (whole && (c->dir == COPY_D2H || c->dir == COPY_H2D))
+        TRY(ranks_meet_now(b->group.ranks, &all_meet));
+    if (whole && c->dir == COPY_D2H)
         return ON_DEVICE(b, step_copy(b, c));
-    }
-    if (whole && c->dir == COPY_H2D)
-        TRY(ranks_meet_now(b->group.ranks, &from_first));
     return several_copy(b, c);
 }
 
@@ -413,13 +370,11 @@ static int copy_ranks(struct be *b, const struct engine_copy *c) {
  * kind is supported. */
 static const char *ranks_lack(const struct model_shape *s, const struct model_op *op) {
     const struct op_division *division = &cuda_ops[op->kind]->division;
-    const char *what = NULL;
+    const char *what = be_lacks(&weft_backend_cuda, s, op);
 
-    if (division->lacks)
-        what = division->lacks(s, op);
-    if (what)
+    if (what || !division->lacks)
         return what;
-    return be_lacks(&weft_backend_cuda, s, op);
+    return division->lacks(s, op);
 }
 
 void ranks_ops(struct be_ops *all) {

@@ -46,11 +46,8 @@ KERNEL(gather, struct gather_args, CUDA_THREADS, 2) {
     if ((a.count && r >= *a.count) || i >= n)
         return;
     load_columns(a.from, r, i, v);
-    if (i + 4 <= n && (uintptr_t)to % 16 == 0)
-        store_some<4>(to, v);
-    else
-        for (uint32_t j = 0; i + j < n && j < 4; j++)
-            to[j] = v[j];
+    for (uint32_t j = 0; i + j < n && j < 4; j++)
+        to[j] = v[j];
 }
 
 /* Columns of a row as load_quads() has them, or zeros. */

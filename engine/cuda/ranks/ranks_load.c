@@ -23,47 +23,34 @@ static void slices_deinit(struct slices *s) {
         free(s->data[i]);
 }
 
-/* Copies rows [first, first + n) of a matrix, or values of a vector of which each has @each bytes,
- * to @to. */
-static void slice_copy(const struct tensor *t, size_t each, uint64_t first, uint64_t n,
-                       uint8_t *to) {
-    if (t->n_dims > 1)
-        tensor_copy_rows(t, first, n, to);
-    else
-        memcpy(to, t->data + first * each, n * each);
-}
-
-/* Assembles the rank's share of all sections of @all in @part, which has no rows yet, with its
- * rows at *data; if weights are only counted, nothing is copied. Returns 0 or -ENOMEM. */
-static int slice_sections(const struct be *b, const struct tensor *all, int d,
-                          const struct op_cuts *c, struct tensor *part, uint8_t **data) {
-    size_t each = all->n_bytes / all->ne[d];
+/* Copies the rank's share of each section of @all to @part, which has none yet; without memory
+ * there, only counts it. @each: bytes of a row, of a head's matrix, or of a vector's value. */
+static void slice_sections(const struct be *b, const struct tensor *all, const struct op_cuts *c,
+                           int d, size_t each, struct tensor *part, uint8_t *to) {
     uint64_t at = 0;
 
-    if (!cuda_counts(b) && !(*data = malloc(all->n_bytes)))
-        return -ENOMEM;
-    part->data = *data;
-    part->piece = NULL;
     for (uint32_t i = 0; at < all->ne[d]; i++) {
-        uint64_t rows = i < c->n ? c->first : c->rest;
-        uint64_t begin = rank_cut(rows, b->group.rank, b->group.n);
-        uint64_t n = rank_cut(rows, b->group.rank + 1, b->group.n) - begin;
+        uint64_t n_all = i < c->n ? c->first : c->rest;
+        uint64_t first = rank_cut(n_all, b->group.rank, b->group.n);
+        uint64_t n = rank_cut(n_all, b->group.rank + 1, b->group.n) - first;
 
-        if (*data)
-            slice_copy(all, each, at + begin, n, *data + part->ne[d] * each);
+        if (to && d == 0)
+            memcpy(to + part->ne[d] * each, all->data + (at + first) * each, n * each);
+        else if (to)
+            tensor_copy_rows(all, at + first, n, to + part->ne[d] * each);
         part->ne[d] += n;
-        at += rows;
+        at += n_all;
     }
-    assert(at == all->ne[d]);
-    return 0;
+    assert(at == all->ne[d] && d < 2);
 }
 
 /* Replaces *t, if it is not NULL, by the rank's share of it: rows of a matrix, matrices of its
- * heads, or values of a vector. Returns 0 or -ENOMEM. */
+ * heads, or values of a vector. Shares of several sections are copied. Returns 0 or -ENOMEM. */
 static int slice(const struct be *b, struct slices *s, const struct tensor **t,
                  const struct op_cuts *c) {
     const struct tensor *all = *t;
     struct tensor *part = &s->t[s->n];
+    uint8_t **data = &s->data[s->n];
 
     if (!all || c->whole)
         return 0;
@@ -71,15 +58,19 @@ static int slice(const struct be *b, struct slices *s, const struct tensor **t,
     if (all->ne[2] > 1)
         d = 2;
     size_t each = all->n_bytes / all->ne[d];
+    s->n++;
     *part = *all;
     part->ne[d] = 0;
     *t = part;
     if (c->rest) {
-        TRY(slice_sections(b, all, d, c, part, &s->data[s->n++]));
+        if (!cuda_counts(b) && !(*data = malloc(all->n_bytes)))
+            return -ENOMEM;
+        part->data = *data;
+        part->piece = NULL;
+        slice_sections(b, all, c, d, each, part, *data);
     } else {
-        uint32_t first = rank_cut(all->ne[d], b->group.rank, b->group.n);
+        uint64_t first = rank_cut(all->ne[d], b->group.rank, b->group.n);
 
-        s->n++;
         part->ne[d] = rank_cut(all->ne[d], b->group.rank + 1, b->group.n) - first;
         if (d == 0)
             part->data += first * each;
@@ -130,10 +121,10 @@ int ranks_load_part(struct be *b, const struct model_op *op, struct weights **ou
     return cuda_load(b, &part, out, err);
 }
 
-/* Scales the tiles of each matrix by the largest scale of all ranks. Tiles of a matrix have one
- * common unit, and all ranks must round alike to give the results of one device. */
+/* Scales the tiles of each matrix, if there are any, by the largest scale of all ranks. Tiles of a
+ * matrix have one common unit, and all ranks must round alike to give the results of one device. */
 static int scale_parts(const struct ranks *k, struct weights *const part[RANKS]) {
-    for (uint32_t m = 0; m < part[0]->n_mats; m++) {
+    for (uint32_t m = 0; part[0] && m < part[0]->n_mats; m++) {
         float most = 0;
 
         for (uint32_t i = 0; i < k->n; i++)
@@ -164,7 +155,5 @@ int ranks_load(struct ranks *k, const struct model_op *op, struct weights **out,
     if (first)
         return 0;
     TRY(scale_parts(k, part));
-    if (!down[0])
-        return 0;
     return scale_parts(k, down);
 }

@@ -5,7 +5,6 @@
  */
 
 #include "base/try.h"
-#include "engine/cuda/load.h"
 #include "engine/cuda/ranks/ranks.h"
 
 const char *experts_divided_lacks(const struct model_shape *s, const struct model_op *op) {
@@ -30,21 +29,18 @@ int experts_own_gates(struct step *s, const struct model_op *op) {
     enum pack_kind kind;
 
     TRY(experts_gates(s, op, &kind));
-    const struct glu_args own = {b->head,       b->experts.gate,
-                                 b->experts.up, op->weights->m[0].n_out,
-                                 kind,          b->shape->n_expert_used};
-    return ranks_glu(s, &own);
+    return ranks_glu(s, kind, b->experts.gate, b->experts.up, op->weights->m[0].n_out,
+                     b->shape->n_expert_used);
 }
 
 /* Computes the rank's columns of the experts' sum, unless a shared expert does. */
 int experts_own_sum(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    const float *whole = ranks_columns(b, GATHER_E).whole;
-    struct pack_args pack = step_pack_args(b, PACK_PLAIN, whole, NULL, b->shape->n_ff_expert);
+    struct pack_args pack = step_pack_args(b, PACK_PLAIN, NULL, NULL, b->shape->n_ff_expert);
 
     pack.each = b->shape->n_expert_used;
     pack.cores = false;
-    TRY(ranks_pack(b, s->grid.rows * pack.each, GATHER_E, &pack));
+    TRY(ranks_pack(b, s->grid.rows * pack.each, BE_AT(experts.gate), &pack));
     TRY(experts_downs(s, op));
     if (op->links.into && op->links.into->kind == OP_SHARED)
         return 0;
@@ -64,6 +60,6 @@ int shared_own_gates(struct step *s, const struct model_op *op) {
 int shared_own_sum(struct step *s, const struct model_op *op) {
     const struct model_op experts = ranks_part_of(s->be, op->links.from);
 
-    TRY(ranks_multiply(s, op->weights->down, GATHER_H, false));
+    TRY(ranks_multiply(s, op->weights->down, BE_AT(act.gate), false));
     return experts_combine(s, &experts, s->be->act.own_t, NULL);
 }
