@@ -73,23 +73,15 @@ static int64_t token_cost(const struct tokenizer *t, uint32_t id) {
  * it. */
 static void plamo_step(const struct tokenizer *t, const char *s, uint32_t len, uint32_t at,
                        uint32_t n_char, struct piece *best) {
-    const struct unigram *u = &t->unigram;
     struct piece found = {best[at + n_char].cost + COST_BYTES, TOKEN_NONE, n_char};
-    uint32_t lo = 0, hi = u->n_sorted;
+    struct unigram_walk w = unigram_walk(t, s + at, len - at);
 
     assert(at + n_char <= len);
-    for (uint32_t i = 0; at + i < len; i++) {
-        uint32_t n;
+    while (unigram_next(t, &w)) {
+        int64_t own = token_cost(t, w.id), cost = best[at + w.n].cost + own;
 
-        unigram_narrow(t, i, (uint8_t)s[at + i], &lo, &hi);
-        if (lo == hi)
-            break;
-        vocab_text(&t->vocab, u->sorted[lo], &n); /* the shortest token is the first one */
-        if (n != i + 1)
-            continue;
-        int64_t own = token_cost(t, u->sorted[lo]), cost = best[at + n].cost + own;
         if (own < COST_MAX && cost <= found.cost)
-            found = (struct piece){cost, u->sorted[lo], n};
+            found = (struct piece){cost, w.id, w.n};
     }
     best[at] = found;
 }

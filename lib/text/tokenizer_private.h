@@ -313,10 +313,18 @@ int unigram_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 void unigram_deinit(struct unigram *u); /* accepts a zeroed one */
 /* Reads the scores and sorts the tokens of text. Returns 0, -ENOMEM or -EINVAL with @err. */
 int unigram_read_scores(struct tokenizer *t, const struct gguf *g, struct err *err);
-/* Narrows the sorted tokens [*lo, *hi), which agree in their first @depth bytes, to those with @c
- * next. */
-void unigram_narrow(const struct tokenizer *t, uint32_t depth, uint8_t c, uint32_t *lo,
-                    uint32_t *hi);
+/* Walks through the tokens with which @s, of @len bytes, begins, the shortest first. */
+struct unigram_walk {
+    const char *s;
+    uint32_t len;
+    /* bytes compared so far, and the sorted tokens [lo, hi) that agree in them */
+    uint32_t depth, lo, hi;
+    /* the token found last, and its bytes */
+    uint32_t id, n;
+};
+struct unigram_walk unigram_walk(const struct tokenizer *t, const char *s, uint32_t len);
+/* Finds the next token. Returns false if there is none. */
+bool unigram_next(const struct tokenizer *t, struct unigram_walk *w);
 /* Loads PLaMo's vocabulary, whose byte tokens are known. */
 int plamo_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 

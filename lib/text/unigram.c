@@ -140,24 +140,43 @@ static int unigram_normalise(const struct tokenizer *t, const char *s, size_t le
 
 /* ---- the best cut ---- */
 
-void unigram_narrow(const struct tokenizer *t, uint32_t depth, uint8_t c, uint32_t *lo,
-                    uint32_t *hi) {
+/* Narrows the tokens of @w to those with its next byte. */
+static void unigram_narrow(const struct tokenizer *t, struct unigram_walk *w) {
     const uint32_t *sorted = t->unigram.sorted;
+    uint8_t c = (uint8_t)w->s[w->depth];
 
     for (unsigned side = 0; side < 2; side++) {
-        uint32_t a = *lo, b = *hi;
+        uint32_t a = w->lo, b = w->hi;
 
         while (a < b) {
             uint32_t mid = a + (b - a) / 2, n;
             const char *s = vocab_text(&t->vocab, sorted[mid], &n);
 
-            if (n <= depth || (uint8_t)s[depth] < c + side)
+            if (n <= w->depth || (uint8_t)s[w->depth] < c + side)
                 a = mid + 1;
             else
                 b = mid;
         }
-        *(side ? hi : lo) = a;
+        *(side ? &w->hi : &w->lo) = a;
     }
+    w->depth++;
+}
+
+struct unigram_walk unigram_walk(const struct tokenizer *t, const char *s, uint32_t len) {
+    return (struct unigram_walk){.s = s, .len = len, .hi = t->unigram.n_sorted};
+}
+
+bool unigram_next(const struct tokenizer *t, struct unigram_walk *w) {
+    while (w->depth < w->len && w->lo < w->hi) {
+        unigram_narrow(t, w);
+        if (w->lo == w->hi)
+            break;
+        w->id = t->unigram.sorted[w->lo]; /* the shortest token is the first one */
+        vocab_text(&t->vocab, w->id, &w->n);
+        if (w->n == w->depth)
+            return true;
+    }
+    return false;
 }
 
 static void offer(struct step *to, double score, uint32_t id, uint32_t from) {
@@ -169,23 +188,14 @@ static void offer(struct step *to, double score, uint32_t id, uint32_t from) {
 static void step_from(const struct tokenizer *t, const char *s, uint32_t len, uint32_t at,
                       uint32_t n_char, struct step *best) {
     const struct unigram *u = &t->unigram;
-    uint32_t lo = 0, hi = u->n_sorted;
+    struct unigram_walk w = unigram_walk(t, s + at, len - at);
     bool known = false;
 
     /* at least one way leads to this position */
     assert(at + n_char <= len && (at == 0 || best[at].from < at));
-    for (uint32_t i = 0; at + i < len; i++) {
-        uint32_t n;
-
-        unigram_narrow(t, i, (uint8_t)s[at + i], &lo, &hi);
-        if (lo == hi)
-            break;
-        vocab_text(&t->vocab, u->sorted[lo], &n); /* the shortest token is the first one */
-        if (n != i + 1)
-            continue;
-        known |= n == n_char;
-        offer(&best[at + n], (double)u->score[u->sorted[lo]] + (double)best[at].score,
-              u->sorted[lo], at);
+    while (unigram_next(t, &w)) {
+        known |= w.n == n_char;
+        offer(&best[at + w.n], (double)u->score[w.id] + (double)best[at].score, w.id, at);
     }
     if (!known)
         offer(&best[at + n_char], (double)u->unknown_score + (double)best[at].score, TOKEN_NONE,
