@@ -36,10 +36,11 @@ void vocab_use(const struct gguf *g, const uint8_t *text, size_t len) {
 
 bool vocab_seed(size_t i, struct buf *out) {
     static const char *const pre[] = {"gpt-2", "llama-bpe", "qwen2", "deepseek-v3", "smollm"};
+    static const char *const scored[] = {"llama", "t5", "plamo2"};
     static const uint64_t shape[] = {32, 2};
     struct tiny *t = calloc(1, sizeof(*t));
     struct gguf_writer w;
-    bool more = i < ARRAY_SIZE(pre) + 2;
+    bool more = i < ARRAY_SIZE(pre) + ARRAY_SIZE(scored);
 
     FUZZ_ASSERT(t);
     gw_init(&w);
@@ -49,11 +50,10 @@ bool vocab_seed(size_t i, struct buf *out) {
         tiny_bytes(t);
     else
         tiny_scores(t);
-    tiny_put(t, &w,
-             i < ARRAY_SIZE(pre)    ? "gpt2"
-             : i == ARRAY_SIZE(pre) ? "llama"
-                                    : "t5",
-             i < ARRAY_SIZE(pre) ? pre[i] : NULL);
+    if (i < ARRAY_SIZE(pre))
+        tiny_put(t, &w, "gpt2", pre[i]);
+    else if (more)
+        tiny_put(t, &w, scored[i - ARRAY_SIZE(pre)], NULL);
     gw_u32(&w, "tokenizer.ggml.eos_token_id", 2);
     gw_tensor(&w, "output.weight", TENSOR_F32, 2, shape, NULL);
     gw_tensor(&w, "token_embd.weight", TENSOR_Q8_0, 2, shape, NULL);
