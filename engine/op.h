@@ -147,6 +147,8 @@ struct op_qkv { /* QKV, KEYS */
     bool gated, v_unit;
     /* q_norm and k_norm are over all heads together */
     bool norm_all;
+    /* each head has weights of its own in q_norm and k_norm, [heads][dim] */
+    bool norm_each;
     /* q_norm and k_norm are applied after RoPE */
     bool norm_late;
     /* QKV */
@@ -182,9 +184,12 @@ struct op_recurrent { /* DELTA, KDA, CONV, MAMBA, SCAN */
     const struct tensor *conv, *conv_bias;
     /* KDA: the channels that follow those of conv */
     const struct tensor *conv_more[2];
-    /* DELTA, MAMBA: for each (value) head; SCAN: for each channel, decay [channels][n_state] */
+    /* SCAN */
+    bool by_head;
+    /* DELTA, MAMBA, SCAN by head: for each (value) head; SCAN: for each channel, decay
+     * [channels][n_state] */
     const struct tensor *dt, *decay, *skip;
-    /* SCAN: weights of the norms of t, B and C */
+    /* SCAN: weights of the norms of the parts, in their order */
     const struct tensor *part_norm[3];
 };
 

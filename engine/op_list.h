@@ -28,8 +28,8 @@ OP(LAYER_INPUT, layer_input, "inputs of layers", products)
  *   q = temper rope(q_norm(w[0] y + b)), k = rope(k_norm(w[1] y + b)), v = w[2] y + b
  * With @v_unit, v gets an RMS norm without weights. w[2] NULL: v = w[1] y + b. w[1] and w[2] NULL:
  * only q is written. @gated: each head's rows of w[0] are followed by as many rows that compute its
- * gate. @norm_all: q_norm and k_norm are over all heads together, not per head. @norm_late: they
- * are applied after RoPE. */
+ * gate. @norm_all: q_norm and k_norm are over all heads together, not per head. @norm_each: they
+ * have weights for each head. @norm_late: they are applied after RoPE. */
 OP(QKV, qkv, NULL, products)
 /* Writes k (w[0]) and v (w[1]) as QKV does, with their biases, and no q: the layer's queries have
  * an op of their own. */
@@ -101,7 +101,9 @@ OP(MAMBA, mamba, "Mamba-2 layers", products)
  * a step s, a row of M and a decay for each channel:
  *   t, B, C = the parts of w[0] x, each with its RMS norm
  *   s = softplus(w[1] t + dt); M = e^(s decay) M + (s x) B^T; y = M C + skip x
- *   d = y silu(z) */
+ *   d = y silu(z)
+ * @by_head (PLaMo 2): in[3] has z, then u of each head; the parts are B, C, t; step, decay and skip
+ * are those of a head, as in MAMBA. */
 OP(SCAN, scan, "Mamba-1 layers", products)
 /* Down projections of latent attention: l = w[0] y (key), r = w[1] y (query). mla.q_rank 0: w[1] y
  * is q already, and MLA_Q is absent. */

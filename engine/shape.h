@@ -163,11 +163,15 @@ struct mamba_shape {
     uint32_t n_state;
 };
 
+enum { SCAN_PARTS = 3 };
+
 /* Mamba-1 (Gu and Dao 2023). The convolution's channels are x. A state has a matrix
- * [channels][n_state]. */
+ * [channels][n_state]. Where steps are those of heads, mamba_shape has the heads, in one group. */
 struct scan_shape {
     /* n_rank: values of t; n_state: a multiple of 4; 0: the model has none */
     uint32_t n_rank, n_state;
+    /* values of t, B and C in the order of the products' rows */
+    uint32_t n_part[SCAN_PARTS];
 };
 
 /* Multi-head latent attention (MLA): all heads share one key of rank + n_rot values, the first

@@ -21,6 +21,8 @@ static void jamba_read_scan(struct binder *b, struct model_shape *s) {
                     "%u channels of Mamba-1 with states of %u are not supported; a multiple of 16 "
                     "and states of a multiple of 4 are needed",
                     inner, s->scan.n_state);
+    s->scan.n_part[0] = s->scan.n_rank;
+    s->scan.n_part[1] = s->scan.n_part[2] = s->scan.n_state;
     s->state = (struct state_shape){
         .kernel = kernel,
         .n_in = {inner, inner, inner},

@@ -458,7 +458,7 @@ static int cpu_load_scan(struct be *b, struct weights *w, const struct model_op 
                          struct err *err) {
     int r = load_mats(b, w, op, err);
 
-    return r ? r : scan_load(b, w, &op->recurrent);
+    return r ? r : scan_load(b, w, op, err);
 }
 
 #define OP(kind, name, feature, cost) [OP_##kind].run = ops_##name,

@@ -182,13 +182,14 @@ struct delta_head {
     size_t out_stride;
 };
 
-/* Operands of a head of Mamba-2 (OP_MAMBA). Row r has x, B (@in) and C (@out) at r * stride, e^(dt
- * A) (@keep) and dt at r * mix_stride, and its output at r * y_stride, in floats. */
+/* Operands of a head of Mamba-2 (OP_MAMBA). Row r has x at r * stride, B (@in) and C (@out) at r *
+ * part_stride, e^(dt A) (@keep) and dt at r * mix_stride, and its output at r * y_stride, in
+ * floats. */
 struct mamba_head {
     /* dim: a multiple of 16; n_state: a multiple of 4 */
     uint32_t dim, n_state, n_rows;
     const float *x, *in, *out;
-    size_t stride;
+    size_t stride, part_stride;
     const float *keep, *dt;
     size_t mix_stride;
     /* factor of x in the output */

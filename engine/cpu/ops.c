@@ -396,6 +396,8 @@ static void ops_finish_heads(const struct be *b, const struct model_op *op, floa
         b->kernels->rope(x, cs, b->shape.rope[op->rope].n_rot, b->shape.rope_type);
         if (norm && op->qkv.norm_late)
             b->kernels->norm(x, norm, x, op->heads.dim, b->shape.rms_eps);
+        if (norm && op->qkv.norm_each)
+            norm += op->heads.dim;
     }
 }
 

@@ -249,7 +249,7 @@ int recurrent_copy(struct be *b, uint32_t src, uint32_t dst);
 /* Loads the tensors of a recurrent op, except its norm. */
 int recurrent_load(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
 /* Loads the vectors of a SCAN. */
-int scan_load(struct be *b, struct weights *w, const struct op_recurrent *r);
+int scan_load(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
 /* Loads the taps of an op, [@n channels][kernel] in the file, as [kernel][@n channels]. */
 int recurrent_load_taps(struct be *b, struct weights *w, const struct op_recurrent *r, uint32_t n);
 /* Returns the part of state @state after those of the layers, of state_shape.n_more floats. */

@@ -62,6 +62,8 @@ static const char *ffn_divided_lacks(const struct model_shape *s, const struct m
 static const char *qkv_lacks(const struct model_shape *s, const struct model_op *op) {
     const char *what = heads_lack(s, &op->heads);
 
+    if (op->qkv.norm_each)
+        return "norms with weights for each head";
     if (what || !op->qkv.gated)
         return what;
     if (op->bias[0])

@@ -154,6 +154,11 @@ float *ref_more(const struct be *b, const struct model_op *op, const struct engi
  * then shifts the row into @past. @past: [kernel - 1] rows, the oldest first. */
 void ref_convolve(struct be *b, const struct model_op *op, uint32_t r, float *past);
 
+/* Advances the state of head @h of Mamba-2, [dim][n_state], by one token with input @x and step
+ * @dt, and writes its output @y. @parts: B, then C of all groups. */
+void ref_mamba_advance(const struct be *b, const struct model_op *op, uint32_t h, const float *x,
+                       const float *parts, float dt, float *state, float *y);
+
 /* gate[i] = glu(gate[i], up[i]) for @n values, as enum glu and @limit say (op.h). */
 void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n);
 

@@ -156,12 +156,15 @@ void ref_rotate(const struct be *b, const struct rope_set *s, float *x) {
 static void ref_finish_heads(const struct be *b, const struct model_op *op, float *x, uint32_t n,
                              const struct tensor *norm) {
     size_t dim = op->heads.dim;
+    struct tensor own = norm ? *norm : (struct tensor){0};
 
     if (norm && op->qkv.norm_all)
         ref_rms_norm(x, norm, b->shape->rms_eps, n * dim, x);
     for (uint32_t h = 0; h < n; h++) {
         if (norm && !op->qkv.norm_all && !op->qkv.norm_late)
-            ref_rms_norm(x + h * dim, norm, b->shape->rms_eps, dim, x + h * dim);
+            ref_rms_norm(x + h * dim, &own, b->shape->rms_eps, dim, x + h * dim);
+        if (norm && op->qkv.norm_each)
+            own.data = (const uint8_t *)own.data + dim * sizeof(float);
         ref_rotate(b, &b->shape->rope[op->rope], x + h * dim);
         if (norm && op->qkv.norm_late)
             ref_rms_norm(x + h * dim, norm, b->shape->rms_eps, dim, x + h * dim);

@@ -35,6 +35,24 @@ struct recurrent_run {
     const struct model_op *op;
 };
 
+/* Place of B of the first row; row r has them at r * stride, and C of all groups behind B. */
+struct mamba_parts {
+    const float *in;
+    size_t stride;
+};
+
+/* Computes the step s = softplus(step + dt) and the decay e^(s decay) of a row's heads. */
+void mamba_step_row(const struct recurrent_run *k, uint32_t row);
+/* Advances the state of head i % n_head of sequence i / n_head by all rows of the sequence. */
+void mamba_advance_head(const struct recurrent_run *k, uint32_t i, const struct mamba_parts *p);
+/* Computes d = norm(y silu(z)) of a row, with the norm over the heads of a group if the op has
+ * one. */
+void mamba_finish_row(void *ctx, uint32_t row, uint32_t thread);
+/* Norms the parts of a SCAN's row. */
+void scan_norm_row(void *ctx, uint32_t row, uint32_t thread);
+/* Computes a SCAN whose steps are those of heads. */
+int scan_heads(struct step *s, const struct model_op *op);
+
 /* Returns the state of sequence @i of the batch in the op's layer. */
 float *recurrent_state(const struct recurrent_run *k, uint32_t i);
 /* Computes c of row @row: the convolution of in[0] with the op's taps, with @bias (NULL: 0) and

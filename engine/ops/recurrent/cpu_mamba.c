@@ -13,15 +13,11 @@
 #include "base/mathx.h"
 #include "engine/ops/recurrent/cpu.h"
 
-/* Computes x, B and C of a row, and the step s = softplus(step + dt) and the decay e^(s decay) of
- * its heads. */
-static void mamba_convolve_row(void *ctx, uint32_t row, uint32_t thread) {
-    const struct recurrent_run *k = ctx;
+void mamba_step_row(const struct recurrent_run *k, uint32_t row) {
     const struct recurrent *d = k->step->be->recurrent;
     const struct weights *w = k->op->weights;
     size_t at = (size_t)row * d->n_heads;
 
-    recurrent_convolve(k, row, w->conv_bias, true);
     for (uint32_t h = 0; h < d->n_heads; h++) {
         float dt = mx_softplus(d->in[2][at + h] + w->dt[h]);
 
@@ -30,20 +26,27 @@ static void mamba_convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     }
 }
 
-/* Advances the state of head i % n_head of sequence i / n_head by all rows of the sequence. */
-static void mamba_advance_head(void *ctx, uint32_t i, uint32_t thread) {
+/* Computes x, B and C of a row, and the steps of its heads. */
+static void mamba_convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
+
+    recurrent_convolve(k, row, k->op->weights->conv_bias, true);
+    mamba_step_row(k, row);
+}
+
+void mamba_advance_head(const struct recurrent_run *k, uint32_t i, const struct mamba_parts *p) {
     const struct be *b = k->step->be;
     const struct mamba_shape *m = &b->shape.mamba;
     const struct state_shape *t = &b->shape.state;
     const struct recurrent *d = b->recurrent;
     uint32_t h = i % m->n_head, group = h / (m->n_head / m->n_group);
+    size_t part = (size_t)group * m->n_state;
     const struct engine_seq *q = &k->step->host.batch->seq[i / m->n_head];
     size_t matrix = (size_t)m->dim * m->n_state;
     float *state =
         recurrent_state(k, i / m->n_head) + (size_t)(t->kernel - 1) * t->n_in[0] + h * matrix;
     const float *c = d->c + (size_t)q->row0 * t->n_in[0];
-    const float *in = c + t->n_out + (size_t)group * m->n_state;
+    const float *in = p->in + (size_t)q->row0 * p->stride + part;
     const struct mamba_head head = {
         .dim = m->dim,
         .n_state = m->n_state,
@@ -52,6 +55,7 @@ static void mamba_advance_head(void *ctx, uint32_t i, uint32_t thread) {
         .in = in,
         .out = in + (size_t)m->n_group * m->n_state,
         .stride = t->n_in[0],
+        .part_stride = p->stride,
         .keep = d->mix[0] + (size_t)q->row0 * m->n_head + h,
         .dt = d->mix[1] + (size_t)q->row0 * m->n_head + h,
         .mix_stride = m->n_head,
@@ -65,9 +69,15 @@ static void mamba_advance_head(void *ctx, uint32_t i, uint32_t thread) {
     b->kernels->mamba_advance(&head, state);
 }
 
-/* Computes d = norm(y silu(z)) of a row, with the norm over the heads of a group
- * if the op has one. */
-static void mamba_finish_row(void *ctx, uint32_t row, uint32_t thread) {
+static void mamba_advance_item(void *ctx, uint32_t i, uint32_t thread) {
+    const struct recurrent_run *k = ctx;
+    const struct state_shape *t = &k->step->be->shape.state;
+    const struct mamba_parts p = {k->step->be->recurrent->c + t->n_out, t->n_in[0]};
+
+    mamba_advance_head(k, i, &p);
+}
+
+void mamba_finish_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
     uint32_t inner = b->shape.state.n_out, n = inner / b->shape.mamba.n_group;
@@ -87,7 +97,7 @@ int ops_mamba(struct step *s, const struct model_op *op) {
     assert(b->shape.state.n_out == m->n_head * m->dim && b->recurrent->n_heads == m->n_head);
     recurrent_begin(&k);
     be_each(b, s->n_rows, mamba_convolve_row, &k);
-    be_each(b, s->host.batch->n_seqs * b->shape.mamba.n_head, mamba_advance_head, &k);
+    be_each(b, s->host.batch->n_seqs * b->shape.mamba.n_head, mamba_advance_item, &k);
     be_each(b, s->n_rows, mamba_finish_row, &k);
     recurrent_end(&k);
     return 0;

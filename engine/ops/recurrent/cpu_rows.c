@@ -112,7 +112,7 @@ void CPU_NAME(kda_keep)(const float *x, const float *dt, float by, float lower, 
 /* Advances 16 columns of a state of Mamba-2, from value @first on, by one row. @m:
  * [n_state][16]. */
 INLINE void mamba16(const struct mamba_head *h, uint32_t row, uint32_t first, float *m) {
-    const float *in = h->in + row * h->stride, *out = h->out + row * h->stride;
+    const float *in = h->in + row * h->part_stride, *out = h->out + row * h->part_stride;
     vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
     vf keep = vf_set1(h->keep[row * h->mix_stride]), x = vf_load(h->x + row * h->stride + first);
     vf add = vf_mul(vf_set1(h->dt[row * h->mix_stride]), x);

@@ -20,15 +20,14 @@
 /* Channels that a thread advances at a time: sixteen alone would be too little work. */
 enum { SCAN_CHANNELS = 128 };
 
-int scan_load(struct be *b, struct weights *w, const struct op_recurrent *r) {
+/* Loads the vectors and the decays of channels. */
+static int load_channels(struct be *b, struct weights *w, const struct op_recurrent *r) {
     uint32_t n_state = (uint32_t)r->decay->ne[0], n = (uint32_t)r->decay->ne[1];
     CLEANUP(freep) float *row = malloc(n_state * sizeof(*row));
 
     TRY(be_vector(b, r->dt, &w->dt));
     TRY(be_vector(b, r->skip, &w->skip));
     TRY(be_vector(b, r->conv_bias, &w->conv_bias));
-    for (size_t i = 0; i < ARRAY_SIZE(w->part_norm); i++)
-        TRY(be_vector(b, r->part_norm[i], &w->part_norm[i]));
     w->decay = be_alloc_weights(b, (size_t)n * n_state * sizeof(float));
     if (!w->decay || !row)
         return -ENOMEM;
@@ -42,6 +41,14 @@ int scan_load(struct be *b, struct weights *w, const struct op_recurrent *r) {
     return recurrent_load_taps(b, w, r, n);
 }
 
+int scan_load(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    for (size_t i = 0; i < ARRAY_SIZE(w->part_norm); i++)
+        TRY(be_vector(b, op->recurrent.part_norm[i], &w->part_norm[i]));
+    if (op->recurrent.by_head)
+        return recurrent_load(b, w, op, err);
+    return load_channels(b, w, &op->recurrent);
+}
+
 /* Computes x of a row. */
 static void scan_convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
@@ -49,15 +56,13 @@ static void scan_convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     recurrent_convolve(k, row, k->op->weights->conv_bias, true);
 }
 
-/* Norms t, B and C of a row. */
-static void scan_norm_row(void *ctx, uint32_t row, uint32_t thread) {
+void scan_norm_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
-    const struct scan_shape *s = &b->shape.scan;
-    const uint32_t n[] = {s->n_rank, s->n_state, s->n_state};
+    const uint32_t *n = b->shape.scan.n_part;
     float *part = b->recurrent->between[0] + (size_t)row * b->shape.state.n_low;
 
-    for (size_t i = 0; i < ARRAY_SIZE(n); i++) {
+    for (size_t i = 0; i < SCAN_PARTS; i++) {
         b->kernels->norm(part, k->op->weights->part_norm[i], part, n[i], b->shape.rms_eps);
         part += n[i];
     }
@@ -138,6 +143,8 @@ int ops_scan(struct step *s, const struct model_op *op) {
     const struct recurrent *d = b->recurrent;
     struct recurrent_run k = {s, op};
 
+    if (op->recurrent.by_head)
+        return scan_heads(s, op);
     assert(t->n_in[0] == t->n_out && t->n_out % LANES == 0);
     assert(t->n_low == b->shape.scan.n_rank + 2 * b->shape.scan.n_state);
     recurrent_begin(&k);

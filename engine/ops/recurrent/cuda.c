@@ -12,9 +12,11 @@
 #include "engine/cuda/load.h"
 #include "engine/ops/recurrent/kernels_recurrent.h"
 
-static const char *scan_lacks(const struct model_shape *s) {
+static const char *scan_lacks(const struct model_shape *s, const struct model_op *op) {
     uint32_t n = s->scan.n_state;
 
+    if (op->recurrent.by_head)
+        return "Mamba-1 layers with the steps of heads";
     if (n > 128 || (n & (n - 1)) != 0)
         return "Mamba-1 states of other than 4, 8, 16, .. 128 values";
     return NULL;
@@ -27,7 +29,7 @@ static const char *recurrent_lacks(const struct model_shape *s, const struct mod
 
     assert(s->state.kernel <= STATE_TAPS);
     if (op->kind == OP_SCAN)
-        return scan_lacks(s);
+        return scan_lacks(s, op);
     if (op->kind == OP_CONV) /* states of a convolution are copied in units of 16 bytes */
         return s->state.n_floats % 4 == 0 ? NULL
                                           : "short convolutions with states that 4 does not divide";

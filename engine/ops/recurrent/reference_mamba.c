@@ -6,13 +6,11 @@
 
 #include "engine/reference/reference.h"
 
-/* Advances the state of head @h, [dim][n_state], by one token with input @x and step @dt, and
- * writes its output @y. */
-static void ref_mamba_advance(const struct be *b, const struct model_op *op, uint32_t h,
-                              const float *x, float dt, float *state, float *y) {
+void ref_mamba_advance(const struct be *b, const struct model_op *op, uint32_t h, const float *x,
+                       const float *parts, float dt, float *state, float *y) {
     const struct mamba_shape *m = &b->shape->mamba;
     uint32_t n = m->n_state, group = h / (m->n_head / m->n_group);
-    const float *in = b->channel + (size_t)m->n_head * m->dim + (size_t)group * n;
+    const float *in = parts + (size_t)group * n;
     const float *out = in + (size_t)m->n_group * n;
     float keep = mx_expf(dt * ref_vector_at(op->recurrent.decay, h)),
           skip = ref_vector_at(op->recurrent.skip, h);
@@ -63,7 +61,8 @@ static void ref_mamba_row(struct step *s, const struct model_op *op, uint32_t r,
             mx_softplus(b->in[2][(size_t)r * m->n_head + h] + ref_vector_at(op->recurrent.dt, h));
         size_t at = (size_t)h * m->dim;
 
-        ref_mamba_advance(b, op, h, b->channel + at, dt, matrix + at * m->n_state, y + at);
+        ref_mamba_advance(b, op, h, b->channel + at, b->channel + t->n_out, dt,
+                          matrix + at * m->n_state, y + at);
     }
     gate_and_norm(b, op, b->in[1] + (size_t)r * t->n_out, y);
 }
