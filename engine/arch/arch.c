@@ -44,6 +44,7 @@
 #include "engine/arch/llama4.h"
 #include "engine/arch/mtp.h"
 #include "engine/arch/nemotron.h"
+#include "engine/arch/plamo2.h"
 #include "engine/arch/qwen4exp.h"
 #include "engine/arch/step35.h"
 #include "engine/arch/window.h"
@@ -717,6 +718,20 @@ static const struct arch archs[] = {
         .rope = ROPE_NEOX,
         .bind = falcon_bind,
         .decoder = {.bare_ffn_norm = true},
+    },
+    /* PLaMo 2: 1B, 8B, translate. */
+    {
+        .name = "plamo2",
+        .rope = ROPE_NEOX,
+        .by_layer = true,
+        .bind = plamo2_bind,
+        .decoder = {.fused_qkv = true,
+                    .fused_ffn = true,
+                    .qk_norm = BIND_MUST,
+                    .norm_each = true,
+                    .attn_post_norm = "post_attention_norm",
+                    .ffn_post_norm = "post_ffw_norm",
+                    .bare_post_norms = true},
     },
     /* PLaMo 3. */
     {

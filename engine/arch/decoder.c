@@ -96,6 +96,15 @@ static void split_bias(struct binder *b, const struct decoder *d, uint32_t l, ui
     out[2] = bind_values(b, all, n_q + n_kv, n_kv);
 }
 
+/* Binds the weights of the norm of @n heads of @dim values. */
+static const struct tensor *heads_norm(struct binder *b, const struct decoder *d,
+                                       enum bind_need need, uint64_t n, uint64_t dim, uint32_t l,
+                                       const char *name) {
+    if (d->norm_each)
+        return bind_flat(b, bind_vectors(b, need, dim, n, "blk.%u.%s.weight", l, name));
+    return bind_vector(b, need, d->norm_all ? n * dim : dim, "blk.%u.%s.weight", l, name);
+}
+
 /* Adds o = attention(qkv(norm x)). Returns the place of the keys. */
 static struct kv_layer attention_in(struct binder *b, struct model *m, const struct decoder *d,
                                     const struct layer *layer) {
@@ -131,6 +140,7 @@ static struct kv_layer attention_in(struct binder *b, struct model *m, const str
         .qkv.gated = d->gated,
         .qkv.v_unit = d->v_unit,
         .qkv.norm_all = d->norm_all,
+        .qkv.norm_each = d->norm_each,
         .qkv.norm_late = d->norm_late,
         .qkv.temper = m->temper,
         .norm = weighted_norm(b, m, d, bind_if(!d->unnormed, BIND_MUST), l, "attn_norm"),
@@ -142,10 +152,9 @@ static struct kv_layer attention_in(struct binder *b, struct model *m, const str
         .bias = {bind_vector(b, bias, n_rows, "blk.%u.attn_q.bias", l),
                  bind_vector(b, bias, n_kv, "blk.%u.attn_k.bias", l),
                  bind_vector(b, bias, n_kv, "blk.%u.attn_v.bias", l)},
-        .q_norm =
-            bind_vector(b, d->qk_norm, d->norm_all ? n_q : h->dim, "blk.%u.attn_q_norm.weight", l),
-        .k_norm = bind_vector(b, bind_if(!layer->kv, d->qk_norm), d->norm_all ? n_kv : h->dim,
-                              "blk.%u.attn_k_norm.weight", l),
+        .q_norm = heads_norm(b, d, d->qk_norm, h->n, h->dim, l, "attn_q_norm"),
+        .k_norm =
+            heads_norm(b, d, bind_if(!layer->kv, d->qk_norm), h->n_kv, h->dim, l, "attn_k_norm"),
     };
     if (d->fused_qkv) {
         const struct tensor *all = layer_matrix(b, l, "attn_qkv", s->n_embd, n_q + 2 * n_kv);

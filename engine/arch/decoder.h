@@ -63,6 +63,8 @@ struct decoder {
     bool scaled_logits;
     /* the norms of q and k are over all heads together */
     bool norm_all;
+    /* the norms of q and k have weights for each head */
+    bool norm_each;
     /* q and k have their norms after RoPE */
     bool norm_late;
     /* layers without a window have no rotary positions, if other layers have a window */

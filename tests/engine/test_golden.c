@@ -270,7 +270,7 @@ static const char *const served_here[] = {"llama4",        "gemma3n",
                                           "kimi-linear",   "mistral4",
                                           "nanbeige",      "olmo",
                                           "jamba",         "phimoe",
-                                          "plamo3"};
+                                          "plamo2",        "plamo3"};
 /* Files that only the larger set has. */
 static const char *const served_larger[] = {
     "llama-q.iq2_xxs",

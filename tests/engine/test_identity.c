@@ -517,7 +517,7 @@ static const char *const others[] = {
     "cohere2moe",     "hunyuan-moe",    "command-r",   "stablelm",
     "apertus",        "falcon-h1",      "kimi-linear", "mistral4",
     "nanbeige",       "olmo",           "llama4",      "gemma3n",
-    "jamba",          "phimoe",         "plamo3"};
+    "jamba",          "phimoe",         "plamo2",      "plamo3"};
 
 Test(identity, cpu_architectures) {
     need("cpu");

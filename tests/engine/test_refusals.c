@@ -1,7 +1,8 @@
 /*
  * Tests refusals of the readers of qwen4exp, deepseek4, step35, bailingmoe3, Nemotron, llama4,
- * gemma3n and jamba, each by one change in a file that is otherwise served: a number out of range,
- * a contradiction between numbers, or a missing name. At the end come files with random damage.
+ * gemma3n, jamba and plamo2, each by one change in a file that is otherwise served: a number out
+ * of range, a contradiction between numbers, or a missing name. At the end come files with random
+ * damage.
  */
 
 #include <criterion/criterion.h>
@@ -309,6 +310,22 @@ Test(refusals, numbers_of_jamba) {
     };
 
     check("jamba", changes, ARRAY_SIZE(changes));
+}
+
+Test(refusals, numbers_of_plamo2) {
+    static const struct change changes[] = {
+        {"ssm.conv_kernel", 0, 9, "'plamo2.ssm.conv_kernel'"},
+        {"ssm.inner_size", 0, 120, "120 channels of Mamba-1 in 8 heads with states of 16 are not"},
+        {"ssm.inner_size", 0, 256, "blk.0.ssm_in.weight"},
+        {"ssm.state_size", 0, 18, "128 channels of Mamba-1 in 8 heads with states of 18 are not"},
+        {"ssm.time_step_rank", 0, 0, "'plamo2.ssm.time_step_rank'"},
+        {"ssm.time_step_rank", 0, 4, "blk.0.ssm_dt.weight"},
+        {"attention.head_count_kv", 1, 0, "blk.1.ssm_in.weight"},
+        {"attention.head_count_kv", 1, 4, "blk.1.attn_k_norm.weight"},
+        {"attention.head_count_kv", 1, 3, "4 heads cannot share 3 key heads evenly"},
+    };
+
+    check("plamo2", changes, ARRAY_SIZE(changes));
 }
 
 Test(refusals, numbers_of_nemotron) {
@@ -691,7 +708,7 @@ Test(refusals, damaged_files_do_no_harm) {
     static const char *const names[] = {
         "bailingmoe3-mtp", "deepseek4-mtp", "step35-mtp", "nemotron-h-moe-mtp",
         "qwen4exp",        "llama4",        "gemma3n",    "jamba",
-        "phimoe",          "plamo3"};
+        "phimoe",          "plamo2",        "plamo3"};
     uint32_t n_open = 0, n_refused = 0;
     uint64_t seed = 1;
 
