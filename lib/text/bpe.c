@@ -90,15 +90,15 @@ static int bpe_load_cuts(struct tokenizer *t, const struct gguf *g, struct err *
         return err_set(err, 0, NULL, "%s is no list of 1 to %d cuts", HF_KEY_CUTS, PRETOK_STAGES);
     for (unsigned k = 0; k < n; k++) {
         struct cutter *cutter = NULL;
-        int drop = pretok_drop_of(gguf_array_str(a, 2 * k));
+        int rule = pretok_rule_of(gguf_array_str(a, 2 * k));
 
-        if (drop < 0)
+        if (rule < 0)
             return err_set(err, 0, NULL, "%s[%u] is no kind of cut", HF_KEY_CUTS, 2 * k);
         int r = cutter_new(&cutter, gguf_array_str(a, 2 * k + 1), &why);
         if (r == -EINVAL)
             return err_set(err, 0, NULL, "%s[%u]: %.200s", HF_KEY_CUTS, 2 * k + 1, why.message);
         TRY(r);
-        t->own_cuts.drop[k] = (uint8_t)drop;
+        t->own_cuts.rule[k] = (uint8_t)rule;
         t->own_cuts.cutter[k] = cutter;
     }
     t->pretok = &t->own_cuts;

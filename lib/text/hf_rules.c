@@ -8,6 +8,7 @@
 #include <endian.h>
 #include <errno.h>
 
+#include "base/text.h"
 #include "base/try.h"
 #include "text/hf_tokenizer_private.h"
 #include "text/steps.h"
@@ -105,6 +106,7 @@ static int hf_read_replace(struct hf_reader *r, yyjson_val *v, const char *where
     TRY(hf_step(r, "replace"));
     TRY(hf_put(r, from));
     r->no_spaces = (r->no_spaces || hf_same(from, " ")) && !hf_has_space(to);
+    r->removes |= to.len == 0;
     return hf_put(r, to);
 }
 
@@ -123,6 +125,7 @@ static int hf_read_strip(struct hf_reader *r, yyjson_val *v) {
 
     TRY(hf_bool(r, v, "normalizer", "strip_left", &left));
     TRY(hf_bool(r, v, "normalizer", "strip_right", &right));
+    r->removes |= left;
     if (left)
         TRY(hf_step(r, "strip_left"));
     if (!right)
@@ -175,6 +178,7 @@ static int hf_read_one_normalizer(struct hf_reader *r, yyjson_val *v, int depth)
     for (size_t i = 0; i < ARRAY_SIZE(plain); i++) {
         if (json_is(type, plain[i][0])) {
             r->no_spaces = false;
+            r->removes |= strcmp(plain[i][1], "strip_accents") == 0;
             return hf_step(r, plain[i][1]);
         }
     }
@@ -203,9 +207,10 @@ int hf_read_normalizer(struct hf_reader *r) {
 
 /* ---- cuts ---- */
 
-/* Adds the cut by @text, an expression. @rules: its stage; NULL: it has none. */
-static int hf_add_cut(struct hf_reader *r, struct gguf_str text, enum pretok_drop drop,
-                      const struct pretok *rules) {
+/* Adds the cut by @text, an expression, behind those so far. @known: its stage; NULL: it has
+ * none. */
+static int hf_append_cut(struct hf_reader *r, struct gguf_str text, enum pretok_rule rule,
+                         const struct pretok *known) {
     CLEANUP(cutter_freep) struct cutter *cutter = NULL;
     struct pretok *all = &r->rules;
     struct err why = {0};
@@ -221,29 +226,50 @@ static int hf_add_cut(struct hf_reader *r, struct gguf_str text, enum pretok_dro
     struct hf_cut *cut = &r->cut[r->n_stages];
     buf_init(&cut->text, CUTTER_TEXT_MAX);
     TRY(buf_add(&cut->text, text.data, text.len));
-    cut->drop = (uint8_t)drop;
-    r->unlike |= !rules || drop != PRETOK_DROP_NONE;
+    cut->rule = (uint8_t)rule;
+    r->unlike |= !known || rule != PRETOK_KEEP_ALL;
     r->n_stages++;
     if (r->unlike)
         return 0;
-    r->unlike = (all->digits && rules->digits && all->digits != rules->digits) ||
-                (all->letter && rules->letter && all->letter != rules->letter);
-    all->stage[r->n_stages - 1] = rules->stage[0];
-    all->digits = MAX(all->digits, rules->digits);
-    all->letter |= rules->letter;
-    all->no_tail |= rules->no_tail;
-    all->suffix |= rules->suffix;
+    r->unlike = (all->digits && known->digits && all->digits != known->digits) ||
+                (all->letter && known->letter && all->letter != known->letter);
+    all->stage[r->n_stages - 1] = known->stage[0];
+    all->digits = MAX(all->digits, known->digits);
+    all->letter |= known->letter;
+    all->no_tail |= known->no_tail;
+    all->suffix |= known->suffix;
     return 0;
 }
 
+/* Makes cuts of what WhitespaceSplit and Metaspace cut, which are rules of their own unless another
+ * cut follows. */
+static int hf_cut_words(struct hf_reader *r) {
+    static const struct gguf_str spaces = {"\\s+", 3}, mark = {SPACE_MARK, SPACE_MARK_LEN};
+    bool words = r->words && !r->cut_marks, marks = r->cut_marks;
+
+    r->words = r->cut_marks = false;
+    if (words)
+        TRY(hf_append_cut(r, spaces, PRETOK_DROP_MATCHES, NULL));
+    if (marks)
+        TRY(hf_append_cut(r, mark, PRETOK_JOIN_MATCH_GAP, NULL));
+    return 0;
+}
+
+/* Adds the cut by @text, as hf_append_cut(), behind all that cut before it. */
+static int hf_add_cut(struct hf_reader *r, struct gguf_str text, enum pretok_rule rule,
+                      const struct pretok *known) {
+    TRY(hf_cut_words(r));
+    return hf_append_cut(r, text, rule, known);
+}
+
 /* Adds the cut by an expression of ours. */
-static int hf_add_own_cut(struct hf_reader *r, const char *text, enum pretok_drop drop,
-                          const struct pretok *rules) {
-    return hf_add_cut(r, (struct gguf_str){text, strlen(text)}, drop, rules);
+static int hf_add_own_cut(struct hf_reader *r, const char *text, enum pretok_rule rule,
+                          const struct pretok *known) {
+    return hf_add_cut(r, (struct gguf_str){text, strlen(text)}, rule, known);
 }
 
 /* Adds the cut at each @text, which is no expression. */
-static int hf_add_literal(struct hf_reader *r, struct gguf_str text, enum pretok_drop drop) {
+static int hf_add_literal(struct hf_reader *r, struct gguf_str text, enum pretok_rule rule) {
     CLEANUP(buf_deinit) struct buf escaped = {.max = CUTTER_TEXT_MAX};
 
     if (text.len > CUTTER_TEXT_MAX / 2)
@@ -253,45 +279,56 @@ static int hf_add_literal(struct hf_reader *r, struct gguf_str text, enum pretok
             TRY(buf_add_char(&escaped, '\\'));
         TRY(buf_add_char(&escaped, text.data[i]));
     }
-    return hf_add_cut(r, (struct gguf_str){escaped.data, escaped.len}, drop, NULL);
+    return hf_add_cut(r, (struct gguf_str){text_or(escaped.data, ""), escaped.len}, rule, NULL);
 }
 
-/* Finds what happens to pieces by @how and @invert, which exchanges matches and gaps. */
+/* Finds what becomes of matches and gaps, which @invert exchanges, by the name @how. */
 static int hf_read_behavior(struct hf_reader *r, yyjson_val *how, bool invert,
-                            enum pretok_drop *out) {
-    *out = PRETOK_DROP_NONE;
-    if (json_is(how, "Isolated"))
+                            enum pretok_rule *out) {
+    static const struct {
+        const char *name;
+        enum pretok_rule rule[2];
+    } behaviors[] = {
+        {"Isolated", {PRETOK_KEEP_ALL, PRETOK_KEEP_ALL}},
+        {"Removed", {PRETOK_DROP_MATCHES, PRETOK_DROP_GAPS}},
+        {"Contiguous", {PRETOK_JOIN_MATCHES, PRETOK_JOIN_MATCHES}},
+        {"MergedWithPrevious", {PRETOK_JOIN_GAP_MATCH, PRETOK_JOIN_MATCH_GAP}},
+        {"MergedWithNext", {PRETOK_JOIN_MATCH_GAP, PRETOK_JOIN_GAP_MATCH}},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(behaviors); i++) {
+        if (!json_is(how, behaviors[i].name))
+            continue;
+        *out = behaviors[i].rule[invert];
         return 0;
-    if (!json_is(how, "Removed"))
-        return hf_fail(r, "pre_tokenizer.behavior %s is not supported", hf_show(how).s);
-    *out = invert ? PRETOK_DROP_GAPS : PRETOK_DROP_MATCHES;
-    return 0;
+    }
+    return hf_fail(r, "pre_tokenizer.behavior %s is not supported", hf_show(how).s);
 }
 
 static int hf_read_split(struct hf_reader *r, yyjson_val *v) {
     yyjson_val *pattern = yyjson_obj_get(v, "pattern");
     struct gguf_str text = hf_str(yyjson_obj_get(pattern, "String"));
-    enum pretok_drop drop;
+    enum pretok_rule rule;
     bool invert = false;
 
     TRY(hf_bool(r, v, "pre_tokenizer", "invert", &invert));
+    TRY(hf_read_behavior(r, yyjson_obj_get(v, "behavior"), invert, &rule));
     /* Gemma's files cut at spaces that their normalizer has replaced before. */
-    if (hf_same(text, " ") && r->no_spaces)
+    if (hf_same(text, " ") && r->no_spaces && rule != PRETOK_DROP_GAPS)
         return 0;
-    TRY(hf_read_behavior(r, yyjson_obj_get(v, "behavior"), invert, &drop));
     if (text.data)
-        return hf_add_literal(r, text, drop);
+        return hf_add_literal(r, text, rule);
     text = hf_str(yyjson_obj_get(pattern, "Regex"));
     if (!text.data)
         return hf_fail(r, "pre_tokenizer.pattern is neither a String nor a Regex");
     for (size_t i = 0; i < ARRAY_SIZE(regexes); i++) {
         if (!hf_same(text, regexes[i].text))
             continue;
-        if (drop == PRETOK_DROP_GAPS && regexes[i].total)
-            drop = PRETOK_DROP_NONE;
-        return hf_add_cut(r, text, drop, &regexes[i].rules);
+        if (rule == PRETOK_DROP_GAPS && regexes[i].total)
+            rule = PRETOK_KEEP_ALL;
+        return hf_add_cut(r, text, rule, &regexes[i].rules);
     }
-    return hf_add_cut(r, text, drop, NULL);
+    return hf_add_cut(r, text, rule, NULL);
 }
 
 static int hf_read_byte_level(struct hf_reader *r, yyjson_val *v) {
@@ -304,7 +341,10 @@ static int hf_read_byte_level(struct hf_reader *r, yyjson_val *v) {
     if (prefix)
         TRY(hf_step(r, "prefix_space"));
     if (regex)
-        TRY(hf_add_own_cut(r, regexes[0].text, PRETOK_DROP_NONE, &regexes[0].rules));
+        TRY(hf_add_own_cut(r, regexes[0].text, PRETOK_KEEP_ALL, &regexes[0].rules));
+    TRY(hf_cut_words(r));
+    if (r->n_stages == 0)
+        TRY(hf_add_own_cut(r, "[\\s\\S]+", PRETOK_KEEP_ALL, NULL));
     r->kind = KIND_BYTES;
     return 0;
 }
@@ -316,18 +356,16 @@ static int hf_read_digits(struct hf_reader *r, yyjson_val *v) {
     TRY(hf_bool(r, v, "pre_tokenizer", "individual_digits", &each));
     if (each)
         rules.digits = 1;
-    return hf_add_own_cut(r, each ? "\\p{N}" : "\\p{N}+", PRETOK_DROP_NONE, &rules);
+    return hf_add_own_cut(r, each ? "\\p{N}" : "\\p{N}+", PRETOK_KEEP_ALL, &rules);
 }
 
 static int hf_read_punctuation(struct hf_reader *r, yyjson_val *v) {
     yyjson_val *how = json_given(v, "behavior");
-    enum pretok_drop drop = PRETOK_DROP_NONE;
+    enum pretok_rule rule = PRETOK_KEEP_ALL;
 
-    if (json_is(how, "Contiguous"))
-        return hf_add_own_cut(r, PUNCTUATION "+", drop, NULL);
     if (how)
-        TRY(hf_read_behavior(r, how, false, &drop));
-    return hf_add_own_cut(r, PUNCTUATION, drop, NULL);
+        TRY(hf_read_behavior(r, how, false, &rule));
+    return hf_add_own_cut(r, PUNCTUATION, rule, NULL);
 }
 
 /* Returns the step for the scheme of a Metaspace, NULL if it is unknown. Early files have
@@ -345,6 +383,20 @@ static const char *hf_mark_step(yyjson_val *v) {
     return "mark_always";
 }
 
+/* Reads Metaspace behind WhitespaceSplit, which leaves no space to mark inside a word. */
+static int hf_read_marked_words(struct hf_reader *r, const char *step, bool split) {
+    if (strcmp(step, "mark") == 0) {
+        TRY(hf_cut_words(r));
+        r->cut_marks = split;
+        return 0;
+    }
+    if (!split || strcmp(step, "mark_always") != 0)
+        return hf_fail(r, "pre_tokenizer: Metaspace behind WhitespaceSplit must have the scheme "
+                          "never, or always and split");
+    r->cut_marks = true;
+    return hf_step(r, "mark_words");
+}
+
 static int hf_read_metaspace(struct hf_reader *r, yyjson_val *v) {
     const char *step = hf_mark_step(v);
     bool split = true;
@@ -352,14 +404,23 @@ static int hf_read_metaspace(struct hf_reader *r, yyjson_val *v) {
     if (!hf_same(hf_str(yyjson_obj_get(v, "replacement")), SPACE_MARK) || !step)
         return hf_fail(r, "pre_tokenizer: Metaspace has an unknown replacement or scheme");
     TRY(hf_bool(r, v, "pre_tokenizer", "split", &split));
-    r->cut_marks |= split;
     r->no_spaces = true;
-    if (!r->words)
-        return hf_step(r, step);
-    if (!split || strcmp(step, "mark_always") != 0)
-        return hf_fail(r, "pre_tokenizer: Metaspace behind WhitespaceSplit must have the scheme "
-                          "always, and split");
-    return hf_step(r, "mark_words");
+    if (r->removes && strcmp(step, "mark_first") == 0)
+        return hf_fail(r, "pre_tokenizer: Metaspace with the scheme first is not supported behind "
+                          "a normalizer that may remove the first character");
+    if (r->words && !r->cut_marks)
+        return hf_read_marked_words(r, step, split);
+    r->cut_marks |= split;
+    return hf_step(r, step);
+}
+
+/* Reads CharDelimiterSplit, whose delimiter is left out. */
+static int hf_read_delimiter(struct hf_reader *r, yyjson_val *v) {
+    struct gguf_str text = hf_str(yyjson_obj_get(v, "delimiter"));
+
+    if (!text.data || text.len == 0)
+        return hf_fail(r, "pre_tokenizer.delimiter is not a character");
+    return hf_add_literal(r, text, PRETOK_DROP_MATCHES);
 }
 
 static int hf_read_one_cut(struct hf_reader *r, yyjson_val *v, int depth) {
@@ -381,12 +442,15 @@ static int hf_read_one_cut(struct hf_reader *r, yyjson_val *v, int depth) {
         return hf_read_metaspace(r, v);
     if (json_is(type, "Punctuation"))
         return hf_read_punctuation(r, v);
+    if (json_is(type, "CharDelimiterSplit"))
+        return hf_read_delimiter(r, v);
     if (json_is(type, "Whitespace"))
         return hf_add_own_cut(r, "[\\w\\u200C\\u200D]+|[^\\w\\s\\u200C\\u200D]+", PRETOK_DROP_GAPS,
                               NULL);
     if (json_is(type, "BertPreTokenizer") && r->bert)
         return 0;
-    if (json_is(type, "WhitespaceSplit") && !r->words && r->n_stages == 0) {
+    if (json_is(type, "WhitespaceSplit")) {
+        TRY(hf_cut_words(r));
         r->words = true;
         return 0;
     }
@@ -398,10 +462,8 @@ int hf_read_pre_tokenizer(struct hf_reader *r) {
 
     if (v)
         TRY(hf_read_one_cut(r, v, 0));
-    if (r->kind == KIND_BYTES && r->n_stages == 0)
-        return hf_fail(r, "pre_tokenizer: ByteLevel without a cut is not supported");
     if (r->words && !r->cut_marks)
-        return hf_fail(r, "pre_tokenizer: WhitespaceSplit without Metaspace is not supported");
+        TRY(hf_cut_words(r));
     if (r->kind == KIND_UNIGRAM && r->n_stages)
         return hf_fail(r, "pre_tokenizer: its cuts are not supported for Unigram");
     if (r->kind == KIND_PIECES && (!r->bert || !json_has(v, "type", "BertPreTokenizer")))
@@ -411,36 +473,85 @@ int hf_read_pre_tokenizer(struct hf_reader *r) {
 
 /* ---- decoder ---- */
 
-static int hf_read_one_decoder(struct hf_reader *r, yyjson_val *v, int depth) {
+/* What the decoders so far do: write marks as spaces, join the tokens, drop the first space. */
+struct hf_decoded {
+    bool marks, fused, dropped;
+};
+
+/* Returns whether @v replaces the mark by a space. */
+static bool hf_writes_spaces(yyjson_val *v) {
+    yyjson_val *pattern = yyjson_obj_get(v, "pattern");
+
+    return hf_same(hf_str(yyjson_obj_get(pattern, "String")), SPACE_MARK) &&
+           hf_same(hf_str(yyjson_obj_get(v, "content")), " ");
+}
+
+/* Reads Strip, of one space at the begin of the joined text. */
+static int hf_read_stripped(struct hf_reader *r, yyjson_val *v, struct hf_decoded *d) {
+    uint64_t start = yyjson_get_uint(yyjson_obj_get(v, "start"));
+    uint64_t stop = yyjson_get_uint(yyjson_obj_get(v, "stop"));
+
+    if (start == 0 && stop == 0)
+        return 0;
+    if (start > 1 || stop || !hf_same(hf_str(yyjson_obj_get(v, "content")), " ") || !d->fused ||
+        d->dropped)
+        return hf_fail(r, "decoder: Strip is supported for one space at the begin, behind Fuse");
+    d->dropped = true;
+    return 0;
+}
+
+/* Reads a decoder of a vocabulary with marks. */
+static int hf_read_marked_decoder(struct hf_reader *r, yyjson_val *v, struct hf_decoded *d) {
+    yyjson_val *type = yyjson_obj_get(v, "type");
+    const char *step = hf_mark_step(v);
+
+    if (json_is(type, "Strip"))
+        return hf_read_stripped(r, v, d);
+    if (json_is(type, "ByteFallback") && !d->fused)
+        return 0;
+    if (json_is(type, "Replace") && hf_writes_spaces(v)) {
+        d->marks = true;
+        return 0;
+    }
+    if (json_is(type, "Metaspace") && step && !d->marks) {
+        d->marks = true;
+        d->dropped = strcmp(step, "mark") != 0;
+        return 0;
+    }
+    return hf_fail(r, "decoder.type %s is not supported for this vocabulary", hf_show(type).s);
+}
+
+static int hf_read_one_decoder(struct hf_reader *r, yyjson_val *v, int depth,
+                               struct hf_decoded *d) {
     yyjson_val *type = yyjson_obj_get(v, "type");
 
     if (json_is(type, "Sequence") && depth < HF_SEQUENCE_DEPTH) {
         JSON_EACH(item, yyjson_obj_get(v, "decoders")) {
-            TRY(hf_read_one_decoder(r, item, depth + 1));
+            TRY(hf_read_one_decoder(r, item, depth + 1, d));
         }
         return 0;
     }
-    if (json_is(type, "Strip")) {
-        r->drop_space = yyjson_get_uint(yyjson_obj_get(v, "start")) > 0;
+    if (json_is(type, "Fuse")) {
+        d->fused = true;
         return 0;
     }
-    if (json_is(type, "Metaspace")) {
-        const char *step = hf_mark_step(v);
-
-        r->drop_space = step && strcmp(step, "mark") != 0;
+    if ((json_is(type, "ByteLevel") && r->kind == KIND_BYTES) ||
+        (json_is(type, "WordPiece") && r->kind == KIND_PIECES))
         return 0;
-    }
-    if (json_is(type, "Replace ByteFallback Fuse WordPiece ByteLevel"))
-        return 0;
-    return hf_fail(r, "decoder.type %s is not supported", hf_show(type).s);
+    if (r->kind == KIND_CHARS || r->kind == KIND_UNIGRAM)
+        return hf_read_marked_decoder(r, v, d);
+    return hf_fail(r, "decoder.type %s is not supported for this vocabulary", hf_show(type).s);
 }
 
 int hf_read_decoder(struct hf_reader *r) {
     yyjson_val *v = json_given(r->root, "decoder");
+    struct hf_decoded d = {0};
 
     if (!v)
         return 0;
-    return hf_read_one_decoder(r, v, 0);
+    TRY(hf_read_one_decoder(r, v, 0, &d));
+    r->drop_space = d.dropped;
+    return 0;
 }
 
 /* ---- keys ---- */
@@ -483,9 +594,9 @@ static int hf_write_charsmap(struct hf_reader *r) {
 static int hf_write_cuts(struct hf_reader *r) {
     TRY(gguf_keys_array(r->out, HF_KEY_CUTS, GGUF_STRING, 2 * (uint64_t)r->n_stages));
     for (unsigned k = 0; k < r->n_stages; k++) {
-        const char *drop = pretok_drops[r->cut[k].drop];
+        const char *rule = pretok_rules[r->cut[k].rule];
 
-        TRY(gguf_keys_add_str(r->out, drop, strlen(drop)));
+        TRY(gguf_keys_add_str(r->out, rule, strlen(rule)));
         TRY(gguf_keys_add_str(r->out, r->cut[k].text.data, r->cut[k].text.len));
     }
     return 0;

@@ -17,10 +17,10 @@ struct hf_token {
     uint8_t type, flags;
 };
 
-/* A cut of the pre-tokenizer: its expression, and enum pretok_drop. */
+/* A cut of the pre-tokenizer: its expression, and enum pretok_rule. */
 struct hf_cut {
     struct buf text;
-    uint8_t drop;
+    uint8_t rule;
 };
 
 /* State of one reading. The JSON values live as long as it; all but root are NULL where the
@@ -48,6 +48,8 @@ struct hf_reader {
     bool words;
     /* the steps so far leave no space in a text */
     bool no_spaces;
+    /* the normalizer may remove the first character of a text */
+    bool removes;
     /* BertNormalizer or BertPreTokenizer */
     bool bert;
     /* decoding removes the first space of a text */

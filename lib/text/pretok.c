@@ -109,12 +109,19 @@ const struct pretok *pretok_like(const struct pretok *rules) {
     return NULL;
 }
 
-const char *const pretok_drops[3] = {"none", "gaps", "matches"};
+const char *const pretok_rules[PRETOK_RULES] = {
+    [PRETOK_KEEP_ALL] = "none",
+    [PRETOK_DROP_GAPS] = "gaps",
+    [PRETOK_DROP_MATCHES] = "matches",
+    [PRETOK_JOIN_MATCHES] = "join matches",
+    [PRETOK_JOIN_GAP_MATCH] = "join gap, match",
+    [PRETOK_JOIN_MATCH_GAP] = "join match, gap",
+};
 
-int pretok_drop_of(struct gguf_str s) {
-    for (size_t i = 0; i < ARRAY_SIZE(pretok_drops); i++)
-        if (strlen(pretok_drops[i]) == s.len && memcmp(pretok_drops[i], s.data, s.len) == 0)
-            return (int)i;
+int pretok_rule_of(struct gguf_str s) {
+    for (int i = 0; i < PRETOK_RULES; i++)
+        if (strlen(pretok_rules[i]) == s.len && memcmp(pretok_rules[i], s.data, s.len) == 0)
+            return i;
     return -EINVAL;
 }
 
@@ -138,22 +145,60 @@ void pretok_end(struct pretok_cursor *c) {
         cutter_deinit(&c->search[k]);
 }
 
+/* Returns whether @next, which follows @piece, belongs to it. */
+static bool pretok_joins(enum pretok_rule rule, struct pretok_piece piece,
+                         struct pretok_piece next) {
+    if (rule == PRETOK_JOIN_MATCHES)
+        return piece.match && next.match;
+    if (rule == PRETOK_JOIN_GAP_MATCH)
+        return !piece.match && next.match;
+    return rule == PRETOK_JOIN_MATCH_GAP && piece.match && !next.match;
+}
+
+/* Takes the next match or gap of stage @k. Returns 1, 0 at the end of its text, or -errno. */
+static int pretok_take(struct pretok_cursor *c, unsigned k, struct pretok_piece *out) {
+    if (c->held[k].n == 0)
+        return cutter_next(&c->search[k], &out->n, &out->match);
+    *out = c->held[k];
+    c->held[k].n = 0;
+    return 1;
+}
+
+/* Cuts the next piece of stage @k, which has a cutter. Returns 0 or -errno. */
+static int pretok_cut_joined(struct pretok_cursor *c, unsigned k, size_t *n) {
+    enum pretok_rule rule = c->p->rule[k];
+    struct pretok_piece piece = {0}, next = {0};
+    int found = pretok_take(c, k, &piece);
+
+    assert(found != 0);
+    c->dropped[k] = rule == (piece.match ? PRETOK_DROP_MATCHES : PRETOK_DROP_GAPS);
+    *n = piece.n;
+    while (found > 0 && rule >= PRETOK_JOIN_MATCHES) {
+        found = pretok_take(c, k, &next);
+        if (found <= 0)
+            break;
+        if (!pretok_joins(rule, piece, next)) {
+            c->held[k] = next;
+            break;
+        }
+        *n += next.n;
+        piece = next;
+    }
+    return MIN(found, 0);
+}
+
 /* Cuts the next piece of stage @k off the piece [begin, end) of the stage before, or what is left
  * of it. Returns 0 or -errno. */
 static int pretok_cut_by(struct pretok_cursor *c, unsigned k, size_t begin, size_t end, size_t *n) {
     struct cutter_search *f = &c->search[k];
-    bool match;
 
     if (!c->p->cutter[k]) {
         *n = c->p->stage[k](c->p, c->s + begin, end - begin);
         return 0;
     }
-    if (f->at == f->len)
+    if (f->at == f->len && c->held[k].n == 0)
         cutter_begin(f, c->p->cutter[k], c->s + begin, end - begin);
-    int found = cutter_next(f, n, &match);
-    assert(found != 0);
-    c->dropped[k] = c->p->drop[k] == (match ? PRETOK_DROP_MATCHES : PRETOK_DROP_GAPS);
-    return MIN(found, 0);
+    return pretok_cut_joined(c, k, n);
 }
 
 /* Finds the next piece of all stages, a word unless it is dropped. Returns 0 or -errno. */

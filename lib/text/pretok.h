@@ -23,11 +23,23 @@ struct pretok;
  * expression at the start, or else all bytes before the first match. */
 typedef size_t pretok_cut(const struct pretok *p, const char *s, size_t len);
 
-/* Pieces that are no words. */
-enum pretok_drop { PRETOK_DROP_NONE, PRETOK_DROP_GAPS, PRETOK_DROP_MATCHES };
-extern const char *const pretok_drops[3]; /* their names in keys */
-/* Returns the enum pretok_drop with the name @s, or -EINVAL. */
-int pretok_drop_of(struct gguf_str s);
+/* What becomes of the matches of an expression and of the gaps between them. */
+enum pretok_rule {
+    /* each is a piece */
+    PRETOK_KEEP_ALL,
+    PRETOK_DROP_GAPS,
+    PRETOK_DROP_MATCHES,
+    /* neighbouring matches are one piece */
+    PRETOK_JOIN_MATCHES,
+    /* a gap is one piece with the match behind it */
+    PRETOK_JOIN_GAP_MATCH,
+    /* a match is one piece with the gap behind it */
+    PRETOK_JOIN_MATCH_GAP,
+    PRETOK_RULES,
+};
+extern const char *const pretok_rules[PRETOK_RULES]; /* their names in keys */
+/* Returns the enum pretok_rule with the name @s, or -EINVAL. */
+int pretok_rule_of(struct gguf_str s);
 
 struct pretok {
     /* values of tokenizer.ggml.pre; the first one is shown to users */
@@ -35,8 +47,8 @@ struct pretok {
     /* stages up to the first that has neither function nor cutter, at least one */
     pretok_cut *stage[PRETOK_STAGES];
     struct cutter *cutter[PRETOK_STAGES];
-    /* of stages with a cutter: enum pretok_drop */
-    uint8_t drop[PRETOK_STAGES];
+    /* of stages with a cutter: enum pretok_rule */
+    uint8_t rule[PRETOK_STAGES];
     /* classes that count as letters */
     unsigned letter;
     /* most digits in one word */
@@ -63,6 +75,12 @@ const struct pretok *pretok_like(const struct pretok *rules);
 /* Writes the first name of each row, separated by commas, to @out, for messages. */
 void pretok_list(char *out, size_t size);
 
+/* A match of an expression, or a gap; n == 0: none. */
+struct pretok_piece {
+    size_t n;
+    bool match;
+};
+
 /* Describes the words of @s[0..len). Invariant: at <= end[k] <= end[k - 1] <= len for every stage
  * k. */
 struct pretok_cursor {
@@ -72,7 +90,8 @@ struct pretok_cursor {
     /* [k] end of the piece that stage k is cutting, and whether it is no word */
     size_t end[PRETOK_STAGES];
     bool dropped[PRETOK_STAGES];
-    /* [k] of stages with a cutter */
+    /* [k] of stages with a cutter; held: a piece that was found and not joined to the one before */
+    struct pretok_piece held[PRETOK_STAGES];
     struct cutter_search search[PRETOK_STAGES];
 };
 

@@ -38,7 +38,7 @@ enum token_type { /* numbered as in the file */
 #define HF_KEY_WHOLE_WORDS "tokenizer.weft.whole_words"   /* a word that is a token is not merged */
 #define HF_KEY_FUSE_UNKNOWN "tokenizer.weft.fuse_unknown" /* unknown neighbours are one token */
 #define HF_KEY_CUT_MARKS "tokenizer.weft.cut_marks"       /* a word ends before each space mark */
-/* for each cut of the pre-tokenizer a word of pretok_drops and an expression */
+/* for each cut of the pre-tokenizer a word of pretok_rules and an expression */
 #define HF_KEY_CUTS "tokenizer.weft.cuts"
 #define HF_KEY_ENDS "tokenizer.weft.eos_token_ids" /* ids that end a generation */
 #define HF_KEY_FLAGS "tokenizer.weft.token_flags"  /* enum token_flag for each token */

@@ -106,23 +106,46 @@ Test(text_cutter, refusals_name_the_place) {
     }
 }
 
-Test(text_cutter, dropped_pieces_are_no_words) {
-    static const uint8_t drops[] = {PRETOK_DROP_NONE, PRETOK_DROP_GAPS, PRETOK_DROP_MATCHES};
-    static const char *const want[] = {"a,bb,a,bb,", "bb,bb,", "a,a,"};
-    CLEANUP(cutter_freep) struct cutter *c = compiled("b+");
+Test(text_cutter, matches_and_gaps_become_words_by_the_rule) {
+    static const char *const want[PRETOK_RULES] = {
+        [PRETOK_KEEP_ALL] = "b,aa,b,b,a,b,b,b,",
+        [PRETOK_DROP_GAPS] = "b,b,b,b,b,b,",
+        [PRETOK_DROP_MATCHES] = "aa,a,",
+        [PRETOK_JOIN_MATCHES] = "b,aa,bb,a,bbb,",
+        [PRETOK_JOIN_GAP_MATCH] = "b,aab,b,ab,b,b,",
+        [PRETOK_JOIN_MATCH_GAP] = "baa,b,ba,b,b,b,",
+    };
+    CLEANUP(cutter_freep) struct cutter *c = compiled("b");
     CLEANUP(cutter_freep) struct cutter *all = compiled(".+");
 
-    for (size_t i = 0; i < ARRAY_SIZE(drops); i++) {
-        struct pretok p = {.cutter = {c, all}, .drop = {drops[i]}};
+    for (uint8_t i = 0; i < PRETOK_RULES; i++) {
+        struct pretok p = {.cutter = {c, all}, .rule = {i}};
         CLEANUP(pretok_end) struct pretok_cursor cursor = {0};
         char got[32] = "";
         const char *word;
         size_t n;
 
-        pretok_begin(&cursor, &p, "abbabb", 6);
+        pretok_begin(&cursor, &p, "baabbabbb", 9);
         while (pretok_next(&cursor, &word, &n) == 1)
             snprintf(got + strlen(got), sizeof(got) - strlen(got), "%.*s,", (int)n, word);
-        cr_assert_str_eq(got, want[i]);
+        cr_assert_str_eq(got, want[i], "%s: %s", pretok_rules[i], got);
+    }
+}
+
+/* An empty match parts two gaps, which no rule joins. */
+Test(text_cutter, gaps_around_an_empty_match_stay_apart) {
+    CLEANUP(cutter_freep) struct cutter *c = compiled("(?=A)|b");
+
+    for (uint8_t i = PRETOK_JOIN_MATCHES; i < PRETOK_RULES; i++) {
+        struct pretok p = {.cutter = {c}, .rule = {i}};
+        CLEANUP(pretok_end) struct pretok_cursor cursor = {0};
+        const char *word;
+        size_t n;
+
+        pretok_begin(&cursor, &p, "xyAz", 4);
+        cr_assert(pretok_next(&cursor, &word, &n) == 1 && n == 2, "%s", pretok_rules[i]);
+        cr_assert(pretok_next(&cursor, &word, &n) == 1 && n == 2, "%s", pretok_rules[i]);
+        cr_assert_eq(pretok_next(&cursor, &word, &n), 0);
     }
 }
 
