@@ -178,6 +178,13 @@ static int hf_read_one_added(struct hf_reader *r, yyjson_val *item, size_t i) {
 
     if (hf_has_other_text(r, n, text))
         return hf_fail(r, "%s has the id %llu of another token", where, (unsigned long long)n);
+    bool spaces = pretok_run(text.data, text.len, UC_SPACE, SIZE_MAX) == text.len;
+
+    if (single && (spaces || hf_is_set(r, n)))
+        return hf_fail(r,
+                       "%s: single_word is not supported for white space and for tokens of "
+                       "model.vocab",
+                       where);
     TRY(hf_set_token(r, n, text, special ? TOKEN_CONTROL : TOKEN_USER, &entered));
     if (!entered)
         return 0;

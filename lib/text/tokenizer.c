@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <utf8proc.h>
 
 #include "base/try.h"
 #include "text/tokenizer_private.h"
@@ -210,11 +211,28 @@ struct marker_scan {
     size_t n_user;
 };
 
-/* Returns whether the character at @s < @end is one of a word (\w). */
-static bool in_word(const char *s, const char *end) {
-    unsigned n;
+/* Returns whether @cp is a letter in a circle or square, which Unicode counts as alphabetic. */
+static bool is_framed_letter(uint32_t cp) {
+    return (cp >= 0x24B6 && cp <= 0x24E9) || (cp >= 0x1F130 && cp <= 0x1F149) ||
+           (cp >= 0x1F150 && cp <= 0x1F169) || (cp >= 0x1F170 && cp <= 0x1F189);
+}
 
-    return *s == '_' || unicode_class_at(s, end, &n) & (UC_LETTER | UC_MARK | UC_NUMBER);
+/* Returns whether the character at @s < @end is one of a word (\w of UTS 18). */
+static bool in_word(const char *s, const char *end) {
+    uint32_t cp;
+    unsigned n, class = unicode_class_at(s, end, &n);
+
+    if (class & (UC_LETTER | UC_MARK | UC_DIGIT))
+        return true;
+    unicode_decode(s, end, &cp);
+    if (cp == 0x200C || cp == 0x200D)
+        return true;
+    if (cp == UNICODE_INVALID)
+        return false;
+    utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)cp);
+
+    return category == UTF8PROC_CATEGORY_PC || category == UTF8PROC_CATEGORY_NL ||
+           is_framed_letter(cp);
 }
 
 /* Returns whether marker @id, @n bytes at @at, may be there: some are no part of a longer word. */
@@ -254,8 +272,11 @@ static size_t tokenizer_find_marker(struct marker_scan *s, size_t at, size_t *n,
         if (s->special && s->n_user)
             trusted = s->user->begin > at ? MIN(trusted, s->user->begin - at) : 0;
         *n = markers_match(m, &s->t->vocab, s->text + at, s->len - at, trusted, id);
-        if (*n && stands_free(s, at, *n, *id))
+        if (*n == 0)
+            continue;
+        if (stands_free(s, at, *n, *id))
             return at;
+        at += *n - 1; /* no shorter one is tried there, nor one inside it */
         *n = 0;
     }
     return s->len;
@@ -303,7 +324,9 @@ static int encode_text(struct words *w, struct marker_scan *s) {
         [KIND_SCORES] = words_encode,    [KIND_PIECES] = wordpiece_encode,
         [KIND_UNIGRAM] = unigram_encode, [KIND_COSTS] = plamo_encode,
     };
-    size_t at = 0;
+    /* markers are searched from at on, also in white space that one has absorbed; texts begin at
+     * from */
+    size_t at = 0, from = 0;
 
     while (at < s->len) {
         size_t n = 0;
@@ -311,17 +334,23 @@ static int encode_text(struct words *w, struct marker_scan *s) {
         size_t next = tokenizer_find_marker(s, at, &n, &id), end = next;
 
         assert(next >= at && next + n <= s->len && next + n > at);
-        w->first = at == 0;
-        if (n)
-            end = next - absorbed_before(s->t, id, s->text + at, next - at);
-        if (end > at)
-            TRY(encode[s->t->kind](w, s->text + at, end - at));
-        if (n) {
-            TRY(tokens_add(w->out, (int32_t)id));
-            w->after_special = true;
-            n += swallowed(s->t, id, s->text + next + n, s->len - next - n);
-        }
+        w->first = from == 0;
+        if (n && next > from)
+            end = next - absorbed_before(s->t, id, s->text + from, next - from);
+        if (end > from)
+            TRY(encode[s->t->kind](w, s->text + from, end - from));
         at = next + n;
+        if (n == 0)
+            break;
+        size_t stop = at + swallowed(s->t, id, s->text + at, s->len - at);
+
+        /* one that would begin behind its end is left out, as the library does */
+        if (stop > from || !s->t->flags || !(s->t->flags[id] & TOKEN_LSTRIP))
+            TRY(tokens_add(w->out, (int32_t)id));
+        w->after_special = true;
+        from = stop;
+        if (!s->t->published)
+            at = from;
     }
     return 0;
 }

@@ -195,6 +195,10 @@ static const struct {
      "added_tokens[0] has the id 0 of another token"},
     {"{" BPE ",'added_tokens':[{'id':9,'content':'x','lstrip':'yes'}]}",
      "added_tokens[0].lstrip is not a bool"},
+    {"{" BPE ",'added_tokens':[{'id':2,'content':'ab','single_word':true}]}",
+     "added_tokens[0]: single_word is not supported for white space and for tokens of"},
+    {"{" BPE ",'added_tokens':[{'id':9,'content':' ','single_word':true}]}",
+     "added_tokens[0]: single_word is not supported"},
     {"{" BPE ",'normalizer':{'type':'Nmt'}}", "normalizer.type Nmt is not supported"},
     {"{" BPE ",'normalizer':{'type':'Replace','pattern':{'Regex':'a+'},'content':''}}",
      "normalizer: Replace of the regular expression a+ is not supported"},
@@ -387,6 +391,41 @@ Test(hf_tokenizer, cuts_by_any_expression) {
         struct tokens got = expect_encode(t, cases[i].s, strlen(cases[i].s), 0);
 
         expect_ids(&got, cases[i].want, cases[i].n, cases[i].cut);
+        tokens_deinit(&got);
+    }
+}
+
+/* Of an added token that must stand alone, and of one that absorbs white space, the library tries
+ * no other in its place. */
+Test(hf_tokenizer, flags_of_added_tokens) {
+    static const struct {
+        const char *tokens, *s;
+        int32_t want[8];
+        size_t n;
+    } cases[] = {
+        {"{'id':4,'content':'<x>','single_word':true},{'id':5,'content':'x>'}",
+         "a<x>,<x>",
+         {0, 4},
+         2},
+        {"{'id':4,'content':'<x>','single_word':true}", "\xE2\x80\x8D<x>", {0}, 0},
+        {"{'id':4,'content':'<x>','rstrip':true},{'id':5,'content':'\\n'}",
+         "<x> \n\nab",
+         {4, 5, 5, 2},
+         4},
+        {"{'id':4,'content':'<x>','rstrip':true},{'id':5,'content':'\\n\\n','lstrip':true}",
+         "<x>\n\nab",
+         {4, 2},
+         2},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char json[1024];
+
+        snprintf(json, sizeof(json), "{" BPE ",'added_tokens':[%s]}", cases[i].tokens);
+        CLEANUP(tokenizer_freep) struct tokenizer *t = load_text(json);
+        struct tokens got = expect_encode(t, cases[i].s, strlen(cases[i].s), TOKENIZE_SPECIAL);
+
+        expect_ids(&got, cases[i].want, cases[i].n, cases[i].s);
         tokens_deinit(&got);
     }
 }
