@@ -64,6 +64,8 @@ class Tls(Weftd):
 
     def context(self, **fields):
         context = ssl.create_default_context(cafile=self.cert)
+        # Makes an end that was not told an error, which Debian's Python does not by default.
+        context.options &= ~getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)
         for name, value in fields.items():
             setattr(context, name, value)
         return context
