@@ -1,19 +1,22 @@
 """A hostile machine: too little memory or disk, model files that others rewrite. The front stays, says what is wrong, and
 serves again as soon as the machine allows it."""
+import base64
 import errno
 import os
 import pathlib
 import random
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import zlib
 
 from test_manage import FILES, PULLED, need_curl, post
 from test_models import ask, folder_of
-from weftd import LIMIT_S, Skip, Weftd, main, program, random_tokens, synth, wait_until
+from weftd import DATA, LIMIT_S, Skip, Weftd, main, parallel, program, random_tokens, synth, wait_until
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "cmd"))
 import fake_hub  # noqa: E402
@@ -79,6 +82,61 @@ def test_a_limit_of_memory_ends_workers_and_not_the_front():
         assert d.process.poll() is None and 'reason="killed: is there enough memory?"' in d.log, d.log
         assert g.limit(1 << 40)
         d.wait_health(200)
+        assert d.complete("hello", **body)["token_ids"] == expected
+
+
+def picture_of(side, seed):
+    """Returns the URL of a PNG of @side x @side pixels."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    row = b"\0" + bytes((seed + i) % 256 for i in range(3 * side))
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(row * side)) + chunk(b"IEND", b"")
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def large(kind, i, max_body):
+    """Returns the path and the body of a request that takes much memory; each @i brings new work."""
+    chat = {"max_tokens": 4, "messages": [{"role": "user", "content": "a"}]}
+    if kind == "body":
+        return "/tokenize", {"prompt": "weft", "padding": "x" * (max_body - 4096)}
+    if kind == "answer":
+        return "/tokenize", {"content": "weft " * 12_000, "with_pieces": True}
+    if kind == "grammar":
+        fields = {f"p{i}_{k}": {"type": "string", "pattern": f"^[a-z{k}]{{3,{50 + k}}}x{i}$"} for k in range(60)}
+        schema = {"name": "a", "schema": {"type": "object", "properties": fields}}
+        return "/v1/chat/completions", {**chat, "response_format": {"type": "json_schema", "json_schema": schema}}
+    if kind == "picture":
+        parts = [{"type": "image_url", "image_url": {"url": picture_of(900, i)}}]
+        return "/v1/chat/completions", {**chat, "messages": [{"role": "user", "content": parts}]}
+    return "/v1/completions", {"prompt": [5 + (i + k) % 200 for k in range(1800)], "max_tokens": 4}
+
+
+def test_large_requests_need_no_more_memory_than_their_limits():
+    """Ten clients send what takes the most memory. A group with room for twice what all bodies may have needs to end no process."""
+    max_body, kinds = 4 << 20, ("body", "answer", "grammar", "picture", "context")
+    flags = (*FLAGS, "--kv-pages", "128", "--max-body", str(max_body))
+    with group() as g, Weftd(*flags, model=str(DATA / "golden-vision" / "qwen3vl.gguf"),
+                             popen={"preexec_fn": lambda: g.write("cgroup.procs", os.getpid())}) as d:
+        body = {"max_tokens": 8, "ignore_eos": True, "temperature": 0}
+        expected = d.complete("hello", **body)["token_ids"]
+        assert g.limit(int(g.read(g.used)) + 2 * 8 * max_body)
+        end = time.monotonic() + 8
+
+        def client(kind, i):
+            statuses = set()
+            while time.monotonic() < end or not statuses:
+                i += 1
+                status, _, answer = d.request("POST", *large(kind, i, max_body))
+                assert status == 200 or answer["error"]["message"], (kind, status, answer)
+                statuses.add(status)
+            return statuses
+
+        clients = 2 * kinds
+        said = parallel([lambda kind=kind, i=i: client(kind, 1000 * i) for i, kind in enumerate(clients)])
+        assert set().union(*said) <= {200, 503} and all(200 in s for s in said), list(zip(clients, said))
+        assert d.process.poll() is None and d.stats()["worker"]["starts"] == 1, d.log
         assert d.complete("hello", **body)["token_ids"] == expected
 
 
