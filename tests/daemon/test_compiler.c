@@ -10,6 +10,7 @@
 #include "daemon/worker/compiler.h"
 #include "grammar/constraint.h"
 #include "tests/support/json_vocab.h"
+#include "tests/support/quotes.h"
 
 #define TOLD_MAX 256
 
@@ -589,6 +590,32 @@ Test(compiler, a_quarantined_one_is_compiled_when_nothing_else_runs) {
     cr_assert_eq(poll(&p, 1, 0), 0);
     for (uint32_t i = 0; i < 3; i++)
         release_told(i);
+    end();
+}
+
+Test(compiler, a_quarantined_one_makes_others_leave_its_room) {
+    const char *text = J("{'regex':'[b-z]{90}'}");
+    const struct sched_constraints *s;
+    const struct constraint *c;
+    struct submit m = {.id = 101, .n_faults = 1, .grammar = {text, (uint32_t)strlen(text)}};
+    struct err err;
+
+    begin(30000);
+    s = compiler_source(compiler);
+    for (uint32_t id = 1; id <= 100; id++) {
+        char other[64];
+
+        snprintf(other, sizeof(other), "{'regex':'[a-z]{%u}'}", id);
+        cr_assert_eq(ask_for(id, 0, json_quotes(other), "", &c), 1);
+        wait_for(id);
+        release_told(id - 1);
+    }
+    cr_assert_gt(stats().bytes, 20000);
+    cr_assert_eq(s->ask(s->ctx, &m, &c, &err), 1);
+    compiler_run_quarantined(compiler, on_ready, NULL);
+    cr_assert_eq(n_told, 101);
+    cr_expect_leq(stats().bytes, 30000);
+    release_told(100);
     end();
 }
 

@@ -149,6 +149,31 @@ Test(front_model, the_header_is_told_at_once) {
     cr_expect_eq(model_header_context(&h, &c), 0);
 }
 
+/* Returns what is logged of a model that was trained for @trained tokens and whose worker has room
+ * for 600, if the option asks for @asked. */
+static const char *warning_of(uint32_t asked, uint32_t trained) {
+    static char text[400];
+    const struct front_model m = {.header.n_ctx_train = trained, .api.max_context = 600};
+    FILE *log = tmpfile();
+    int fd = dup(STDERR_FILENO);
+
+    cr_assert(log && dup2(fileno(log), STDERR_FILENO) >= 0);
+    front_model_warn_of_context(&m, asked);
+    dup2(fd, STDERR_FILENO);
+    close(fd);
+    rewind(log);
+    text[fread(text, 1, sizeof(text) - 1, log)] = 0;
+    fclose(log);
+    return text;
+}
+
+Test(front_model, a_context_below_what_was_asked_for_is_told) {
+    cr_expect(strstr(warning_of(601, 1000), "asked=601 max_context=600"));
+    cr_expect_str_eq(warning_of(600, 1000), "");
+    cr_expect(strstr(warning_of(0, 601), "max_context=600 model=601"));
+    cr_expect_str_eq(warning_of(0, 600), "");
+}
+
 /* Opens the model with the chat template at @template. Returns what front_model_open() returns. */
 static int open_with(const char *model, const char *template, struct err *err) {
     struct front_model m = {0};

@@ -211,3 +211,14 @@ Test(kept, the_next_daemon_tells_all_once_it_is_the_main_process) {
     kept_free(k);
     expect_told("");
 }
+
+Test(kept, all_that_was_dropped_before_is_forgotten_then) {
+    struct kept *k = inherited();
+
+    kept_hold(k);
+    kept_drop_unclaimed(k, NULL);
+    expect_told("");
+    kept_announce(k);
+    expect_told("forget a;forget b;");
+    kept_free(k);
+}

@@ -240,6 +240,53 @@ Test(models, one_that_is_only_unloaded_does_not_wait_for_prompts) {
     s->model->n_jobs = 0;
 }
 
+/* Sets the memory that @s needs. */
+static struct served *sized(struct served *s, uint64_t bytes) {
+    s->bytes = bytes;
+    return s;
+}
+
+/* A model that ends leaves its room; only for what is missing then another one is unloaded. */
+Test(models, one_that_waits_gets_the_room_of_those_that_end_first, .timeout = 60) {
+    tiny_model_save(&(struct tiny_model){.arch = "bert"}, file_of("c"));
+    machine.ns += 10000000000;
+    cr_assert(models_rescan(models, NULL));
+    end_scans();
+    unlink(file_of("c"));
+    struct served *ends = sized(load("a"), 600), *stays = sized(load("b"), 300), *waits = find("c");
+    models_set_state(ends, SERVED_LEAVING);
+    models_set_state(ends, SERVED_ENDING);
+    waits->front = calloc(1, sizeof(*waits->front));
+    cr_assert(waits->front);
+    models_set_state(sized(waits, 500), SERVED_QUEUED);
+    models->budget = 1000;
+    decide_at(machine.ns);
+    cr_expect_eq(stays->state, SERVED_READY);
+    sized(ends, 400);
+    sized(stays, 800);
+    sized(waits, 300);
+    decide_at(machine.ns);
+    cr_expect_neq(stays->state, SERVED_READY);
+    cr_expect_eq(waits->state, SERVED_QUEUED);
+}
+
+/* The model of the option may also be in the folder. */
+Test(models, one_that_is_named_and_in_the_folder_is_one_model) {
+    struct models_opts o = models->opts;
+    struct models *both;
+    struct err err = {0};
+
+    set("model", file_of("b"));
+    cr_assert_eq(models_new(&both, &o), 0);
+    cr_assert_eq(models_open(both, &err), 0, "%s", err.message);
+    cr_expect_eq(both->n, 2);
+    cr_expect_str_eq(both->served[0]->name, "b");
+    cr_expect_str_eq(both->served[1]->name, "a");
+    models_stop(both);
+    uv_run(&w.loop, UV_RUN_NOWAIT);
+    models_free(both);
+}
+
 Test(models, an_operator_loads_one_as_a_request_does) {
     struct err err;
 
