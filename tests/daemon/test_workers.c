@@ -413,6 +413,30 @@ Test(workers, one_with_a_full_channel_is_told_of_the_disk_later, .timeout = 60) 
     cr_expect(workers_use_disk(workers));
     cr_assert_eq(chan_recv(&chan, &f), 0);
     cr_expect_eq(f.type, MSG_DISK_USE);
+    cr_expect(workers_release_disk(workers));
+    cr_assert_eq(chan_recv(&chan, &f), 0);
+    cr_expect_eq(f.type, MSG_DISK_LEAVE);
+    cr_expect_not(workers_release_disk(workers), "it has left already");
+}
+
+/* Other requests have their turn between the parts of a long one, also if the worker reads them as
+ * fast as they are sent. */
+Test(workers, a_long_request_is_sent_in_turns, .timeout = 60) {
+    static const int32_t tokens[1 << 20];
+    const uint32_t n = ARRAY_SIZE(tokens);
+    struct submit m = {.id = 1, .tokens = tokens, .n_tokens = n, .n_prompt = n, .max_new = 1};
+    struct api_port *port = workers_port(workers);
+    struct chan_frame f;
+    uint32_t sent = 0;
+    int r;
+
+    params_init(&m.sampling);
+    serve();
+    while ((r = port->submit(port, &m, &sent)) > 0)
+        while (chan_recv(&chan, &f) == 0)
+            ;
+    cr_expect_eq(r, -EAGAIN);
+    cr_expect(sent >= 1 << 20 && sent < 2 << 20, "%u", sent);
 }
 
 /* Lets the process open @n descriptors more, or as many as before if @n is negative. */
