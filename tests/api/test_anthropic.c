@@ -10,6 +10,7 @@
 #include <yyjson.h>
 
 #include "stream.h"
+#include "tests/support/quotes.h"
 #include "tiny.h"
 
 #define MESSAGES "/v1/messages"
@@ -477,17 +478,22 @@ Test(anthropic, reasons_are_anthropics) {
 }
 
 Test(anthropic, the_context_may_end_a_text) {
+    static const int asked[] = {65, 4000};
     struct world w;
     struct reply r;
+    char body[200];
 
     world_init(&w);
     w.model.max_context = 64;
     world_start(&w);
     w.port.script = "0123456789012345678901234567890123456789012345678901234567890123456789";
-    world_ask(&w, MESSAGES, "{\"model\":\"tiny\",\"max_tokens\":4000," HI "}", &r);
-    cr_expect(strstr(r.body.data, "\"stop_reason\":\"model_context_window_exceeded\""), "%s",
-              r.body.data);
-    reply_deinit(&r);
+    for (size_t i = 0; i < ARRAY_SIZE(asked); i++) {
+        snprintf(body, sizeof(body), "{\"model\":\"tiny\",\"max_tokens\":%d," HI "}", asked[i]);
+        world_ask(&w, MESSAGES, body, &r);
+        cr_expect(strstr(r.body.data, J("'stop_reason':'model_context_window_exceeded'")), "%s",
+                  r.body.data);
+        reply_deinit(&r);
+    }
     world_stop(&w);
 }
 
