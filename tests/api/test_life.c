@@ -148,6 +148,108 @@ Test(cancel, a_reader_that_does_not_read_is_cancelled_and_others_are_not) {
     world_stop(&w);
 }
 
+/* ---- readers that leave keep-alives unread ---- */
+
+#define S INT64_C(1000000000)
+
+/* A world whose front cuts off a reader that reads nothing for a minute of @clock. */
+static void begin_stalls(struct world *w, struct clock_virtual *clock) {
+    world_init(w);
+    clock_virtual_init(clock, S);
+    w->clock = &clock->clock;
+    w->opts.keepalive_ms = 2;
+    w->opts.stall_timeout_ms = 60000;
+    w->opts.stream_buffer_bytes = 1 << 20;
+    w->model.max_context = 4000000;
+    world_start(w);
+}
+
+/* Begins a stream, number @i, of @n KB: more than the socket holds, less than the front keeps. */
+static void stream_much(struct world *w, int fd, uint32_t i, int n) {
+    char text[1001];
+
+    memset(text, 'a', 1000);
+    text[1000] = 0;
+    world_post(w, fd, CHAT, J("{" HI ",'stream':true}"));
+    world_turns(w, 5);
+    cr_assert_eq(w->port.n, i + 1);
+    fake_accept(&w->port, i);
+    for (int k = 0; k < n; k++) {
+        fake_tokens(&w->port, i, text);
+        world_turn(w);
+    }
+}
+
+/* Turns the loop while several keep-alives become due. */
+static void turn_through_keepalives(struct world *w) {
+    for (int i = 0; i < 15; i++) {
+        usleep(2000);
+        world_turn(w);
+    }
+}
+
+Test(cancel, a_reader_of_no_keep_alive_is_cancelled_after_a_minute) {
+    struct clock_virtual clock;
+    struct world w;
+
+    begin_stalls(&w, &clock);
+    int fd = world_connect_unix(&w);
+    stream_much(&w, fd, 0, 500);
+    turn_through_keepalives(&w);
+    clock.ns += 59 * S;
+    turn_through_keepalives(&w);
+    cr_expect(!w.port.r[0].cancelled);
+    clock.ns += 2 * S;
+    for (int i = 0; i < 100 && !w.port.r[0].cancelled; i++)
+        turn_through_keepalives(&w);
+    cr_expect(w.port.r[0].cancelled);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(cancel, a_slow_reader_of_keep_alives_is_waited_for) {
+    struct clock_virtual clock;
+    struct world w;
+    char part[4096];
+    size_t n_read = 0;
+
+    begin_stalls(&w, &clock);
+    int fd = world_connect_unix(&w);
+    stream_much(&w, fd, 0, 900);
+    for (int i = 0; i < 4; i++) {
+        turn_through_keepalives(&w);
+        clock.ns += 40 * S;
+        ssize_t n;
+        while ((n = recv(fd, part, sizeof(part), MSG_DONTWAIT)) > 0)
+            n_read += (size_t)n;
+        turn_through_keepalives(&w);
+    }
+    cr_expect_lt(n_read, 900000, "some was unread all the time");
+    cr_expect(!w.port.r[0].cancelled);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(cancel, what_was_unread_of_one_answer_does_not_count_for_the_next) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    struct clock_virtual clock;
+    struct world w;
+
+    begin_stalls(&w, &clock);
+    int fd = world_connect_unix(&w);
+    stream_much(&w, fd, 0, 400);
+    turn_through_keepalives(&w);
+    clock.ns += 40 * S;
+    fake_finish(&w.port, 0, FINISH_STOP);
+    cr_expect(world_read_until(&w, fd, &b, "data: [DONE]\n\n\r\n0\r\n\r\n"));
+    stream_much(&w, fd, 1, 800);
+    clock.ns += 30 * S;
+    turn_through_keepalives(&w);
+    cr_expect(!w.port.r[1].cancelled);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
 Test(cancel, a_slow_reader_gets_everything_if_it_reads_in_time) {
     struct world w;
     struct reply r;

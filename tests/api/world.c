@@ -69,7 +69,8 @@ void world_init(struct world *w) {
         .n_embd = FAKE_EMBD,
         .created_unix = 1700000000,
     };
-    fake_init(&w->port, clock_monotonic());
+    w->clock = clock_monotonic();
+    fake_init(&w->port, w->clock);
 }
 
 static int decode(void *ctx, const void *data, size_t len, const struct picture_fit *fit,
@@ -110,8 +111,7 @@ void world_start(struct world *w) {
     struct err err = {0};
 
     uv_loop_init(&w->loop);
-    cr_assert_eq(api_new(&w->api, &w->loop, &w->opts, &w->model, &w->port.port, clock_monotonic()),
-                 0);
+    cr_assert_eq(api_new(&w->api, &w->loop, &w->opts, &w->model, &w->port.port, w->clock), 0);
     w->port.model = api_first_model(w->api);
     cr_assert_eq(world_reload_keys(w, &err), 0, "%s", err.message);
     cr_assert_eq(api_listen_tcp(w->api, "127.0.0.1", 0, false, &w->tcp_port, &err), 0, "%s",

@@ -16,6 +16,8 @@ struct world {
     struct api_opts opts;
     struct api_model model;
     struct fake_port port;
+    /* of the api; the loop's timers have the real one */
+    struct clock *clock;
     int tcp_port;
     /* path of the UNIX socket */
     char path[64];
