@@ -787,9 +787,11 @@ static bool check_budget(struct sim *s) {
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *q = &p->req[i];
         bool one = q->n_tokens - q->n_computed == 1;
+        bool left_out = p->leaves_out && i < p->n_running && q->verdict == PLAN_WAIT_TIME;
 
-        /* A request preempted for a prefill had its row when the limits were set. */
-        if (one && (q->n_rows > 0 || q->verdict == PLAN_PREEMPT)) {
+        /* A request preempted for a prefill, or left out of the step, had its row when the limits
+         * were set. */
+        if (one && (q->n_rows > 0 || q->verdict == PLAN_PREEMPT || left_out)) {
             cost_add(&decodes, q->n_computed, 1);
             cost_add(&drafted, q->n_computed, 1 + q->n_draft);
             if (i < p->n_running)
