@@ -497,6 +497,34 @@ void fair_begin_step(struct fair_share *f, int64_t now) {
     }
 }
 
+/* Returns how many of @promised pages tenant @t, which holds @held, would have beyond its share. */
+static uint32_t fair_beyond(const struct fair_share *f, const struct fair_tenant *t, uint32_t held,
+                            uint32_t promised, int64_t now) {
+    double share = fair_part(f, t, f->view->n_pages, now);
+    uint32_t within = (uint32_t)fmax(share - held, 0);
+
+    return promised - MIN(promised, within);
+}
+
+void fair_note_promises(struct fair_share *f, int64_t now) {
+    const struct plan *p = f->view->plan;
+    uint32_t held[FAIR_TENANTS] = {0}, promised[FAIR_TENANTS] = {0};
+
+    f->n_beyond = 0;
+    for (uint32_t i = 0; i < f->n_tenants; i++)
+        f->tenant[i].n_beyond = 0;
+    for (uint32_t i = 0; i < p->n_running && p->reserve_pages > 0; i++) {
+        held[p->req[i].group] += p->req[i].n_pages;
+        promised[p->req[i].group] += plan_promised_to(p, &p->req[i]);
+    }
+    for (uint32_t k = 0; k < f->n_groups; k++) {
+        struct fair_tenant *t = &f->tenant[f->order[k]];
+
+        t->n_beyond = fair_beyond(f, t, held[k], promised[k], now);
+        f->n_beyond += t->n_beyond;
+    }
+}
+
 bool fair_ranks_low(const struct fair_share *f, const struct request *r) {
     uint32_t t = r->tenant;
 
@@ -625,6 +653,9 @@ uint32_t fair_waiting(struct fair_share *f, struct request **out, struct fair_li
             f->view->plan->reserve_pages > 0 &&
             (fair_is_over(f, r->tenant, who->n_running, f->view->max_seqs, true, now) ||
              fair_is_over(f, r->tenant, who->n_pages, f->view->n_pages, true, now));
+        limits[i].n_beyond = 0;
+        if (!limits[i].over)
+            limits[i].n_beyond = f->n_beyond - who->n_beyond;
     }
     return n;
 }

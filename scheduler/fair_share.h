@@ -45,6 +45,8 @@ struct fair_tenant {
     /* requests that run, and the pages that they hold; set before each plan */
     uint32_t n_running;
     uint32_t n_pages;
+    /* pages promised to its running requests beyond its share; set by fair_note_promises() */
+    uint32_t n_beyond;
     /* virtual time of the longest remaining part of a running prompt; set before each plan */
     double coming_ns;
     /* running mean of the slots that the tenant needs, at most its share */
@@ -108,6 +110,8 @@ struct fair_share {
     /* [n_groups] FAIR_BEHIND_NS behind the tenant furthest ahead */
     bool behind[FAIR_TENANTS];
     uint32_t n_groups;
+    /* sum of fair_tenant.n_beyond */
+    uint32_t n_beyond;
     /* tenant whose slot is preempted, FAIR_TENANTS: none */
     uint32_t victim;
 };
@@ -163,7 +167,7 @@ double fair_jain(const struct fair_share *f, int64_t now, uint32_t *n_live);
 /* Room that a waiting request must leave to other tenants (plan.h). */
 struct fair_limits {
     bool over;
-    uint32_t leave_seqs;
+    uint32_t leave_seqs, n_beyond;
 };
 
 /* Note the arrival of @r and its tenant, and the end of @r. */
@@ -173,6 +177,9 @@ void fair_exit_request(struct fair_share *f, struct request *r);
 
 /* Fills the plan's groups, their weights and reserves, before a plan. */
 void fair_begin_step(struct fair_share *f, int64_t now);
+/* Counts the pages that the plan's running requests are promised beyond the shares of their
+ * tenants, if there are several tenants. */
+void fair_note_promises(struct fair_share *f, int64_t now);
 /* Returns true if the tenant of @r was FAIR_BEHIND_NS behind when the step began. */
 bool fair_is_behind(const struct fair_share *f, const struct request *r);
 /* Returns whether the tenant of @r is above its share of the pages; @r then ranks below requests of

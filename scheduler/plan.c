@@ -122,15 +122,17 @@ static void plan_decodes(struct plan_work *w) {
 
 /* ---- pages ---- */
 
+uint32_t plan_promised_to(const struct plan *p, const struct plan_req *r) {
+    uint32_t target = plan_pages(p, r->n_target);
+
+    return target - MIN(target, r->n_pages);
+}
+
 uint64_t plan_promised(const struct plan *p) {
     uint64_t n = 0;
 
-    for (uint32_t i = 0; i < p->n_running; i++) {
-        uint32_t target = plan_pages(p, p->req[i].n_target);
-
-        if (target > p->req[i].n_pages)
-            n += target - p->req[i].n_pages;
-    }
+    for (uint32_t i = 0; i < p->n_running; i++)
+        n += plan_promised_to(p, &p->req[i]);
     return n;
 }
 

@@ -104,6 +104,8 @@ struct plan_req {
     bool victim;
     /* waiting: slots that it must leave to other tenants */
     uint32_t leave_seqs;
+    /* waiting: pages promised to other tenants beyond their shares, which it may take */
+    uint32_t n_beyond;
 
     /* input and output: admissions that overtook it */
     uint32_t n_bypassed;
@@ -206,7 +208,8 @@ int64_t plan_pace_ns(const struct plan *p, enum plan_pace pace);
  * of @target_ns, 4/3 @decode_ns up to 3 @target_ns, and 2 (@decode_ns - @target_ns) beyond. */
 int64_t plan_limit_beside(int64_t decode_ns, int64_t target_ns);
 
-/* Returns the pages that running requests are expected to take until they end. */
+/* Return the pages that running request @r, or all of them, are expected to take until they end. */
+uint32_t plan_promised_to(const struct plan *p, const struct plan_req *r);
 uint64_t plan_promised(const struct plan *p);
 
 /* Returns the pages that running requests lack for their least rows of the next step. */

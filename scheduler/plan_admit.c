@@ -3,7 +3,8 @@
  *
  * The room is the available pages less those that running requests are expected to take. A request
  * that does not fit may be overtaken max_bypass times; then all later ones wait. The last slots and
- * pages are reserved for tenants below their share.
+ * pages are reserved for tenants below their share, and what other tenants are expected to take
+ * beyond their shares does not count against these: it is preempted first.
  */
 
 #include <assert.h>
@@ -75,7 +76,8 @@ void plan_admissions(struct plan_work *w) {
         }
         /* Alone in the pool every request fits, whatever its expected output. */
         bool possible = !r->unfit && r->n_idle <= w->available;
-        if (!possible || (need > room && p->n_running + p->n_admitted > 0)) {
+        bool fits = need <= room + r->n_beyond || p->n_running + p->n_admitted == 0;
+        if (!possible || !fits) {
             overtakes = MIN(overtakes, p->max_bypass - MIN(p->max_bypass, r->n_bypassed));
             continue;
         }

@@ -259,6 +259,7 @@ static void gather_waiting(struct sched *s) {
         p->req[i].victim = fair_is_victim(&s->fair, s->planned[i]);
     if (p->n_running == p->max_seqs || list_empty(&s->waiting))
         return;
+    fair_note_promises(&s->fair, clock_now(s->clock));
     /* Leaves out requests that were just preempted and whose samples are in flight. */
     pin_pause(&s->pins, room, clock_now(s->clock));
     n_candidates = fair_waiting(&s->fair, candidate, limits, SCHED_CANDIDATES);
@@ -266,18 +267,19 @@ static void gather_waiting(struct sched *s) {
     p->n_available = kv_pager_available(s->pager);
     room = p->n_available - MIN(promised, p->n_available);
     if (p->n_running == 0)
-        room = UINT64_MAX; /* the first candidate always fits */
+        room = UINT64_MAX / 2; /* the first candidate always fits */
     for (uint32_t k = 0; k < n_candidates; k++) {
         uint32_t i = p->n_running + p->n_waiting;
 
         s->planned[i] = candidate[k];
         step_describe(s, candidate[k], &p->req[i]);
-        step_look_up(s, candidate[k], &p->req[i], room);
+        step_look_up(s, candidate[k], &p->req[i], room + limits[k].n_beyond);
         if (follows(s, candidate[k], i))
             continue;
         p->n_waiting++;
         p->req[i].over = limits[k].over;
         p->req[i].leave_seqs = limits[k].leave_seqs;
+        p->req[i].n_beyond = limits[k].n_beyond;
     }
 }
 

@@ -214,6 +214,7 @@ static void mix_tenants(struct fixture *f, struct rng *r) {
         f->req[i].over = rng_below(r, 2);
         f->req[i].begun = rng_below(r, 2);
         f->req[i].leave_seqs = rng_below(r, 4);
+        f->req[i].n_beyond = f->req[i].over ? 0 : rng_below(r, 30);
         f->req[i].behind = f->req[i].group == 0;
         f->req[i].starts = f->req[i].behind && rng_below(r, 2);
     }
@@ -896,6 +897,27 @@ Test(plan, the_last_sequences_and_pages_are_for_those_below_their_part) {
     check(&f);
     cr_expect_eq(flood->verdict, PLAN_WAIT_SHARE);
     cr_expect(other->admitted);
+}
+
+/* A tenant that was alone may have been promised all pages. */
+Test(plan, pages_promised_beyond_a_share_may_be_taken) {
+    struct fixture f;
+
+    setup(&f, 5, 0.1);
+    f.p.n_available = 20;
+    for (int i = 0; i < 3; i++)
+        add_running(&f, 101, 100)->n_target = 192; /* has 7 pages, and is promised 5 */
+    struct plan_req *r = add_waiting(&f, 100, 160);
+    plan_step(&f.p);
+    check(&f);
+    cr_expect_eq(r->verdict, PLAN_WAIT_PAGES);
+    r->n_beyond = 4;
+    plan_step(&f.p);
+    cr_expect_eq(r->verdict, PLAN_WAIT_PAGES);
+    r->n_beyond = 5;
+    plan_step(&f.p);
+    check(&f);
+    cr_expect(r->admitted);
 }
 
 Test(plan, the_strictest_pace_of_those_that_decode_counts) {

@@ -87,6 +87,22 @@ Test(turns, then_a_place_is_kept_for_it) {
     sim_deinit(&sim);
 }
 
+/* A tenant that was alone is promised all pages for its output. */
+Test(turns, promises_of_pages_end_at_the_share) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 64});
+    for (int i = 0; i < 4; i++)
+        ask(1, 60, 200);
+    until(sim.clock.ns + 100 * MS);
+    cr_assert_eq(sim.stats.n_running, 3, "the fourth finds too few pages");
+    struct sim_client *other = ask(2, 60, 200);
+    int64_t begin = sim.clock.ns;
+    while (other->n_got == 0)
+        sim_step(&sim);
+    cr_expect_leq(other->first_ns - begin, 60 * MS, "%ld ms", (other->first_ns - begin) / MS);
+    sim_run(&sim, 5000);
+    sim_deinit(&sim);
+}
+
 /* Slots are left for a tenant that was active lately; of the waiting requests of two others, the
  * first of each is served first. */
 Test(turns, a_tenants_first_request_is_not_overtaken_by_its_others) {

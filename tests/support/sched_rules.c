@@ -1,5 +1,6 @@
 #include "tests/support/sched_rules.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +13,8 @@
 
 #define ALWAYS_ROWS 4 /* rows of the first prefill that are always allowed */
 #define PREWARM_NS INT64_C(10000000)
-#define ROWS_TURNS 64  /* most successive plans without a row for a decoding request */
+#define ROWS_TURNS 64 /* most successive plans without a row for a decoding request */
+#define LATELY_NS INT64_C(300000000000)
 #define CHECK_PARTS 8  /* keys and copies are checked in one step in this many */
 #define TABLE_STEPS 64 /* the whole table of ids is checked in one step in this many */
 
@@ -71,8 +73,23 @@ void rules_before(struct sim *s) {
     s->was.cost = d->cost;
 }
 
+/* Notes the shares in the pages of tenants that have requests, or had some in the last five
+ * minutes. */
+static void note_shares(struct sim *s) {
+    const struct fair_share *f = &s->sched->fair;
+    double sum = 0;
+
+    for (uint32_t i = 0; i < f->n_tenants; i++)
+        if (f->tenant[i].n_live > 0 || s->clock.ns - f->tenant[i].seen_ns < LATELY_NS)
+            sum += f->tenant[i].weight;
+    for (uint32_t i = 0; i < f->n_tenants; i++)
+        s->was.share[f->tenant[i].id % SIM_TENANTS] =
+            s->opts.n_pages * f->tenant[i].weight / MAX(sum, f->tenant[i].weight);
+}
+
 void rules_launched(void *of) {
     note_behind(of);
+    note_shares(of);
 }
 
 void rules_cancelled(struct sim *s, const struct sim_client *c) {
@@ -502,6 +519,50 @@ static void check_admissions(struct sim *s) {
             continue; /* the remaining pages may be reserved for tenants that have less */
         HOLD(s, c, BYPASS, q->n_bypassed >= n_behind);
         HOLD(s, c, BYPASS, n_behind == 0 || q->n_bypassed <= p->max_bypass);
+    }
+}
+
+/* Returns the pages that a request of tenant @tenant finds promised in the last plan: all promises
+ * to its tenant, and those to others, only within their shares if the request is not @over its own.
+ */
+static double promised_for(struct sim *s, uint32_t tenant, bool over) {
+    const struct plan *p = &s->sched->plan;
+    bool shared = p->reserve_pages > 0 && !over;
+    double held[SIM_TENANTS] = {0}, promised[SIM_TENANTS] = {0}, sum = 0;
+
+    for (uint32_t i = 0; i < p->n_running; i++) {
+        uint32_t of = client_of(s, s->sched->planned[i])->m.tenant % SIM_TENANTS;
+        uint32_t target = plan_pages(p, p->req[i].n_target);
+
+        held[of] += p->req[i].n_pages;
+        promised[of] += target > p->req[i].n_pages ? target - p->req[i].n_pages : 0;
+    }
+    for (uint32_t t = 0; t < SIM_TENANTS; t++) {
+        if (shared && t != tenant % SIM_TENANTS && promised[t] > s->was.share[t] - held[t])
+            promised[t] = MAX(floor(s->was.share[t] - held[t]), 0);
+        sum += promised[t];
+    }
+    return sum;
+}
+
+/* Checks the first request that the last plan admits, and if there is none, those that wait for
+ * pages: only what is promised to others beyond their shares may be taken, by tenants within
+ * theirs. */
+static void check_promises(struct sim *s) {
+    const struct plan *p = &s->sched->plan;
+
+    for (uint32_t i = p->n_running; i < p->n_running + p->n_waiting && p->n_running > 0; i++) {
+        const struct plan_req *q = &p->req[i];
+        struct sim_client *c = client_of(s, s->sched->planned[i]);
+        double need = plan_pages(p, q->n_target) - q->n_hit / p->page_tokens + q->n_idle;
+        bool fits = need + promised_for(s, c->m.tenant, q->over) <= p->n_available;
+
+        if (q->verdict == PLAN_WAIT_PAGES && p->n_admitted == 0 && q->n_idle <= p->n_left)
+            HOLD(s, c, PROMISES, !fits);
+        if (!q->admitted)
+            continue;
+        HOLD(s, c, PROMISES, fits);
+        return;
     }
 }
 
@@ -946,6 +1007,7 @@ void rules_after(struct sim *s, int r) {
     check_preemptions(s, s->stats.n_finished > n_finished);
     if (s->sched->n_launched > s->was.n_launched) {
         check_admissions(s);
+        check_promises(s);
         check_plan_pages(s);
         bool known = o->force_chunk == 0 && o->force_draft == 0;
 

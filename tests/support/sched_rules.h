@@ -106,7 +106,10 @@ struct sim_client;
     X(ASKED, "pixels are requested only of a picture that a running request lacks, and only once") \
     X(PIECES, "pieces of a picture leave most of the time of decode to decode")                    \
     X(HEAD_START, "only for requests of tenants that are behind, each for a quarter of the "       \
-                  "target, are others left out of steps, and no longer than that in a row")
+                  "target, are others left out of steps, and no longer than that in a row")        \
+    X(PROMISES, "a request takes no promised pages, except those promised to other tenants "       \
+                "beyond their shares if its tenant is within its own; then it does not wait for "  \
+                "them")
 
 enum sim_rule {
 #define X(name, text) RULE_##name,

@@ -223,6 +223,8 @@ struct sim {
         uint64_t n_outputs, n_finished;
         /* [tenant] it may leave the requests of others out of the step */
         bool behind[SIM_TENANTS];
+        /* [tenant] its share of the pages */
+        double share[SIM_TENANTS];
         /* expected time of the steps since the last one that left no request out */
         int64_t left_out_ns;
     } was;
