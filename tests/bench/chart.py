@@ -55,7 +55,7 @@ def chart():
     out, y = [], 22
     for title, name, rows in PANELS:
         results = json.loads((RESULTS / name).read_text())["rows"]
-        out.append(f'<text class="title" x="0" y="{y}">{title}</text>')
+        out.append(f'<text class="title" x="0" y="{y}">{title} ({name[:10]})</text>')
         y += 12
         for label, key in rows:
             weft, other = figure(results[key]["weft"]), figure(results[key]["llama"])
