@@ -1,17 +1,50 @@
 # shellcheck shell=bash
 # Sourced by the scripts of packaging/: the Linux releases for which packages are made.
 
-# The line of apt's sources. Ubuntu's key is not among the packages of Debian 12 (ubuntu-keyring since Debian 13):
-# WEFT_UBUNTU_KEYRING names it. Without it the tree is not verified.
+# apt-get with lists and downloads of its own in FOLDER, for the sources in FILE; this machine's stay as they are.
+apt_apart() { # FOLDER FILE ARCHITECTURE ARGUMENT...
+    local folder=$1 sources=$2 architecture=$3
+    shift 3
+    mkdir -p "$folder"/{lists,cache/archives}/partial
+    apt-get -qq -o Dir::Etc::sourcelist="$sources" -o Dir::Etc::sourceparts=/dev/null \
+        -o APT::Architecture="$architecture" -o APT::Architectures="$architecture" \
+        -o Dir::State::Lists="$folder/lists" -o Dir::State::status=/dev/null -o Dir::Cache="$folder/cache" \
+        -o APT::Sandbox::User=root "$@"
+}
+
+# The sources of Debian 13, from the mirror that this machine uses.
+trixie_sources() {
+    sed -E 's/\bbookworm\b/trixie/g; s/^Suites: trixie .*/Suites: trixie/' /etc/apt/sources.list.d/debian.sources
+}
+
+# The line of apt's sources.
 release_source() { # RELEASE
     case $1 in
-        noble)
-            local option=" [trusted=yes]"
-            [ -z "${WEFT_UBUNTU_KEYRING:-}" ] || option=""
-            echo "deb$option http://archive.ubuntu.com/ubuntu $1 main universe"
-            ;;
+        noble) echo "deb http://archive.ubuntu.com/ubuntu $1 main universe" ;;
         *) echo "deb http://deb.debian.org/debian $1 main" ;;
     esac
+}
+
+# The keys of Ubuntu's archive, which Debian 12 does not have: from a package of Debian 13, which apt verifies.
+ubuntu_keyring() { # FOLDER: prints the file
+    local keys=$1/usr/share/keyrings/ubuntu-archive-keyring.gpg
+    [ -e "$keys" ] || unpack_ubuntu_keyring "$1" >&2 || return 1
+    echo "$keys"
+}
+unpack_ubuntu_keyring() ( # FOLDER
+    mkdir -p "$1" && cd "$1" || return 1
+    trixie_sources >trixie.sources
+    apt_apart "$PWD/apt" "$PWD/trixie.sources" amd64 update &&
+        apt_apart "$PWD/apt" "$PWD/trixie.sources" amd64 download ubuntu-keyring &&
+        dpkg-deb -x ubuntu-keyring_*.deb . &&
+        rm -r apt
+)
+
+# The option with which mmdebstrap verifies a release, where this machine does not have the keys.
+release_keyring() { # RELEASE FOLDER
+    local file
+    [ "$1" = noble ] || return 0
+    file=$(ubuntu_keyring "$2") && echo "--keyring=$file"
 }
 
 # What a package's version ends with: all can lie in one folder, and an upgrade of the system takes the newer one.

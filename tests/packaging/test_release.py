@@ -139,15 +139,13 @@ def check_builds(source, folder):
         (clone / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source / name, clone / name)
     made, tools, calls = folder / "fakes", folder / "tools", folder / "calls"
-    toolkit = folder / "toolkit"
-    for part in (made, tools, toolkit / "targets/sbsa-linux/lib"):
-        part.mkdir(parents=True)
+    made.mkdir()
+    tools.mkdir()
     fakes(made)
     for name in ("tarball", "image", "check-packages", "build-arm64"):
         (clone / "packaging" / name).write_text(FAKE)
     for name in ("mmdebstrap", "patchelf", "aarch64-linux-gnu-gcc"):
         (tools / name).write_text("#!/bin/sh\n")
-    (tools / "nvcc").write_text(f"#!/bin/sh\necho '#$ TOP={toolkit}' >&2\n")
     for tool in tools.iterdir():
         tool.chmod(0o755)
     run("git", "init", "-q", cwd=clone)
@@ -160,18 +158,15 @@ def check_builds(source, folder):
         calls.write_text("")
         done = subprocess.run([clone / "packaging/release", *options, "--work", work, out], capture_output=True, text=True, env=env)
         assert done.returncode == 0, (done.stdout, done.stderr)
-        return calls.read_text().replace(str(work), "W").splitlines(), done.stdout, out
+        return calls.read_text().replace(str(work), "W").splitlines(), out
 
     x86, arm = (f"[{BACKEND.decode()}{processor}]" for processor in ("x86_64", "aarch64"))
     image = f"image W/programs/weft-{VERSION}-linux-%s.tar.gz W/programs []"
     packages = "check-packages W/debs bookworm trixie noble "
-    lines, said, out = calls_of("without")
+    lines, out = calls_of("without")
     assert lines == ["tarball --processor x86_64 W/x86_64 W/programs []", image % "x86_64", "tarball --processor aarch64 W/aarch64 W/programs []",
                      image % "aarch64", packages + "[]", "build-arm64 W/debs/arm64 [none]"], lines
-    lines, said, out = calls_of("without-runtime", "--cuda", "all")
-    assert lines[2] == "tarball --processor aarch64 W/aarch64 W/programs []" and "no CUDA runtime for ARM" in said, (lines, said)
-    (toolkit / "targets/sbsa-linux/lib/libcudart_static.a").write_text("")
-    lines, said, out = calls_of("with", "--cuda", "all")
+    lines, out = calls_of("with", "--cuda", "all")
     assert lines == ["tarball --processor x86_64 --cuda all W/x86_64 W/programs []", image % "x86_64",
                      "tarball --processor aarch64 --cuda all --code W/x86_64 W/aarch64 W/programs []", image % "aarch64",
                      packages + x86, "build-arm64 W/debs/arm64 " + arm], lines
@@ -179,6 +174,61 @@ def check_builds(source, folder):
     make_backend(made, BACKEND, "arm64")  # another library than ARM's programs have
     done = subprocess.run([clone / "packaging/release", "--cuda", "all", folder / "out-other"], capture_output=True, text=True, env=env)
     assert done.returncode == 1 and "arm64.deb has another weft-cuda.so" in done.stderr, done
+
+
+# In place of apt-get: it finds the packages that lie in $ARCHIVE.
+FAKE_APT = """#!/bin/sh
+for last; do :; done
+case "$*" in *" download "*) cp "$ARCHIVE/$last"_*.deb . ;; esac
+"""
+
+
+def make_archive(folder, files):
+    """Packages for the fake apt-get: path and content of the one file of each."""
+    folder.mkdir()
+    for package, (path, content) in files.items():
+        root = folder / f"{package}-root"
+        for name, text in ((path, content), (f"usr/share/doc/{package}/copyright", f"licence of {package}\n")):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        (root / "DEBIAN").mkdir()
+        (root / "DEBIAN/control").write_text(f"Package: {package}\nVersion: 13.1.2-3\nArchitecture: all\n"
+                                             "Maintainer: a <a@b.invalid>\nDescription: a package\n")
+        assert run("dpkg-deb", "--root-owner-group", "-b", root, folder / f"{package}_13.1.2-3_all.deb").returncode == 0
+
+
+def check_runtime(source, folder):
+    """The CUDA runtime for ARM comes from Ubuntu's package, unless the toolkit has it; never for another nvcc."""
+    tools, toolkit, archive = folder / "apt", folder / "toolkit", folder / "archive"
+    tools.mkdir()
+    library = "targets/sbsa-linux/lib/libcudart_static.a"
+    make_archive(archive, {"ubuntu-keyring": ("usr/share/keyrings/ubuntu-archive-keyring.gpg", "keys"),
+                           "cuda-cudart-dev-13-1": (f"usr/local/cuda-13.1/{library}", "runtime of ARM")})
+    (tools / "apt-get").write_text(FAKE_APT)
+    (tools / "nvcc").write_text(f"#!/bin/sh\necho '#$ TOP={toolkit}' >&2\necho \"Cuda compilation tools, release $NVCC, V\"\n")
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+
+    def fetched(name, version="13.0", packages=archive):
+        env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "NVCC": version, "ARCHIVE": str(packages)}
+        done = subprocess.run([source / "packaging/setup/cuda-runtime", folder / name], capture_output=True, text=True, env=env)
+        placed = folder / name / "usr/lib/aarch64-linux-gnu/libcudart_static.a"
+        return done, placed.read_text() if placed.exists() else None
+
+    done, content = fetched("root")
+    assert done.returncode == 0 and content == "runtime of ARM", done
+    doc = folder / "root/usr/share/doc"
+    assert (doc / "versions").read_text() == "cuda-cudart-dev-13-1 13.1.2-3\n", doc
+    assert (doc / "cuda-cudart-dev-13-1/copyright").exists()
+    done, content = fetched("old", "12.4")
+    assert done.returncode == 1 and content is None and "nvcc is 12.4, and the runtime is for 13" in done.stderr, done
+    done, content = fetched("unreached", packages=folder / "nothing")
+    assert done.returncode == 1 and content is None and "the keys of Ubuntu's archive cannot be had" in done.stderr, done
+    (toolkit / library).parent.mkdir(parents=True)
+    (toolkit / library).write_text("the toolkit's own")
+    done, content = fetched("own")
+    assert done.returncode == 0 and content is None, done
+    assert not list(folder.glob("*.cuda")), list(folder.iterdir())
 
 
 def check_refusals(clone, debs, folder):
@@ -216,6 +266,7 @@ def main(source):
         assert done.returncode == 1 and "not empty" in done.stderr, done
         check_backend(clone, debs, folder)
         check_builds(clone, folder)
+        check_runtime(pathlib.Path(source), folder)
         check_refusals(clone, debs, folder)
     return 0
 
