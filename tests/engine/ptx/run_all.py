@@ -15,9 +15,8 @@ import tempfile
 
 from seed_mistakes import ROOT, compile_module
 
-MODULES = ["attention/attention", "attention/attention_large", "attention/attention_latent", "attention/attention_wide",
-           "attention/plan", "../ops/compressed/compressed", "../ops/experts/experts", "load", "products/matmul", "products/matmul_roles", "products/matmul_wgmma", "ranks/ranks",
-           "../ops/recurrent/recurrent", "rows/rows", "sampling/sample", "../ops/sparse/sparse", "../ops/streams/streams"]
+ENGINE = ROOT / "engine"
+MODULES = sorted(os.path.relpath(path.with_suffix(""), ENGINE / "cuda") for path in ENGINE.rglob("*.cu"))
 # Tests that count launches of wgmma, which only sm_90a has, and of bulk copies.
 WGMMA, BULK = "products", "cuda_latent/chunks_pages_of_others_and_the_kernel_change_no_bit"
 TESTS = ["backend", "compressed", "experts", "latent", "mtp", "dflash", "recurrent", "ranks", "selftest", "windows", "window_pages", "rounds",
