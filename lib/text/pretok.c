@@ -155,8 +155,9 @@ static bool pretok_joins(enum pretok_rule rule, struct pretok_piece piece,
     return rule == PRETOK_JOIN_MATCH_GAP && piece.match && !next.match;
 }
 
-/* Takes the next match or gap of stage @k. Returns 1, 0 at the end of its text, or -errno. */
-static int pretok_take(struct pretok_cursor *c, unsigned k, struct pretok_piece *out) {
+/* Gets the next match or gap of stage @k, first the one that is held. Returns 1, 0 at the end of
+ * its text, or -errno. */
+static int pretok_next_held(struct pretok_cursor *c, unsigned k, struct pretok_piece *out) {
     if (c->held[k].n == 0)
         return cutter_next(&c->search[k], &out->n, &out->match);
     *out = c->held[k];
@@ -168,13 +169,13 @@ static int pretok_take(struct pretok_cursor *c, unsigned k, struct pretok_piece 
 static int pretok_cut_joined(struct pretok_cursor *c, unsigned k, size_t *n) {
     enum pretok_rule rule = c->p->rule[k];
     struct pretok_piece piece = {0}, next = {0};
-    int found = pretok_take(c, k, &piece);
+    int found = pretok_next_held(c, k, &piece);
 
     assert(found != 0);
     c->dropped[k] = rule == (piece.match ? PRETOK_DROP_MATCHES : PRETOK_DROP_GAPS);
     *n = piece.n;
     while (found > 0 && rule >= PRETOK_JOIN_MATCHES) {
-        found = pretok_take(c, k, &next);
+        found = pretok_next_held(c, k, &next);
         if (found <= 0)
             break;
         if (!pretok_joins(rule, piece, next)) {
