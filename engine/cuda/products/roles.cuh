@@ -620,14 +620,14 @@ template <uint32_t N> DEVICE void roles_run(const struct matmul_args &a) {
 
         wgmma_more<RolesShape<N>::many>();
         wait_for_previous();
-        if (!ROLES_WIDE(N)) { /* no number stays in a register */
+        if constexpr (ROLES_WIDE(N)) {
+            for (uint32_t i = blockIdx.x; i < a.n_panels * a.n_splits; i += gridDim.x) {
+                roles_multiply<N>(a, i, ring, total);
+                roles_store<N>(a, anew(i), total);
+            }
+        } else {
             roles_multiply<N>(a, blockIdx.x, ring, total);
             roles_store<N>(a, anew(blockIdx.x), total);
-            return;
-        }
-        for (uint32_t i = blockIdx.x; i < a.n_panels * a.n_splits; i += gridDim.x) {
-            roles_multiply<N>(a, i, ring, total);
-            roles_store<N>(a, anew(i), total);
         }
     } else {
         wgmma_fewer<RolesShape<N>::few>();
