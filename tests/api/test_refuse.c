@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "stream.h"
+#include "tests/support/quotes.h"
 #include "tiny.h"
 
 /* A tool: a function with one more member. */
@@ -86,6 +87,23 @@ Test(refuse, names_and_ids_with_nul) {
     };
 
     refuse_all(table, ARRAY_SIZE(table));
+}
+
+Test(refuse, a_bias_beyond_100) {
+    static const char *const biases[] = {"-100", "100", "-100.5", "100.5"};
+    char body[200];
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "x";
+    for (size_t i = 0; i < ARRAY_SIZE(biases); i++) {
+        snprintf(body, sizeof(body), "{" HI ",%s%s}}", J("'logit_bias':{'5':"), biases[i]);
+        world_ask(&w, CHAT, body, &r);
+        cr_expect_eq(r.status, i < 2 ? 200 : 400, "%s: %s", biases[i], r.body.data);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
 }
 
 Test(refuse, a_bias_of_more_than_1024_tokens) {

@@ -560,6 +560,7 @@ Test(responses, codex_hears_of_a_full_context_in_the_stream) {
             reply_deinit(&r);
             continue;
         }
+        cr_expect(strstr(r.body.data, "event: response.created\n"), "%s", r.body.data);
         yyjson_doc *doc = responses_read(&r, &line);
         cr_expect_str_eq(line.data, "failed");
         cr_expect(yyjson_equals_str(yyjson_ptr_get(yyjson_doc_get_root(doc), "/error/code"),

@@ -320,7 +320,21 @@ static void check_object(const char *format, int n_optional, bool required, cons
     buf_deinit(&b);
 }
 
+/* Checks an object that requires its property @n times. */
+static void check_required(int n, const char *why) {
+    struct buf b = {.max = 1 << 16};
+
+    buf_add_str(&b, J("{'properties':{'p':{}},'required':['p'"));
+    for (int i = 1; i < n; i++)
+        buf_add_str(&b, J(",'p'"));
+    buf_add_str(&b, "]}");
+    check_refusal("glm", b.data, why);
+    buf_deinit(&b);
+}
+
 Test(toolcall_force, objects_of_many_properties) {
+    check_required(512, NULL);
+    check_required(513, "an object of more than 512 properties");
     check_object("gemma4", 600, true, NULL); /* sorted: p is the last */
     check_object("gemma4", 600, false, NULL);
     check_object("lfm2", 600, true, NULL);

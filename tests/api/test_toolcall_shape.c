@@ -6,8 +6,11 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include <yyjson.h>
 
+#include "api/toolcall/parser.h"
 #include "tests/api/toolcall_support.h"
+#include "tests/support/quotes.h"
 
 static const struct {
     const char *key, *json, *python, *gemma, *type;
@@ -164,4 +167,16 @@ Test(toolcall_shape, the_generic_form_is_read_back) {
     cr_assert_eq(toolcall_write_result(&b, "ping", "pong", 4), 0);
     cr_expect_str_eq(b.data, "<tool_response>\nping: pong\n</tool_response>\n");
     buf_deinit(&b);
+}
+
+/* Where a schema has several parts, they are not examined. */
+Test(toolcall_shape, the_type_of_a_parameter_may_be_in_its_only_part) {
+    const char *text = J("[{'name':'f','parameters':{'properties':{'a':{'allOf':[{'type':'string'}]"
+                         "},'b':{'allOf':[{'type':'string'},{'minLength':1}]}}}}]");
+    yyjson_doc *doc = yyjson_read(text, strlen(text), 0);
+    yyjson_val *tools = yyjson_doc_get_root(doc);
+
+    cr_expect_eq(value_types(tools, "f", "a"), VALUE_STRING);
+    cr_expect_eq(value_types(tools, "f", "b"), 0);
+    yyjson_doc_free(doc);
 }
