@@ -385,15 +385,18 @@ Test(otlp, a_silent_collector_does_not_delay_the_end) {
     unlink(a.sun_path);
 }
 
-/* Sends a request with header @parent, and returns what the collector got. */
-static const char *traced(const char *parent) {
+/* Sends a request with header @parent, and returns what the collector got. *@port: that of the
+ * daemon's address. */
+static const char *traced(const char *parent, int *port) {
     static char text[8192];
     struct world w;
     struct reply r;
+    struct err err;
 
     world_init(&w);
     w.opts.otlp_endpoint = endpoint;
     world_start(&w);
+    cr_assert_eq(api_listen_tcp(w.api, "127.0.0.1", 0, false, port, &err), 0);
     w.port.script = "ab";
     int fd = world_connect(&w);
     world_say(&w, fd,
@@ -426,17 +429,22 @@ Test(otlp, a_span_has_the_parent_of_the_request) {
         "00-" TRACE "_00000000000000aa-01",
         "00-" TRACE "-00000000000000aa-0g"};
 
+    char origin[100];
+    int port;
+
     for (size_t i = 0; i < ARRAY_SIZE(known); i++) {
-        const char *text = traced(known[i]);
+        const char *text = traced(known[i], &port);
 
         cr_expect(strstr(text, "{\"traceId\":\"" TRACE "\","), "%s: %s", known[i], text);
         cr_expect(strstr(text, "\"parentSpanId\":\"00000000000000aa\",\"name\":"));
+        snprintf(origin, sizeof(origin), NUMBER("server.port", "%d"), port);
+        cr_expect(strstr(text, origin), "%s", text);
     }
     for (size_t i = 0; i < ARRAY_SIZE(malformed); i++) {
-        const char *text = traced(malformed[i]);
+        const char *text = traced(malformed[i], &port);
 
         cr_expect(strstr(text, "\"traceId\":\"") && !strstr(text, TRACE), "%s: %s", malformed[i],
                   text);
     }
-    cr_expect_str_eq(traced("00-" TRACE "-00000000000000aa-00"), "", "it is not sampled");
+    cr_expect_str_eq(traced("00-" TRACE "-00000000000000aa-00", &port), "", "it is not sampled");
 }
