@@ -53,13 +53,14 @@ template <uint32_t N> struct RolesShape {
                   "the registers that one warpgroup gives back are those that the others take");
 };
 
-/* Return barrier @i: of copies, and of the warps that use what was copied. */
+/* Returns barrier @i of copies that have arrived. */
 DEVICE uint64_t *roles_full(uint32_t i) {
     SHARED uint64_t full[ROLES_BARRIERS];
 
     return full + i;
 }
 
+/* Returns barrier @i of the warps that have used a stage. */
 DEVICE uint64_t *roles_empty(uint32_t i) {
     SHARED uint64_t empty[ROLES_BARRIERS];
 
@@ -257,6 +258,7 @@ template <uint32_t N> struct RolesCopies {
 
 /* -- the warps that multiply ------------------------------------------------------------------- */
 
+/* Issue d += a b for as many rows as @d has sums for: twice the sums of a thread. */
 DEVICE void roles_wgmma(float (&d)[12], const uint32_t a[4], uint64_t b) {
     wgmma_n24(d, a, b);
 }
@@ -605,6 +607,8 @@ template <uint32_t N> DEVICE void roles_copy(const struct matmul_args &a) {
     }
 }
 
+/* Computes the block's parts of the products of @a, N rows each: the first warpgroups multiply, and
+ * a warp of the last one copies. */
 template <uint32_t N> DEVICE void roles_run(const struct matmul_args &a) {
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < ROLES_BARRIERS; i++) {
