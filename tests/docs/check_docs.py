@@ -72,7 +72,7 @@ def none_of(problems):
 def lengths(page):
     most = README_LINES if page.path == "README.md" else PAGE_LINES
     n = page.text.count("\n")
-    if n > most:
+    if n > most and page.path != "CHANGELOG.md":
         yield f"{page.path}: {n} lines, at most {most}"
     for at, line in page.prose:
         if len(line) > COLUMNS:
@@ -208,7 +208,7 @@ def test_the_checks_can_fail():
 
 
 def test_pages_are_short():
-    """no page above 300 lines (README 150), no line of prose above 120 columns"""
+    """no page above 300 lines (README 150; the changelog grows), no line of prose above 120 columns"""
     of_tests = [Page(str(p.relative_to(ROOT)), p.read_text()) for p in (ROOT / "tests").glob("*/README.md")]
     assert len(of_tests) >= 3, of_tests
     none_of([m for p in all_pages() + of_tests for m in lengths(p)])
