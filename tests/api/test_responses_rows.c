@@ -19,6 +19,7 @@ static struct clock_virtual virtual_clock;
 static int n_troubles;
 static bool beside;
 static int64_t wrong_s; /* seconds that the machine's time is ahead */
+static size_t memory;   /* the option stored-memory */
 
 static void setup(void) {
     strcpy(folder, "/tmp/weft-test-rows-XXXXXX");
@@ -28,6 +29,7 @@ static void setup(void) {
     n_troubles = 0;
     beside = false;
     wrong_s = 0;
+    memory = 32 << 10;
 }
 
 static void teardown(void) {
@@ -64,7 +66,7 @@ struct shelf {
 static void shelf_init(struct shelf *s, bool has_state) {
     const struct state_opts so = {.loop = &s->loop, .path = path, .trouble = on_trouble};
     struct store_limits limits = {
-        .n = 20, .bytes = 32 << 10, .ttl_s = TTL_S, .name = name_of, .named = number_of};
+        .n = 20, .bytes = memory, .ttl_s = TTL_S, .name = name_of, .named = number_of};
 
     s->has_state = has_state;
     uv_loop_init(&s->loop);
@@ -369,4 +371,24 @@ Test(rows, a_clock_that_is_set_meanwhile_changes_no_age, .init = setup, .fini = 
     wrong_s = 0;
     cr_expect(begins_with(1));
     cr_expect(begins_with(2));
+}
+
+Test(rows, a_start_with_less_memory_has_what_fits, .init = setup, .fini = teardown) {
+    static struct shelf s;
+    uint64_t bytes;
+    uint32_t n;
+
+    shelf_init(&s, true);
+    add(&s, 0, 1, IDS, 10);
+    add(&s, 0, 2, IDS, 3000);
+    shelf_deinit(&s);
+    cr_expect(begins_with(2));
+    memory = 8 << 10;
+    cr_expect(begins_with(1));
+    cr_expect_not(begins_with(2));
+    shelf_init(&s, true);
+    store_size(&s.store, &n, &bytes);
+    cr_expect_eq(n, 1);
+    cr_expect(bytes > 0 && bytes < memory, "%zu", (size_t)bytes);
+    shelf_deinit(&s);
 }
