@@ -101,6 +101,17 @@ Test(args, hosts_may_be_as_many_as_the_command_line_has) {
     cr_expect_eq(strlen(a.v[1]), strlen("--listen=") + 8 * sizeof(hosts) / 2 - 1);
 }
 
+/* weftd splits no model unless devices are named. */
+Test(args, how_a_model_is_split_is_told_unless_it_is_not) {
+    CLEANUP(args_deinit) struct args whole = translated("-sm none");
+    CLEANUP(args_deinit) struct args parts = translated("-sm layer");
+
+    cr_expect_str_eq(whole.here.data, "-sm");
+    cr_expect_eq(whole.noted.len, 0);
+    cr_expect_eq(parts.here.len, 0);
+    cr_expect(strstr(parts.noted.data, "--devices"), "%s", parts.noted.data);
+}
+
 /* The options with which llama.cpp's own server tests start their server; each line begins with the
  * options common to all. */
 Test(args, lines_of_llama_cpps_server_tests_start) {

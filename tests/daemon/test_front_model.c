@@ -149,6 +149,34 @@ Test(front_model, the_header_is_told_at_once) {
     cr_expect_eq(model_header_context(&h, &c), 0);
 }
 
+/* The api has what the worker says, and the copy for a new model has the same. */
+Test(front_model, what_a_worker_has_room_for_is_told) {
+    const struct msg_ready ready = {
+        .max_context = 500, .n_pages = 9, .page_tokens = 32, .n_embd = 64};
+    struct api_model copy = {.max_context = 1};
+    struct front_model m = {0}, none = {0};
+    struct msg_open room = {0};
+    struct config c;
+    struct err err = {0};
+    char path[256];
+
+    cr_assert(getenv("WEFT_DATA"));
+    snprintf(path, sizeof(path), "%s/models/stories260K-f32.gguf", getenv("WEFT_DATA"));
+    cr_assert_eq(config_init(&c), 0);
+    cr_assert_eq(config_set(&c, "model", path, &err), 0);
+    cr_assert_eq(config_set(&c, "draft-model", path, &err), 0);
+    cr_assert_eq(front_model_open(&m, &c, &room, &err), 0, "%s", err.message);
+    cr_expect_eq(memcmp(m.keep_key[0], m.keep_key[1], sizeof(m.keep_key[0])), 0, "the same file");
+    cr_expect_neq(memcmp(m.keep_key[0], none.keep_key[0], sizeof(m.keep_key[0])), 0);
+    front_model_ready(&m, &ready, &copy);
+    cr_expect(m.api.max_context == 500 && m.api.n_pages == 9 && m.api.page_tokens == 32);
+    cr_expect(copy.max_context == 500 && copy.n_embd == 64);
+    cr_expect_str_eq(copy.fingerprint, m.api.fingerprint);
+    cr_expect(strlen(m.api.fingerprint) == 17 && *m.api.fingerprint == 'b');
+    front_model_deinit(&m);
+    config_deinit(&c);
+}
+
 /* Returns what is logged of a model that was trained for @trained tokens and whose worker has room
  * for 600, if the option asks for @asked. */
 static const char *warning_of(uint32_t asked, uint32_t trained) {

@@ -240,6 +240,19 @@ Test(models, one_that_is_only_unloaded_does_not_wait_for_prompts) {
     s->model->n_jobs = 0;
 }
 
+/* Whose requests use a model decides for how long it stays. */
+Test(models, tenants_whose_requests_use_one_are_its_users) {
+    struct served *s = find("a");
+    struct api_port *port = workers_port(s->workers);
+
+    port->use(port, 3, 2);
+    port->use(port, 3, 2);
+    cr_assert_eq(s->users.n, 1);
+    cr_expect_eq(s->users.user[0].tenant, 3);
+    cr_expect_eq(s->users.user[0].at_ns, machine.ns);
+    cr_expect_eq(find("b")->users.n, 0);
+}
+
 /* Sets the memory that @s needs. */
 static struct served *sized(struct served *s, uint64_t bytes) {
     s->bytes = bytes;

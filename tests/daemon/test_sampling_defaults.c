@@ -115,7 +115,7 @@ Test(sampling_defaults, are_those_of_the_file_if_it_has_any) {
 Test(sampling_defaults, the_option_comes_first) {
     char *some[] = {"top_k=5", "seed=9", NULL}, *openai[] = {"openai", NULL};
     char *both[] = {"openai", "min_p=0.5", NULL}, *bad[] = {"top_k=five", NULL};
-    char *random[] = {"seed=-1", NULL};
+    char *random[] = {"seed=-1", NULL}, *bare[] = {"top_k", NULL};
     char *large[] = {"seed=18446744073709551616", NULL};
     struct sampling_defaults d;
     struct sampling off;
@@ -135,6 +135,8 @@ Test(sampling_defaults, the_option_comes_first) {
     cr_expect_eq(memcmp(&d.values, &off, sizeof(off)), 0);
     cr_expect_eq(read_defaults(&d, "qwen3", "Qwen3-8B", bad, &err), -EINVAL);
     cr_expect(strstr(err.message, "top_k=five"), "%s", err.message);
+    cr_expect_eq(read_defaults(&d, "qwen3", "Qwen3-8B", bare, &err), -EINVAL);
+    cr_expect(strstr(err.message, "top_k"), "%s", err.message);
     cr_expect_eq(read_defaults(&d, "qwen3", "Qwen3-8B", large, &err), -EINVAL);
     cr_expect(strstr(err.message, "seed=18446744073709551616"), "%s", err.message);
 }
