@@ -26,6 +26,53 @@ def sources(root, folders):
     return [f for f in found if f.suffix in measure.SUFFIXES and f.is_file()]
 
 
+STRUCTS = {
+    "be": "engine/cuda/cuda.h",
+    "model_op": "engine/op.h",
+    "request": "scheduler/request.h",
+    "gen_request": "api/generation/gen_request.h",
+}
+INNER = re.compile(r"\b(struct|union|enum)\s*\w*\s*\{")
+
+
+def body(text, at):
+    """The text between the brace at @at and its partner, and the place behind the partner."""
+    depth = 0
+    for i in range(at, len(text)):
+        depth += (text[i] == "{") - (text[i] == "}")
+        if depth == 0:
+            return text[at + 1 : i], i + 1
+    raise ValueError("a brace without its partner")
+
+
+def count_members(text):
+    """The members that declarations name; a struct or union that is defined among them counts as its own members."""
+    n = 0
+    while m := INNER.search(text):
+        inner, end = body(text, m.end() - 1)
+        names, rest = text[end:].split(";", 1)
+        if m[1] == "enum":
+            text = f"{text[: m.start()]}int {names};{rest}"
+        else:
+            n += count_members(inner)
+            text = text[: m.start()] + rest
+    for declaration in filter(str.strip, text.split(";")):
+        n += 1 + re.sub(r"\([^()]*\)|\[[^\]]*\]", "", declaration).count(",")
+    return n
+
+
+assert count_members("int a, b; struct x *c; struct { int d; union { int e[2], f; }; } g; enum h { I } k; int (*l)(int, int);") == 8
+
+
+def members(root, name):
+    path = root / STRUCTS[name]
+    if not path.is_file():
+        return "-"
+    lines = measure.blank(path.read_text()).split("\n")
+    text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+    return str(count_members(body(text, re.search(rf"\bstruct {name} \{{", text).end() - 1)[0]))
+
+
 def column(root, folders):
     """(label, value) of each row for the sources of @folders."""
     paths = sources(root, folders)
@@ -57,6 +104,7 @@ def column(root, folders):
         ("errors passed up by `?:`", f"{nested['passed']}"),
         ("chains of calls with `\\|\\|`", f"{nested['chained']}"),
         ("functions that share their name", f"{len(shared)} of {n_names:,} ({of_names:.1f} %)"),
+        *((f"members of `struct {name}`", members(root, name)) for name in STRUCTS),
     ]
 
 
