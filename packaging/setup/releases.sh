@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # Sourced by the scripts of packaging/: the Linux releases for which packages are made.
 
-# apt-get with lists and downloads of its own in FOLDER, for the sources in FILE; this machine's stay as they are.
+# apt-get with lists and downloads of its own in FOLDER, for the sources in FILE (*.sources where its lines are "Types:"
+# and so on); this machine's stay as they are.
 apt_apart() { # FOLDER FILE ARCHITECTURE ARGUMENT...
     local folder=$1 sources=$2 architecture=$3
     shift 3
