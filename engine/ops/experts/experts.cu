@@ -277,9 +277,14 @@ DEVICE void make_items(const struct route_args &a, uint32_t *shared) {
     to = to < a.n_expert ? to : a.n_expert;
     for (uint32_t e = from; e < to; e++)
         n += (pairs_here(a, e) + a.columns - 1) / a.columns;
+    uint32_t of_warp = (uint32_t)warp_sum((uint64_t)n), *warps = shared + CUDA_THREADS;
     shared[tid] = n;
+    if (tid % 32 == 0)
+        warps[tid / 32] = of_warp;
     sync_block();
-    for (uint32_t t = 0; t < tid && t * each < a.n_expert; t++)
+    for (uint32_t w = 0; w < tid / 32; w++)
+        at += warps[w];
+    for (uint32_t t = tid / 32 * 32; t < tid; t++)
         at += shared[t];
     for (uint32_t e = from; e < to; e++) {
         uint32_t count = pairs_here(a, e);
@@ -299,6 +304,8 @@ DEVICE void make_items(const struct route_args &a, uint32_t *shared) {
 }
 
 KERNEL(route, struct route_args, CUDA_THREADS, 2) {
+    if (blockIdx.x == 0)
+        prefetch_weights(a.bias, a.n_expert);
     wait_for_previous();
     SHARED float p[ROUTE_ROWS][ROUTE_EXPERTS];
     uint32_t warp = threadIdx.x / 32, r = blockIdx.x * ROUTE_ROWS + warp;
@@ -713,7 +720,7 @@ DEVICE float shared_gate(const struct combine_args &a, uint32_t r, float *shared
     return mx_sigmoid(a.norm ? dot * (1.0f / sqrtf(square / (float)a.n_x + a.eps)) : dot);
 }
 
-ROW_KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
+DEVICE void combine_row(const struct combine_args &a, uint32_t r) {
     SHARED float weight[ROUTE_PICKS], shared[PACK_SHARED];
     SHARED const float *from[ROUTE_PICKS];
     uint32_t tid = threadIdx.x;
@@ -742,4 +749,20 @@ ROW_KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
         return;
     sync_block();
     pack_row(a.pack, r, r, shared);
+}
+
+/* What does not depend on this step is on its way while the last experts are multiplied. */
+KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
+    bool works = blockIdx.x < a.batch->n_rows;
+
+    if (!works && may_exit())
+        return;
+    if (blockIdx.x == 0) {
+        prefetch_weights(a.packs ? a.pack.weight : NULL, a.pack.n);
+        prefetch_weights(a.shared ? a.gate : NULL, a.n_x);
+        prefetch_weights(a.shared ? a.norm : NULL, a.n_x);
+    }
+    wait_for_previous();
+    if (works)
+        combine_row(a, blockIdx.x);
 }
