@@ -419,9 +419,9 @@ Test(workers, one_with_a_full_channel_is_told_of_the_disk_later, .timeout = 60) 
     cr_expect_not(workers_release_disk(workers), "it has left already");
 }
 
-/* Other requests have their turn between the parts of a long one, also if the worker reads them as
- * fast as they are sent. */
-Test(workers, a_long_request_is_sent_in_turns, .timeout = 60) {
+/* Submits parts of a request of 4 MiB until the port takes no more. Returns the bytes that it
+ * took. @reads: the worker reads at once. */
+static uint32_t submit_long(bool reads) {
     static const int32_t tokens[1 << 20];
     const uint32_t n = ARRAY_SIZE(tokens);
     struct submit m = {.id = 1, .tokens = tokens, .n_tokens = n, .n_prompt = n, .max_new = 1};
@@ -431,12 +431,26 @@ Test(workers, a_long_request_is_sent_in_turns, .timeout = 60) {
     int r;
 
     params_init(&m.sampling);
-    serve();
     while ((r = port->submit(port, &m, &sent)) > 0)
-        while (chan_recv(&chan, &f) == 0)
+        while (reads && chan_recv(&chan, &f) == 0)
             ;
     cr_expect_eq(r, -EAGAIN);
+    return sent;
+}
+
+/* Other requests have their turn between the parts of a long one, also if the worker reads them as
+ * fast as they are sent. */
+Test(workers, a_long_request_is_sent_in_turns, .timeout = 60) {
+    serve();
+    uint32_t sent = submit_long(true);
     cr_expect(sent >= 1 << 20 && sent < 2 << 20, "%u", sent);
+}
+
+/* What the worker's socket does not take stays in the order of the tenants. */
+Test(workers, a_long_request_waits_for_a_worker_that_does_not_read, .timeout = 60) {
+    serve();
+    uint32_t sent = submit_long(false);
+    cr_expect(sent > 0 && sent < 1 << 20, "%u", sent);
 }
 
 /* Lets the process open @n descriptors more, or as many as before if @n is negative. */
