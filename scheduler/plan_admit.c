@@ -50,9 +50,37 @@ static bool plan_must_yield(const struct plan *p, const struct plan_req *r, uint
     return r->over && need + (int64_t)p->reserve_pages > room;
 }
 
+/* Returns whether @r may overtake waiting request @o without being counted: its tenant is behind,
+ * and that of @o is not, so virtual time bounds the wait. */
+static bool plan_passes(const struct plan_req *r, const struct plan_req *o) {
+    return r->behind && !o->behind;
+}
+
+/* Counts the admission of request @i for the earlier ones that it overtakes. */
+static void note_overtaken(struct plan *p, uint32_t i) {
+    for (uint32_t k = p->n_running; k < i; k++) {
+        struct plan_req *o = &p->req[k];
+
+        if (!o->admitted && o->verdict != PLAN_WAIT_SHARE && !plan_passes(&p->req[i], o))
+            o->n_bypassed++;
+    }
+}
+
+/* Returns whether an earlier request that was not admitted must not be overtaken by request @i. */
+static bool plan_is_due_before(const struct plan *p, uint32_t i) {
+    for (uint32_t k = p->n_running; k < i; k++) {
+        const struct plan_req *o = &p->req[k];
+        bool waits = o->verdict == PLAN_WAIT_PAGES || o->verdict == PLAN_WAIT_TURN;
+
+        if (waits && o->n_bypassed >= p->max_bypass && !plan_passes(&p->req[i], o))
+            return true;
+    }
+    return false;
+}
+
 void plan_admissions(struct plan_work *w) {
     struct plan *p = w->p;
-    uint32_t n = p->n_running + p->n_waiting, overtakes = UINT32_MAX;
+    uint32_t n = p->n_running + p->n_waiting;
     int64_t room = (int64_t)p->n_available - (int64_t)plan_promised(p);
 
     if (BUGGIFY(plan_admits_nobody) && p->n_running > 0)
@@ -64,7 +92,7 @@ void plan_admissions(struct plan_work *w) {
             r->verdict = PLAN_WAIT_SEQS;
             continue;
         }
-        if (overtakes == 0) {
+        if (plan_is_due_before(p, i)) {
             r->verdict = PLAN_WAIT_TURN;
             continue;
         }
@@ -77,17 +105,11 @@ void plan_admissions(struct plan_work *w) {
         /* Alone in the pool every request fits, whatever its expected output. */
         bool possible = !r->unfit && r->n_idle <= w->available;
         bool fits = need <= room + r->n_beyond || p->n_running + p->n_admitted == 0;
-        if (!possible || !fits) {
-            overtakes = MIN(overtakes, p->max_bypass - MIN(p->max_bypass, r->n_bypassed));
+        if (!possible || !fits)
             continue;
-        }
         room -= need;
         plan_admit(w, i);
-        if (overtakes == UINT32_MAX)
-            continue;
-        overtakes--;
-        for (uint32_t j = p->n_running; j < i; j++)
-            p->req[j].n_bypassed += !p->req[j].admitted && p->req[j].verdict != PLAN_WAIT_SHARE;
+        note_overtaken(p, i);
     }
 }
 

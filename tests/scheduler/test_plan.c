@@ -920,6 +920,26 @@ Test(plan, pages_promised_beyond_a_share_may_be_taken) {
     cr_expect(r->admitted);
 }
 
+/* Virtual time bounds how long a tenant waits that is ahead. */
+Test(plan, a_tenant_that_is_behind_does_not_wait_for_who_is_due) {
+    struct fixture f;
+
+    setup(&f, 5, 0.1);
+    f.p.n_available = 5;
+    add_running(&f, 101, 100);
+    struct plan_req *due = add_waiting(&f, 300, 300), *other = add_waiting(&f, 30, 30);
+    due->n_bypassed = 4;
+    plan_step(&f.p);
+    cr_expect_eq(other->verdict, PLAN_WAIT_TURN);
+    other->behind = true;
+    plan_step(&f.p);
+    cr_expect(other->admitted);
+    cr_expect_eq(due->n_bypassed, 4);
+    due->behind = true;
+    plan_step(&f.p);
+    cr_expect_eq(other->verdict, PLAN_WAIT_TURN);
+}
+
 Test(plan, the_strictest_pace_of_those_that_decode_counts) {
     static struct fixture f;
     static const uint8_t pace[3] = {PLAN_PACE_SLOW, PLAN_PACE_NORMAL, PLAN_PACE_QUICK};

@@ -495,7 +495,7 @@ static void check_preemptions(struct sim *s, bool ends) {
 /* Checks the last plan: a request that was admitted before an earlier one overtakes it. */
 static void check_admissions(struct sim *s) {
     const struct plan *p = &s->sched->plan;
-    uint32_t n_behind = 0;
+    uint32_t n_after = 0, n_passing = 0;
 
     HOLD(s, NULL, PREEMPTION, p->n_running == 0 || p->req[0].verdict != PLAN_PREEMPT);
     for (uint32_t i = 0; i + 1 < p->n_running; i++)
@@ -514,11 +514,13 @@ static void check_admissions(struct sim *s) {
         const struct plan_req *q = &p->req[i];
         struct sim_client *c = client_of(s, s->sched->planned[i]);
 
-        n_behind += q->admitted;
+        n_after += q->admitted;
+        n_passing += q->admitted && q->behind;
         if (q->admitted || q->over || q->leave_seqs > 0)
             continue; /* the remaining pages may be reserved for tenants that have less */
-        HOLD(s, c, BYPASS, q->n_bypassed >= n_behind);
-        HOLD(s, c, BYPASS, n_behind == 0 || q->n_bypassed <= p->max_bypass);
+        uint32_t n_counted = q->behind ? n_after : n_after - n_passing;
+        HOLD(s, c, BYPASS, q->n_bypassed >= n_counted);
+        HOLD(s, c, BYPASS, n_counted == 0 || q->n_bypassed <= p->max_bypass);
     }
 }
 
