@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import platform
+import signal
 import subprocess
 import tempfile
 
@@ -24,6 +25,16 @@ The word is heddle.
 """
 
 
+def end_left(home):
+    """Ends what an agent with this home left behind: Cline's hub outlives it."""
+    for environ in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"HOME={home}\0".encode() in environ.read_bytes():
+                os.kill(int(environ.parent.name), signal.SIGKILL)
+        except OSError:  # it has ended
+            continue
+
+
 def task(agent, folder, tool, arguments, *commands, **variables):
     """Runs @commands beside the file. @arguments: of @tool, by its path. URL: the server's."""
     with tempfile.TemporaryDirectory(prefix=f"weft-{agent}-") as home:
@@ -33,10 +44,13 @@ def task(agent, folder, tool, arguments, *commands, **variables):
         call = json.dumps({"name": tool, "arguments": arguments(str(work / "word.txt"))})
         with Scripted(SCRIPT.replace("CALL", call), "--name", "scripted") as s:
             env = {"PATH": f"{folder}:{BUILD}:{os.environ['PATH']}", "HOME": home, "WEFT_URL": s.url, **variables}
-            for command in commands:
-                words = [w.replace("URL", s.url) for w in command]
-                done = subprocess.run(words, cwd=work, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240)
-                assert done.returncode == 0, (words, done.returncode, done.stdout, done.stderr)
+            try:
+                for command in commands:
+                    words = [w.replace("URL", s.url) for w in command]
+                    done = subprocess.run(words, cwd=work, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240)
+                    assert done.returncode == 0, (words, done.returncode, done.stdout, done.stderr)
+            finally:
+                end_left(home)
             assert "The word is heddle." in done.stdout, (done.stdout, done.stderr)
             turns = [r["prompt"] for r in s.runs if r["max_new"] > 1 and "title generator" not in r["prompt"]]
             assert "the word is heddle" in turns[-1], turns[-1][-1500:]
