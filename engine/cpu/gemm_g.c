@@ -13,7 +13,8 @@
  *
  * A core loads two vectors a cycle and does two products, so words of activations that are loaded
  * one by one bound the kernel. With AVX-512, half of them are loaded four at a time and spread to
- * the lanes by shuffles, which other units do. All of them would be slower with four columns.
+ * the lanes by shuffles, if other units do these (cpu_shuffles_beside). All of them would be slower
+ * with four columns. The sums are the same.
  */
 
 #include "engine/cpu/kernels.h"
@@ -23,6 +24,17 @@
 enum { CHAINS = 4 };
 #else
 enum { CHAINS = 16 };
+#endif
+
+/* How codes are read: from bytes, and activations also by shuffles. */
+struct g_way {
+    bool unpacked, shuffled;
+};
+
+#ifdef VEC_FOUR
+#define SHUFFLED cpu_shuffles_beside
+#else
+#define SHUFFLED false
 #endif
 
 /* Returns group @g of the codes at @q, of which two are in a byte unless they are @unpacked. */
@@ -36,8 +48,8 @@ INLINE vb gemm_g_weights(bool unpacked, const uint8_t *q, int g) {
 }
 
 /* Computes v of group @half of a block, whose codes are at @q. @zero: its negated zero points. */
-INLINE void gemm_g_group(bool unpacked, const uint8_t *q, vf zero, struct cols a, int n, int half,
-                         vf *v) {
+INLINE void gemm_g_group(struct g_way way, const uint8_t *q, vf zero, struct cols a, int n,
+                         int half, vf *v) {
     const int chains = MIN(CHAINS / n, 4);
     const uint8_t *x = a.q + 128 * half;
     vi dot[4][TILE_MAX], four[TILE_MAX];
@@ -52,15 +64,21 @@ INLINE void gemm_g_group(bool unpacked, const uint8_t *q, vf zero, struct cols a
     for (int g = 0; g < 32; g += 4) {
         UNROLL
         for (int c = 0; c < n; c++)
-            four[c] = vi_four(x + (size_t)c * a.row + 4 * g);
+            four[c] = way.shuffled ? vi_four(x + (size_t)c * a.row + 4 * g) : vi_zero();
         UNROLL
         for (int k = 0; k < 4; k++) {
-            vb w = gemm_g_weights(unpacked, q, g + k);
+            vb w = gemm_g_weights(way.unpacked, q, g + k);
 
             UNROLL
-            for (int c = 0; c < n; c++)
-                dot[k % chains][c] =
-                    vi_dot6_four(dot[k % chains][c], w, x + (size_t)c * a.row + 4 * g, four[c], k);
+            for (int c = 0; c < n; c++) {
+                const uint8_t *at = x + (size_t)c * a.row + 4 * g;
+                vi *sum = &dot[k % chains][c];
+
+                if (way.shuffled)
+                    *sum = vi_dot6_four(*sum, w, at, four[c], k);
+                else
+                    *sum = vi_dot6(*sum, w, cols_i(at, 0, 0, k));
+            }
         }
     }
     UNROLL
@@ -75,7 +93,7 @@ INLINE void gemm_g_group(bool unpacked, const uint8_t *q, vf zero, struct cols a
 
 /* Implements gemm.run, and with unpacked codes at @quants gemm_wide.run for one tile of @n
  * columns. */
-INLINE void gemm_g_run(bool unpacked, const struct mat *m, const uint8_t *panel,
+INLINE void gemm_g_run(struct g_way way, const struct mat *m, const uint8_t *panel,
                        const uint8_t *quants, const uint8_t *acts, int n, uint32_t b0, uint32_t b1,
                        float *out) {
     const struct panel_info *info = &panel_infos[PANEL_G4];
@@ -90,17 +108,16 @@ INLINE void gemm_g_run(bool unpacked, const struct mat *m, const uint8_t *panel,
     for (uint32_t b = b0; b < b1; b++, p += info->unit_bytes) {
         const uint8_t *meta = p + info->quant_bytes;
 
-        for (size_t i = 0; i < info->unit_bytes && !unpacked; i += 64)
+        for (size_t i = 0; i < info->unit_bytes && !way.unpacked; i += 64)
             __builtin_prefetch(p + VEC_AHEAD + i);
         UNROLL
         for (int half = 0; half < 2; half++) {
             vf d = vf_load_half(meta + 32 * half);
             vf zero = vf_load_half(meta + 64 + 32 * half);
 
-            if (unpacked)
-                gemm_g_group(true, quants + 2048 * half, zero, a, n, half, v);
-            else
-                gemm_g_group(false, p + 1024 * half, zero, a, n, half, v);
+            const uint8_t *q = way.unpacked ? quants + 2048 * half : p + 1024 * half;
+
+            gemm_g_group(way, q, zero, a, n, half, v);
             UNROLL
             for (int c = 0; c < n; c++) {
                 if (half)
@@ -114,7 +131,7 @@ INLINE void gemm_g_run(bool unpacked, const struct mat *m, const uint8_t *panel,
             acc[c] = vf_fma(vf_set1(cols_f(a.sums, a.row, c, AK_SCALE)), sum[c], acc[c]);
         a.q += 256;
         a.sums += AK_UNITS * 4;
-        if (unpacked)
+        if (way.unpacked)
             quants += 4096;
     }
     UNROLL
@@ -122,16 +139,22 @@ INLINE void gemm_g_run(bool unpacked, const struct mat *m, const uint8_t *panel,
         vf_store(out + LANES * c, acc[c]);
 }
 
-#define CALL(n, col)                                                                               \
-    gemm_g_run(false, m, panel, NULL, acts + acts_bytes(ACTS_K, m->n_in, col), n, b0, b1,          \
-               acc + LANES * (col))
-#define CALL_UNPACKED(n, col)                                                                      \
-    gemm_g_run(true, m, panel, quants, acts + acts_bytes(ACTS_K, m->n_in, col), n, b0, b1,         \
-               acc + LANES * (col))
+#define RUN(unpacked, shuffled, n, col)                                                            \
+    gemm_g_run((struct g_way){unpacked, shuffled}, m, panel, quants,                               \
+               acts + acts_bytes(ACTS_K, m->n_in, col), n, b0, b1, acc + LANES * (col))
+#define CALL(n, col) RUN(false, false, n, col)
+#define CALL_SHUFFLED(n, col) RUN(false, true, n, col)
+#define CALL_UNPACKED(n, col) RUN(true, false, n, col)
+#define CALL_BOTH(n, col) RUN(true, true, n, col)
 
 void CPU_NAME(gemm_g4)(const struct mat *m, const uint8_t *panel, const uint8_t *acts, uint32_t n,
                        uint32_t b0, uint32_t b1, float *acc) {
-    FOR_WIDTH(n, CALL);
+    const uint8_t *quants = NULL;
+
+    if (SHUFFLED)
+        FOR_WIDTH(n, CALL_SHUFFLED);
+    else
+        FOR_WIDTH(n, CALL);
 }
 
 void CPU_NAME(gemm_g4_unpack)(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
@@ -151,7 +174,10 @@ void CPU_NAME(gemm_g4_unpacked)(const struct mat *m, const uint8_t *panel, const
                                 const uint8_t *acts, uint32_t n_tiles, uint32_t b0, uint32_t b1,
                                 float *acc) {
     for (uint32_t t = 0; t < n_tiles; t++, acc += TILE_MAX * LANES) {
-        FOR_WIDTH(8, CALL_UNPACKED);
+        if (SHUFFLED)
+            FOR_WIDTH(8, CALL_BOTH);
+        else
+            FOR_WIDTH(8, CALL_UNPACKED);
         acts += acts_bytes(ACTS_K, m->n_in, TILE_MAX);
     }
 }

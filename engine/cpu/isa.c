@@ -17,6 +17,7 @@
 uint8_t cpu_iq2_grid[8][256] __attribute__((aligned(64)));
 uint8_t cpu_iq2_runs[256][8] __attribute__((aligned(64)));
 uint8_t cpu_e4m3[2][128] __attribute__((aligned(64)));
+bool cpu_shuffles_beside;
 
 __attribute__((constructor)) static void fill_iq2_grid(void) {
     for (unsigned j = 0; j < 8; j++)
@@ -36,6 +37,12 @@ __attribute__((constructor)) static void fill_e4m3(void) {
 }
 
 #ifdef CPU_X86
+
+/* Intel's cores have one unit for shuffles of 512 bits, which is one of the two for products. */
+__attribute__((constructor)) static void find_shuffles(void) {
+    __builtin_cpu_init();
+    cpu_shuffles_beside = !__builtin_cpu_is("intel");
+}
 
 static bool has_avx2(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&

@@ -173,9 +173,11 @@ static void check_parts(struct fixture *f, enum panel_format format) {
 }
 
 Test(cpu_matmul, same_bits_everywhere_groups_of_128) {
-    for (int zeros = 0; zeros < 2; zeros++) {
+    for (int way = 0; way < 4; way++) {
+        bool zeros = way % 2;
         struct fixture f;
 
+        cpu_shuffles_beside = way / 2;
         fixture_groups(&f, PARTS_IN, OUT, zeros);
         check_parts(&f, PANEL_G4);
     }
