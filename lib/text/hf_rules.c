@@ -97,6 +97,7 @@ static int hf_read_replace(struct hf_reader *r, yyjson_val *v, const char *where
     struct gguf_str to = hf_str(yyjson_obj_get(v, "content"));
 
     if (hf_same(regex, " {2,}") && to.data) {
+        r->removes = true;
         TRY(hf_step(r, "squeeze"));
         return hf_put(r, to);
     }
@@ -106,7 +107,7 @@ static int hf_read_replace(struct hf_reader *r, yyjson_val *v, const char *where
     TRY(hf_step(r, "replace"));
     TRY(hf_put(r, from));
     r->no_spaces = (r->no_spaces || hf_same(from, " ")) && !hf_has_space(to);
-    r->removes |= to.len == 0;
+    r->removes |= to.len == 0 || from.len > 1;
     return hf_put(r, to);
 }
 
@@ -159,6 +160,7 @@ static int hf_read_charsmap(struct hf_reader *r, yyjson_val *v) {
     if (!r->map_base64.data)
         return hf_fail(r, "normalizer.precompiled_charsmap is not a string");
     r->no_spaces = false;
+    r->removes = true;
     return hf_step(r, "precompiled");
 }
 
@@ -407,7 +409,7 @@ static int hf_read_metaspace(struct hf_reader *r, yyjson_val *v) {
     r->no_spaces = true;
     if (r->removes && strcmp(step, "mark_first") == 0)
         return hf_fail(r, "pre_tokenizer: Metaspace with the scheme first is not supported behind "
-                          "a normalizer that may remove the first character");
+                          "a normalizer that may change where the text begins");
     if (r->words && !r->cut_marks)
         return hf_read_marked_words(r, step, split);
     r->cut_marks |= split;

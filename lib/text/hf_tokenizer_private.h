@@ -48,7 +48,7 @@ struct hf_reader {
     bool words;
     /* the steps so far leave no space in a text */
     bool no_spaces;
-    /* the normalizer may remove the first character of a text */
+    /* the normalizer may remove the first character of a text, or put another one there */
     bool removes;
     /* BertNormalizer or BertPreTokenizer */
     bool bert;

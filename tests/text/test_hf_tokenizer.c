@@ -228,6 +228,9 @@ static const struct {
     {"{" BPE ",'pre_tokenizer':{'type':'Sequence','pretokenizers':[{'type':'WhitespaceSplit'},"
      "{'type':'Metaspace','replacement':'\xE2\x96\x81','prepend_scheme':'first'}]}}",
      "pre_tokenizer: Metaspace behind WhitespaceSplit must have the scheme never, or always"},
+    {"{" BPE ",'normalizer':{'type':'Replace','pattern':{'String':'ab'},'content':'b'},"
+     "'pre_tokenizer':{'type':'Metaspace','replacement':'\xE2\x96\x81','prepend_scheme':'first'}}",
+     "pre_tokenizer: Metaspace with the scheme first is not supported behind a normalizer"},
     {"{" BPE ",'normalizer':{'type':'Strip'},'pre_tokenizer':{'type':'Metaspace','replacement':"
      "'\xE2\x96\x81','prepend_scheme':'first'}}",
      "pre_tokenizer: Metaspace with the scheme first is not supported behind a normalizer"},
