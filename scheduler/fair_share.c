@@ -147,6 +147,17 @@ static double decayed(double ns, int64_t from, int64_t now) {
     return ns * exp2(-(double)MAX(now - from, 0) / FAIR_HALF_LIFE_NS);
 }
 
+/* Takes the pause of a tenant that comes back into the mean. */
+static void note_pause(struct fair_tenant *t, int64_t now) {
+    double pause = (double)MAX(now - t->seen_ns, 1);
+
+    if (t->seen_ns == 0)
+        return;
+    if (t->pause_ns == 0)
+        t->pause_ns = pause;
+    t->pause_ns = t->pause_ns * FAIR_PAUSE_MEMORY + pause * (1 - FAIR_PAUSE_MEMORY);
+}
+
 uint16_t fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weight_milli, uint8_t class,
                     int64_t now) {
     uint16_t index = (uint16_t)fair_slot(f, tenant);
@@ -157,8 +168,10 @@ uint16_t fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weight_milli
         weight_milli = 1000;
     t->class = class;
     t->weight = weight_milli / 1000.0 * factor_of(class);
-    if (t->n_live == 0)
+    if (t->n_live == 0) {
+        note_pause(t, now);
         lift(f, t);
+    }
     t->n_live++;
     t->seen_ns = now;
     return index;
@@ -381,6 +394,23 @@ bool fair_is_shared(const struct fair_share *f, int64_t now) {
     return n > 1;
 }
 
+bool fair_expects(const struct fair_share *f, int64_t now) {
+    double least = 0, most = 0;
+
+    if (!clocks(f, &least, &most))
+        return false;
+    for (uint32_t i = 0; i < f->n_tenants; i++) {
+        const struct fair_tenant *t = &f->tenant[i];
+        double served = fmax(t->served_ns, least - FAIR_BURST_NS / t->weight);
+        bool soon = t->pause_ns > 0 && t->pause_ns <= FAIR_SOON_NS &&
+                    (double)(now - t->seen_ns) <= 2 * t->pause_ns;
+
+        if (t->n_live == 0 && soon && most - served > FAIR_BEHIND_NS / t->weight)
+            return true;
+    }
+    return false;
+}
+
 uint32_t fair_order(struct fair_share *f, int64_t now) {
     double least = 0, most = 0, sum = 0;
     uint32_t n = 0;
@@ -490,6 +520,7 @@ void fair_begin_step(struct fair_share *f, int64_t now) {
         f->over[i] =
             fair_is_over(f, f->order[i], f->tenant[f->order[i]].n_running, p->max_seqs, true, now);
     p->group_over = f->over;
+    p->expects = shared && fair_expects(f, now);
     p->add_ns = p->reserve_pages = 0;
     if (shared) {
         p->add_ns = p->itl_ns / PLAN_ADD_PART;

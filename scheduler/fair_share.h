@@ -40,6 +40,8 @@ struct fair_tenant {
     int64_t recent_at;
     /* last arrival or end of a request */
     int64_t seen_ns;
+    /* mean of the times that it had no requests; 0: none yet */
+    double pause_ns;
     /* requests, waiting and running */
     uint32_t n_live;
     /* requests that run, and the pages that they hold; set before each plan */
@@ -156,6 +158,8 @@ void fair_note_slots(struct fair_share *f, uint32_t total, int64_t now);
 uint32_t fair_yields(const struct fair_share *f, uint32_t t, uint32_t total, int64_t now);
 /* Returns true if more than one tenant was seen within FAIR_LATELY_NS. */
 bool fair_is_shared(const struct fair_share *f, int64_t now);
+/* Returns whether a tenant without requests, that would be behind with one, is expected back. */
+bool fair_expects(const struct fair_share *f, int64_t now);
 /* Fills order, group, weight and part with the live tenants. Returns their number. */
 uint32_t fair_order(struct fair_share *f, int64_t now);
 /* Returns Jain's index (sum x)^2 / (n * sum x^2) of the live tenants' device time by weight: 1 is

@@ -270,6 +270,7 @@ static void plan_head_start(struct plan_work *w) {
 
 static void plan_together(struct plan_work *w) {
     plan_decodes(w);
+    plan_cut_decodes(w);
     plan_set_limits(w);
     if (!w->short_of_pages)
         plan_admissions(w);
@@ -281,6 +282,7 @@ static void plan_together(struct plan_work *w) {
     plan_prefills(w);
     plan_head_start(w);
     plan_note_passed(w);
+    plan_note_turns(w);
 }
 
 void plan_step(struct plan *p) {

@@ -109,8 +109,8 @@ struct plan_req {
 
     /* input and output: admissions that overtook it */
     uint32_t n_bypassed;
-    /* Input and output: successive steps in which other prompts of its tenant had rows and this one
-     * had none, up to UINT8_MAX. */
+    /* Input and output: successive steps in which other prompts of its tenant had rows, or if it
+     * decodes other requests, and this one had none, up to UINT8_MAX. */
     uint8_t n_passed;
 
     /* Output. */
@@ -155,6 +155,8 @@ struct plan {
      * another tenant waits little; 0: no limit. PLAN_ADD_PART of decode's time is always
      * allowed. */
     int64_t add_ns;
+    /* a tenant that is behind is expected back soon: the rows of others take turns */
+    bool expects;
     /* Longest time of a step that leaves out all requests that are not `behind`, for one that
      * `starts`; 0: none does. */
     int64_t head_start_ns;

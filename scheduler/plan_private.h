@@ -67,6 +67,14 @@ void plan_preempt(struct plan_work *w, struct plan_req *r);
  * requests whose preemption frees pages. Returns true if they are available. */
 bool plan_make_room(struct plan_work *w, uint32_t i, uint32_t n_rows);
 
+/* Leaves decode rows of tenants that are not behind out of a step that should be short, if a tenant
+ * is expected; plan_turns.c. */
+void plan_cut_decodes(struct plan_work *w);
+/* Counts the step in n_passed of decoding requests without a row. */
+void plan_note_turns(struct plan_work *w);
+/* Returns the time of a step that is cut while a tenant is expected. */
+int64_t plan_turn_ns(const struct plan *p);
+
 /* Admits waiting requests while there is room; plan_admit.c. */
 void plan_admissions(struct plan_work *w);
 /* Preempts a request for a tenant with fewer slots. Returns true if it did; nothing else is planned

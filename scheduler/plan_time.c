@@ -328,7 +328,8 @@ static bool is_ahead(const struct plan *p, uint16_t group) {
 static void share_rest(struct plan_work *w, const uint32_t *list, uint32_t n) {
     for (uint32_t k = w->p->n_groups <= 1; k < n && w->rows < w->max_rows; k++) {
         if (plan_time_is_held(w->p, w->p->req[list[k]].group) ||
-            is_ahead(w->p, w->p->req[list[k]].group))
+            is_ahead(w->p, w->p->req[list[k]].group) ||
+            (w->p->expects && !w->p->req[list[k]].behind))
             continue;
         if (cost_bound_ns(w->p->cost, &w->shape) >= w->limit_ns / PLAN_FULL_DEN * PLAN_FULL_NUM)
             break;
@@ -343,6 +344,20 @@ static uint32_t end_of_group(const struct plan *p, const uint32_t *list, uint32_
     while (k < n && p->req[list[k]].group == p->req[list[0]].group)
         k++;
     return k;
+}
+
+/* Returns the limit of the prompts of a tenant, of which @r is the first, behind rows that take
+ * @begin_ns, while another tenant is expected. */
+static int64_t plan_time_turn(const struct plan_work *w, const struct plan_req *r,
+                              int64_t begin_ns) {
+    const struct plan *p = w->p;
+    struct cost_shape chunk = {0};
+    int64_t most_ns = MAX(plan_turn_ns(p), begin_ns + begin_ns / PLAN_ADD_PART);
+
+    if (begin_ns > 0)
+        return most_ns;
+    cost_add(&chunk, r->n_computed, cost_efficient_rows(p->cost, r->n_computed, p->max_rows));
+    return MAX(most_ns, cost_bound_ns(p->cost, &chunk));
 }
 
 /* Divides the step's time among @list, which is in order of virtual arrival. Each part ends at a
@@ -376,6 +391,8 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
         uint16_t group = p->req[list[k]].group;
         if (is_ahead(p, group) && (w->decodes || !w->misses))
             part.limit_ns = MIN(part.limit_ns, begin + MAX(p->add_ns, begin / PLAN_ADD_PART));
+        if (p->expects && !p->req[list[k]].behind)
+            part.limit_ns = MIN(part.limit_ns, plan_time_turn(w, &p->req[list[k]], begin));
         if (plan_time_is_held(p, group)) {
             double of = (double)p->group_part[group];
             int64_t most =

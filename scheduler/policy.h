@@ -43,6 +43,9 @@
 #define FAIR_AHEAD_NS 5e8
 /* Time for which a tenant without requests still counts in shares. Bound. */
 #define FAIR_LATELY_NS INT64_C(300000000000)
+/* A tenant whose pauses are this long on average is expected back for twice their mean. */
+#define FAIR_SOON_NS 250e6
+#define FAIR_PAUSE_MEMORY 0.75 /* weight of the old mean */
 /* Time over which the slots that a tenant needs are averaged, and the standard deviations left free
  * beyond the mean. Without: flood, quiet p99 3 times; without the surge priorities p90 +15 %. */
 #define FAIR_SLOTS_NS 10e9
@@ -93,6 +96,10 @@
  * until its end. */
 #define PLAN_HEAD_TIMES 2
 #define PLAN_HEAD_TOKENS 16u
+/* While a tenant that is behind is expected back, a step of others takes at most as long as
+ * PLAN_TURN_TIMES one row, if its rows come at PLAN_TURN_RATE of the rate of a step of all. */
+#define PLAN_TURN_TIMES 3
+#define PLAN_TURN_RATE 0.75
 #define PLAN_ALONE_TURNS 4   /* one step in this many is for quarantined requests. Bound */
 #define PLAN_DRAFT_ROWS 128u /* drafted rows of a step. Bound */
 #define PLAN_PREWARM_NS INT64_C(10000000) /* longest step of a prewarm. Bound: arrivals wait */
@@ -100,6 +107,8 @@
  * editor p50 +57 %. With one tenant, 4 ms: tools without host memory -4 to -8 % tokens/s. */
 #define STEP_AHEAD_SHARED_NS 4000000
 #define STEP_AHEAD_NS 12000000
+/* The same while a tenant is expected back. */
+#define STEP_AHEAD_EXPECTED_NS 1000000
 /* Steps after which the prefix of a waiting request is looked up again. 1: within the draws. Bound:
  * planning hashes each page of each waiting request. */
 #define STEP_LOOK_AGAIN 16

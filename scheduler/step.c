@@ -250,6 +250,8 @@ bool step_is_long(const struct sched *s) {
 
     if (fair_is_shared(&s->fair, s->last_end_ns))
         most_ns = STEP_AHEAD_SHARED_NS;
+    if (s->plan.expects)
+        most_ns = STEP_AHEAD_EXPECTED_NS;
     return BUGGIFY(step_not_ahead) || s->batch[s->n_launched % SCHED_DEPTH_MAX].expect_ns > most_ns;
 }
 

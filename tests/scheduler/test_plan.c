@@ -920,6 +920,39 @@ Test(plan, pages_promised_beyond_a_share_may_be_taken) {
     cr_expect(r->admitted);
 }
 
+/* A request of the tenant that is expected waits for the end of the running step. */
+Test(plan, while_a_tenant_is_expected_rows_take_turns) {
+    static struct fixture f;
+    uint32_t n_rows[25] = {0};
+    struct cost_shape all;
+
+    setup(&f, 1, 0.5);
+    for (int i = 0; i < 24; i++)
+        add_running(&f, 101, 100);
+    add_running(&f, 101, 100)->behind = true;
+    plan_step(&f.p);
+    cr_assert_eq(f.p.n_rows, 25);
+    all = f.p.shape;
+    f.p.expects = true;
+    for (int k = 0; k < 5; k++) {
+        f.p.turn++;
+        plan_step(&f.p);
+        check(&f);
+        cr_expect_lt(cost_expect_ns(f.p.cost, &f.p.shape), cost_expect_ns(f.p.cost, &all) / 2);
+        cr_expect_gt(f.p.n_rows * cost_expect_ns(f.p.cost, &all) * 4,
+                     3 * 25 * cost_expect_ns(f.p.cost, &f.p.shape), "their rate is kept");
+        for (int i = 0; i < 25; i++)
+            n_rows[i] += f.req[i].n_rows;
+    }
+    uint32_t least = UINT32_MAX, most = 0;
+    for (int i = 0; i < 24; i++) {
+        least = MIN(least, n_rows[i]);
+        most = MAX(most, n_rows[i]);
+    }
+    cr_expect(least > 0 && most < 5, "%u to %u of 5", least, most);
+    cr_expect_eq(n_rows[24], 5, "one that is behind waits for nobody");
+}
+
 /* Virtual time bounds how long a tenant waits that is ahead. */
 Test(plan, a_tenant_that_is_behind_does_not_wait_for_who_is_due) {
     struct fixture f;

@@ -36,9 +36,13 @@ static bool are_bools(const void *of, const size_t *at, size_t n) {
 
 static bool read_head(struct plan_again *t, const struct plan_tape_head *h) {
     static const size_t bools[] = {
-        offsetof(struct plan, whole),          offsetof(struct plan, prewarm),
-        offsetof(struct plan, fair_preempt),   offsetof(struct plan, fair_preempt_begun),
-        offsetof(struct plan, fair_preempted), offsetof(struct plan, leaves_out),
+        offsetof(struct plan, whole),
+        offsetof(struct plan, prewarm),
+        offsetof(struct plan, expects),
+        offsetof(struct plan, fair_preempt),
+        offsetof(struct plan, fair_preempt_begun),
+        offsetof(struct plan, fair_preempted),
+        offsetof(struct plan, leaves_out),
     };
 
     t->step = h->step;

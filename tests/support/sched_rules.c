@@ -87,9 +87,24 @@ static void note_shares(struct sim *s) {
             s->opts.n_pages * f->tenant[i].weight / MAX(sum, f->tenant[i].weight);
 }
 
+/* Notes whether a tenant may be expected back. */
+static void note_expected(struct sim *s) {
+    const struct fair_share *f = &s->sched->fair;
+    double most = 0;
+
+    for (uint32_t i = 0; i < f->n_tenants; i++)
+        if (f->tenant[i].n_live > 0)
+            most = MAX(most, f->tenant[i].served_ns);
+    s->was.expects = false;
+    for (uint32_t i = 0; i < f->n_tenants; i++)
+        s->was.expects |= f->tenant[i].n_live == 0 && f->tenant[i].served_ns < most &&
+                          s->clock.ns - f->tenant[i].seen_ns <= 500000000;
+}
+
 void rules_launched(void *of) {
     note_behind(of);
     note_shares(of);
+    note_expected(of);
 }
 
 void rules_cancelled(struct sim *s, const struct sim_client *c) {
@@ -730,8 +745,9 @@ static bool is_cut(const struct plan *p, const struct plan_req *q) {
 
 /* Returns true if plan @p may leave time to others that prompt @q could use. */
 static bool leaves_time(const struct plan *p, const struct plan_req *q) {
-    return p->add_ns > 0 && (is_cut(p, q) || (p->group_part && p->group_part[q->group] < 1) ||
-                             (p->group_over && p->group_over[q->group]));
+    return p->add_ns > 0 &&
+           (p->expects || is_cut(p, q) || (p->group_part && p->group_part[q->group] < 1) ||
+            (p->group_over && p->group_over[q->group]));
 }
 
 /* Checks that no prompt waits for time while the step has room for a chunk that ends at a page. */
@@ -924,10 +940,45 @@ static void check_short(struct sim *s, bool misses) {
 static bool leaves_out(const struct plan *p) {
     bool any = p->leaves_out;
 
-    for (uint32_t i = 0; i < p->n_running && p->alone == PLAN_NONE; i++)
+    for (uint32_t i = 0; i < p->n_running && p->alone == PLAN_NONE && !p->expects; i++)
         any |=
             p->req[i].verdict == PLAN_WAIT_TIME && p->req[i].n_tokens - p->req[i].n_computed == 1;
     return any;
+}
+
+/* Checks the requests that decode and have no row, since another tenant is expected: that it may
+ * be, that each has its turn, and that decode alone keeps most of its rate. */
+static void check_turns(struct sim *s) {
+    const struct plan *p = &s->sched->plan;
+    struct cost_shape all = {0}, had = {0};
+    bool prompts = false, any = false;
+
+    for (uint32_t i = 0; i < p->n_running && p->alone == PLAN_NONE && !p->leaves_out; i++) {
+        struct sim_client *c = client_of(s, s->sched->planned[i]);
+        const struct plan_req *q = &p->req[i];
+        bool decodes = !q->last && !q->alone && q->n_tokens - q->n_computed == 1;
+        bool cut = decodes && q->verdict == PLAN_WAIT_TIME;
+
+        c->n_cut = cut ? c->n_cut + 1 : 0;
+        HOLD(s, c, TURNS, c->n_cut <= ROWS_TURNS);
+        HOLD(s, c, TURNS, !cut || (p->expects && !q->behind));
+        if (cut || (decodes && q->n_rows > 0))
+            cost_add(&all, q->n_computed, 1);
+        if (decodes && q->n_rows > 0)
+            cost_add(&had, q->n_computed, 1);
+        prompts |= is_prompt(q);
+        any |= cut;
+    }
+    if (!any)
+        return;
+    bool expected = s->was.expects;
+    note_expected(s); /* a plan that follows the end of the step may have no step of its own */
+    HOLD(s, NULL, TURNS, expected || s->was.expects);
+    if (prompts)
+        return;
+    double all_ns = (double)cost_expect_ns(&s->was.cost, &all);
+    double had_ns = (double)cost_expect_ns(&s->was.cost, &had);
+    HOLD(s, NULL, TURNS, had.rows * all_ns >= 0.75 * all.rows * had_ns);
 }
 
 /* Checks a step that leaves requests out: what it computes, and for how long others were left
@@ -1015,6 +1066,7 @@ void rules_after(struct sim *s, int r) {
 
         check_short(s, known && check_budget(s));
         check_head_start(s);
+        check_turns(s);
     }
     check_estimate(s);
     if (s->opts.recorder)

@@ -109,7 +109,9 @@ struct sim_client;
                   "target, are others left out of steps, and no longer than that in a row")        \
     X(PROMISES, "a request takes no promised pages, except those promised to other tenants "       \
                 "beyond their shares if its tenant is within its own; then it does not wait for "  \
-                "them")
+                "them")                                                                            \
+    X(TURNS, "while a tenant that is behind is expected back, and only then, rows of others take " \
+             "turns in steps that keep most of their rate")
 
 enum sim_rule {
 #define X(name, text) RULE_##name,

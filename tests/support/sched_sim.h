@@ -146,7 +146,7 @@ struct sim_client {
     char text[400];
     /* State of the rules: the request that its id finds after this step. */
     const struct request *request;
-    uint32_t n_preempted, n_in_flight, n_drafts_out, n_rowless, n_passed;
+    uint32_t n_preempted, n_in_flight, n_drafts_out, n_rowless, n_passed, n_cut;
     /* expected time of its steps that left others out */
     int64_t head_start_ns;
 };
@@ -225,6 +225,8 @@ struct sim {
         bool behind[SIM_TENANTS];
         /* [tenant] its share of the pages */
         double share[SIM_TENANTS];
+        /* a tenant without requests was there in the last half second and has less than another */
+        bool expects;
         /* expected time of the steps since the last one that left no request out */
         int64_t left_out_ns;
     } was;
