@@ -104,6 +104,7 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
 #include "tests/gpu/sparse.h"
 #include "tests/gpu/streams.h"
 #include "tests/gpu/times.h"
+#include "tests/gpu/duos.h"
 
 /* Launches kernel @name a few times with the shapes of an 8B model; for another name the kernels of
  * attention. */
@@ -191,6 +192,7 @@ int main(int argc, char **argv) {
     }
     check_matrices(tiny);
     check_roles(tiny);
+    check_duos(tiny);
     if (WITH_ATTENTION) {
         check_attentions(tiny);
         check_latents(tiny);
