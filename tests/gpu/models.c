@@ -3,10 +3,11 @@
  * and bit for bit against themselves in other batches. With a file it measures the steps of that
  * model.
  *
- * usage: models [--tiny] [--prompts | --goals | --drafts | --profile | --trace | --selftest]
- *               [--q8 | --q4] [--two] [MODEL.gguf]
+ * usage: models [--tiny] [--prompts | --goals | --masks | --drafts | --profile | --trace |
+ *               --selftest] [--q8 | --q4] [--two] [MODEL.gguf]
  *   --prompts   measures prompts
  *   --goals     measures only the batches for which goals are set
+ *   --masks     measures batches whose rows have masks of allowed tokens
  *   --drafts    measures the MTP block of the model
  *   --profile   runs one step of each kind, for ncu with --profile-from-start off
  *   --trace     prints the times of kernels by the device's clock, if weft-cuda.so is traced
@@ -455,12 +456,16 @@ static void drop_sharer(struct driver *d, struct driver_seq *s, uint32_t shared)
  * pages, decode n tokens each. */
 struct decode_row {
     uint32_t n_seqs, context, n, shared;
+    /* each row has a mask, which allows all tokens */
+    bool masks;
 };
 
 static void decode_name(char name[80], const struct decode_row *r) {
     snprintf(name, 80, "decode, %u x %u tokens", r->n_seqs, r->context);
     if (r->shared)
         snprintf(name + strlen(name), 80 - strlen(name), ", %u of them shared", r->shared);
+    if (r->masks)
+        snprintf(name + strlen(name), 80 - strlen(name), ", masks");
 }
 
 /* Measures a row of decoding: all steps after the first few. Skips a row for which there are not
@@ -468,10 +473,11 @@ static void decode_name(char name[80], const struct decode_row *r) {
 static void time_decoding(struct driver *d, const struct decode_row *r) {
     struct driver_seq **all = calloc(r->n_seqs, sizeof(*all));
     int32_t *prompt = calloc(r->context, sizeof(*prompt));
-    uint32_t n = 0;
+    uint32_t *mask = calloc(d->info->n_vocab / 32 + 1, sizeof(*mask)), n = 0;
     double prefill = 0;
     char name[80];
 
+    memset(mask, 0xFF, (d->info->n_vocab / 32 + 1) * sizeof(*mask));
     decode_name(name, r);
     for (; n < r->n_seqs; n++) {
         /* the shared tokens are those of the first sequence, which have its seed */
@@ -482,6 +488,8 @@ static void time_decoding(struct driver *d, const struct decode_row *r) {
             break;
         if (n > 0 && r->shared)
             share_pages(d, all[n], all[0], r->shared);
+        if (r->masks)
+            all[n]->mask = mask;
         double start = report_now();
         driver_prefill(d, all[n], 512);
         prefill = report_now() - start;
@@ -503,6 +511,7 @@ static void time_decoding(struct driver *d, const struct decode_row *r) {
         drop_sharer(d, all[n], n > 0 ? r->shared : 0);
     free(all);
     free(prompt);
+    free(mask);
 }
 
 /* Measures steps of one sequence with @n_rows rows, all of which are sampled, as when drafts are
@@ -537,8 +546,8 @@ struct timing {
     /* divisor of contexts and batches, for a rehearsal with --tiny */
     uint32_t shrink;
     enum engine_kv_type kv;
-    /* measure only the rows for which goals are set */
-    bool goals;
+    /* measure only the rows for which goals are set; only the first two, with masks of tokens */
+    bool goals, masks;
     char *devices;
 };
 
@@ -572,14 +581,17 @@ static void open_for_times(struct driver *d, const struct timing *t) {
 
 /* Rows for which goals are set come first, because a run may be cut off. */
 static const struct decode_row decode_rows[] = {
-    {1, 1024, 96, 0},     {64, 1024, 32, 0}, {128, 4096, 32, 3072}, {1, 4096, 64, 0},
-    {32, 4096, 32, 3840}, {2, 1024, 64, 0},  {4, 1024, 64, 0},      {8, 1024, 48, 0},
-    {16, 1024, 40, 0},    {32, 1024, 32, 0}, {1, 256, 96, 0},
+    {1, 1024, 96, 0, false},  {64, 1024, 32, 0, false},    {128, 4096, 32, 3072, false},
+    {1, 4096, 64, 0, false},  {32, 4096, 32, 3840, false}, {2, 1024, 64, 0, false},
+    {4, 1024, 64, 0, false},  {8, 1024, 48, 0, false},     {16, 1024, 40, 0, false},
+    {32, 1024, 32, 0, false}, {1, 256, 96, 0, false},
 };
-enum { GOALS = 3 };
+enum { GOALS = 3, MASKED = 2 };
 static const uint32_t verify_rows[] = {1, 5, 2, 4, 8, 16};
 
 static unsigned n_times(const struct timing *t) {
+    if (t->masks)
+        return MASKED;
     return t->goals ? GOALS : ARRAY_SIZE(decode_rows) + ARRAY_SIZE(verify_rows);
 }
 
@@ -600,6 +612,7 @@ static void time_model(const void *arg, unsigned first) {
             continue;
         }
         struct decode_row r = decode_rows[i < GOALS ? i : decode];
+        r.masks = t->masks;
         decode_name(name, &r);
         report_row(i, 60, name);
         if (r.shared && d.info->state_bytes) {
@@ -738,7 +751,9 @@ static void check_selftest(const void *path) {
 
 int main(int argc, char **argv) {
     bool tiny = takes(&argc, &argv, "--tiny"), prompts = takes(&argc, &argv, "--prompts");
-    struct timing t = {.shrink = tiny ? 32 : 1, .goals = takes(&argc, &argv, "--goals")};
+    struct timing t = {.shrink = tiny ? 32 : 1,
+                       .goals = takes(&argc, &argv, "--goals"),
+                       .masks = takes(&argc, &argv, "--masks")};
 
     bool drafts = takes(&argc, &argv, "--drafts"), profile = takes(&argc, &argv, "--profile");
     bool trace = takes(&argc, &argv, "--trace");
