@@ -285,8 +285,8 @@ struct product_way {
 
 /* Products. Invariant: n_choices <= CHOICES. */
 struct products {
-    /* split: blocks share segments; roles: matmul_roles computes products of packed cores,
-     * rows, duo: matvec_duo those of MATVEC_DUO_ROWS to MATVEC_ROWS rows, experiments */
+    /* split: blocks share segments; roles: matmul_roles computes products of packed cores, duo:
+     * matvec_duo those of MATVEC_DUO_ROWS to MATVEC_ROWS rows, experiments */
     enum way_state matvec, split, wgmma, roles, duo;
     /* the op's rows are packed for wgmma */
     bool cores;
