@@ -97,6 +97,7 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
 #include "tests/gpu/experts.h"
 #include "tests/gpu/latent.h"
 #include "tests/gpu/matrices.h"
+#include "tests/gpu/products_duo.h"
 #include "tests/gpu/recurrent.h"
 #include "tests/gpu/roles.h"
 #include "tests/gpu/scan.h"
@@ -104,7 +105,6 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
 #include "tests/gpu/sparse.h"
 #include "tests/gpu/streams.h"
 #include "tests/gpu/times.h"
-#include "tests/gpu/duos.h"
 
 /* Launches kernel @name a few times with the shapes of an 8B model; for another name the kernels of
  * attention. */

@@ -1,7 +1,8 @@
 #pragma once
 
-/* duos - checks matvec_duo bit for bit against matvec: all formats and numbers of rows, matrices
- * with an odd row tile, gates, rows that are packed, several matrices. Part of kernels.c. */
+/* products_duo - checks matvec_duo bit for bit against matvec: all formats and numbers of rows,
+ * matrices with an odd row tile, gates, rows that are packed, several matrices. Part of
+ * kernels.c. */
 
 /* A product of @n_mats matrices with the same rows, of which @count exist. */
 struct duo_case {
