@@ -284,9 +284,9 @@ DEVICE void roles_wgmma(float (&d)[64], const uint32_t a[4], uint64_t b) {
 }
 
 /* Multiplies segments @first .. @last - 1 of one row of tiles with all rows, from the stages of the
- * ring on. total and c have the layout of mma accumulators, [8 rows][4]; total is -0 at first, to
- * which a sum is added without a change. If @shared is not NULL, each segment's sums are stored
- * there instead of being added to total. */
+ * ring on. total and c have the layout of mma accumulators, [8 rows][4]; a wide total is -0 at
+ * first, to which a sum is added without a change. If @shared is not NULL, each segment's sums are
+ * stored there instead of being added to total. */
 template <uint32_t N> struct RolesWalk {
     static constexpr bool wide = ROLES_WIDE(N);
 
@@ -309,8 +309,10 @@ template <uint32_t N> struct RolesWalk {
             if (shared)
                 shared[segment * WIDE_SUMS + k / half * (TILE_SEGMENTS * WIDE_SUMS) +
                        sum_place(k % half)] = c[k];
-            else
+            else if (wide)
                 total[k] += c[k];
+            else
+                total[k] = segment ? total[k] + c[k] : c[k];
             c[k] = 0;
         }
         wgmma_hold(c);
@@ -338,7 +340,10 @@ template <uint32_t N> struct RolesWalk {
             of_stage * (N * 128) + threadIdx.x / 32 * (units * tile_bytes(F)); /* in a stage */
         const uint32_t n = (m.unit[last] - m.unit[first]) * slices;
         uint32_t segment = first, end = end_of(segment, slices), done;
-        struct RolesRing at = ring; /* stage of the slice that is loaded */
+        struct RolesRing at = {0, 0}; /* stage of the slice that is loaded */
+
+        if (wide)
+            at = ring;
         uint32_t operand = wgmma_place(at.slot * stage_bytes); /* the slice that is multiplied */
         float c[N / 2] = {};
         uint32_t w[2][ROLES_BLOCKS][4]; /* decoded weights of the slices whose products run */
@@ -402,9 +407,10 @@ template <uint32_t N> struct RolesWalk {
             }
         }
         add_up(segment, c);
-        if (wide)
+        if (wide) {
             release(slot_before(at, n_slots) * n_barriers + n_barriers - 1);
-        ring = at;
+            ring = at;
+        }
     }
     static MEMBER uint32_t slot_before(const struct RolesRing &at, uint32_t n_slots) {
         return at.slot ? at.slot - 1 : n_slots - 1;
@@ -560,7 +566,7 @@ DEVICE void roles_multiply(const struct matmul_args &a, uint32_t i, struct Roles
     if (a.n_splits > 1 && tile < part.m->n_row_tiles)
         shared = roles_sum(a, part, tile, lane / 4) + lane % 4 * 2 * WIDE_OUT;
 #pragma unroll
-    for (uint32_t k = 0; k < N / 2; k++)
+    for (uint32_t k = 0; k < N / 2 && ROLES_WIDE(N); k++)
         total[k] = -0.0f;
     walk_of(part.m->format,
             RolesWalk<N>{a, part.which, part.first, part.last, ring, total, shared});
@@ -578,11 +584,13 @@ DEVICE void roles_store(const struct matmul_args &a, uint32_t i, float (&total)[
     uint32_t tile = part.tile_of(a, threadIdx.x / 32);
     if (a.n_splits > 1)
         return roles_store_shared<N>(a, part, n_rows);
-    if constexpr (ROLES_WIDE(N)) {
-        if (a.gated)
-            return roles_store_wide<N>(a, part, n_rows, total);
-    } else if (a.gated)
-        return roles_store_gated<N>(a, part, n_rows, total);
+    if (a.gated) {
+        if constexpr (ROLES_WIDE(N))
+            roles_store_wide<N>(a, part, n_rows, total);
+        else
+            roles_store_gated<N>(a, part, n_rows, total);
+        return;
+    }
     if (tile >= part.m->n_row_tiles)
         return;
 #pragma unroll
@@ -598,13 +606,16 @@ template <uint32_t N> DEVICE void roles_copy(const struct matmul_args &a) {
     struct RolesCopies<N> copies;
     struct RolesPart<N> part;
 
-    for (uint32_t i = blockIdx.x; i < a.n_panels * a.n_splits; i += gridDim.x) {
-        part.find(a, i);
-        copies.start(a, part);
-        if (i == blockIdx.x)
-            copies.fill(ring);
-        copies.run(ring);
-    }
+    part.find(a, blockIdx.x);
+    copies.start(a, part);
+    copies.fill(ring);
+    copies.run(ring);
+    if constexpr (ROLES_WIDE(N))
+        for (uint32_t i = blockIdx.x + gridDim.x; i < a.n_panels * a.n_splits; i += gridDim.x) {
+            part.find(a, i);
+            copies.start(a, part);
+            copies.run(ring);
+        }
 }
 
 /* Computes the block's parts of the products of @a, N rows each: the first warpgroups multiply, and
