@@ -275,7 +275,7 @@ struct attention {
 
 /* Kernel and split-K factor of a product of many rows: rows of activations per panel
  * (MATMUL_COLUMNS or WGMMA_ROWS), and the blocks that share its segments, a power of two; roles: by
- * matmul_roles, for the step's number of rows or with WGMMA_ROWS the widest. */
+ * matmul_roles. */
 struct product_way {
     uint32_t block_rows, n_splits;
     bool roles;
@@ -285,8 +285,8 @@ struct product_way {
 
 /* Products. Invariant: n_choices <= CHOICES. */
 struct products {
-    /* split: blocks share segments; roles: matmul_roles computes products of packed cores, duo:
-     * matvec_duo those of MATVEC_DUO_ROWS to MATVEC_ROWS rows, experiments */
+    /* split: blocks share segments; roles: matmul_roles computes products of up to MATMUL_COLUMNS
+     * rows, duo: matvec_duo those of MATVEC_DUO_ROWS to MATVEC_ROWS rows, experiments */
     enum way_state matvec, split, wgmma, roles, duo;
     /* the op's rows are packed for wgmma */
     bool cores;
@@ -824,7 +824,7 @@ int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand
 uint32_t cuda_panels(const struct weights *w, uint32_t n_rows);
 bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows);
 /* Returns the number of panels of matmul_roles, without gates. */
-uint32_t cuda_roles_panels(const struct weights *w, uint32_t n_rows);
+uint32_t cuda_roles_panels(const struct weights *w);
 /* Chooses how a product of many rows is computed (choose.c). The first product of a shape and a
  * class of rows is computed in each way and timed, with the step's outputs as destination; with
  * @add, be.act.o, which is free. Returns 0 or -EIO. */

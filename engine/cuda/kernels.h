@@ -542,32 +542,21 @@ MX_FN uint32_t wgmma_shared(uint32_t n, uint32_t format) {
            CUDA_THREADS / 32 * wgmma_slots(format) * tile_stage_bytes(format);
 }
 
-/* matmul_roles_N computes the products of matmul_wide, of rows that are packed as core matrices.
- * ROLES_THREADS threads: ROLES_GROUPS groups of 128 multiply 64 outputs each, the last one copies.
- * A panel is ROLES_OUT rows of a matrix, with gates half as many of each, by N rows. N up to 64:
- * one such column of panels; grid x: panels n_splits. Wide, 96 or 128: any number of columns, one
- * if blocks share segments; a block takes every gridDim.x-th part. n_columns is that of
- * matmul_wide, where the sums of shared segments are. Dynamic shared memory: roles_shared(). */
-#define ROLES_WIDE(n) ((n) > MATMUL_COLUMNS)
-#define ROLES_GROUPS(n) (3u - ROLES_WIDE(n))
-#define ROLES_TILES(n) (ROLES_GROUPS(n) * 4u)
-#define ROLES_OUT(n) (ROLES_TILES(n) * 16u)
-#define ROLES_THREADS(n) ((ROLES_GROUPS(n) + 1) * 128u)
-#define ROLES_BARRIERS 7u         /* of each kind, for stages of the ring or parts of them */
-#define ROLES_SHARED (194u << 10) /* bytes of a block, at most: see SHARED_USED */
-#define ROLES_EXCHANGED 4u        /* sums of a thread that a wide product exchanges at a time */
-/* bytes of a ring, at most: without those of the exchange */
-#define ROLES_ROOM(n) (ROLES_SHARED - ROLES_WIDE(n) * (ROLES_EXCHANGED * 256u * 4u))
+/* matmul_roles_N computes the products of matmul_wide for up to N rows that are packed as core
+ * matrices: panels of ROLES_OUT rows of a matrix, with gates half as many of each. ROLES_THREADS
+ * threads: ROLES_GROUPS groups of 128 multiply, the last group copies. Grid x: panels n_splits; the
+ * sums of shared segments are those of matmul_wide's panels. Dynamic shared memory: roles_shared()
+ * of the largest format. */
+#define ROLES_GROUPS 3u
+#define ROLES_TILES (ROLES_GROUPS * 4u)
+#define ROLES_OUT (ROLES_TILES * 16u)
+#define ROLES_THREADS ((ROLES_GROUPS + 1) * 128u)
+#define ROLES_STAGES 7u           /* most stages of the ring */
+#define ROLES_SHARED (194u << 10) /* bytes of a ring, at most: see SHARED_USED */
 
 /* Returns the number of tiles of a row of tiles in a stage, 64 to 256 columns. */
 MX_FN uint32_t roles_units(uint32_t format) {
     return tile_k(format) == 256 ? 1 : tile_stage_units(format);
-}
-
-/* Returns the number of barriers of a stage: one, or in wide products one for each half of a tile
- * of 256 columns. */
-MX_FN uint32_t roles_barriers(uint32_t n, uint32_t format) {
-    return ROLES_WIDE(n) && tile_k(format) == 256 ? 2 : 1;
 }
 
 /* Returns the bytes of a stage: slices of @n rows of the activations, then a row of tiles for each
@@ -575,53 +564,30 @@ MX_FN uint32_t roles_barriers(uint32_t n, uint32_t format) {
 MX_FN uint32_t roles_stage_bytes(uint32_t n, uint32_t format) {
     uint32_t units = roles_units(format);
 
-    return units * (tile_k(format) * n * 2 + ROLES_TILES(n) * tile_bytes(format));
+    return units * (tile_k(format) * n * 2 + ROLES_TILES * tile_bytes(format));
 }
 
 /* Returns the number of stages of the ring. */
 MX_FN uint32_t roles_stages(uint32_t n, uint32_t format) {
-    uint32_t fit = ROLES_ROOM(n) / roles_stage_bytes(n, format);
-    uint32_t most = ROLES_BARRIERS / roles_barriers(n, format);
+    uint32_t most = ROLES_SHARED / roles_stage_bytes(n, format);
 
-    return fit < most ? fit : most;
+    return most < ROLES_STAGES ? most : ROLES_STAGES;
 }
 
-/* Returns the number of columns of panels of @n rows. */
-MX_FN uint32_t roles_columns(uint32_t n_rows, uint32_t n) {
-    return (n_rows + n - 1) / n;
+/* Returns the bytes of dynamic shared memory of matmul_roles_@n. */
+MX_FN uint32_t roles_shared(uint32_t n, uint32_t format) {
+    return roles_stages(n, format) * roles_stage_bytes(n, format);
 }
 
-/* Returns the bytes of dynamic shared memory of matmul_roles_@n. Sets in @a what a wide product's
- * ring has for all formats of its matrices: the largest stage, and as many stages as all allow. */
-MX_FN uint32_t roles_shared(struct matmul_args *a, uint32_t n) {
-    uint32_t most = 0;
-
-    a->stage_bytes = 0;
-    a->n_stages = ROLES_BARRIERS;
-    for (uint32_t i = 0; i < a->n_mats; i++) {
-        uint32_t f = a->m[i].format, bytes = roles_stage_bytes(n, f), stages = roles_stages(n, f);
-
-        a->stage_bytes = bytes > a->stage_bytes ? bytes : a->stage_bytes;
-        a->n_stages = stages < a->n_stages ? stages : a->n_stages;
-        most = stages * bytes > most ? stages * bytes : most;
-    }
-    if (!ROLES_WIDE(n))
-        return most;
-    if (a->n_stages * a->stage_bytes > ROLES_ROOM(n))
-        a->n_stages = ROLES_ROOM(n) / a->stage_bytes;
-    return a->n_stages * a->stage_bytes;
-}
-
-/* Returns the number of panels of a product with @n rows of each, from its matrices, their rows,
- * and a.gated. */
-MX_FN uint32_t roles_panels(const struct matmul_args *a, uint32_t n) {
-    uint32_t tiles = ROLES_TILES(n), across = 0;
+/* Returns the number of panels of a product, from its matrices and a.gated. */
+MX_FN uint32_t roles_panels(const struct matmul_args *a) {
+    uint32_t n = 0;
 
     if (a->gated)
-        return (a->gated + tiles / 2 - 1) / (tiles / 2) * roles_columns(a->n_rows, n);
+        return (a->gated + ROLES_TILES / 2 - 1) / (ROLES_TILES / 2);
     for (uint32_t i = 0; i < a->n_mats; i++)
-        across += (a->m[i].n_row_tiles + tiles - 1) / tiles;
-    return across * roles_columns(a->n_rows, n);
+        n += (a->m[i].n_row_tiles + ROLES_TILES - 1) / ROLES_TILES;
+    return n;
 }
 
 extern const bool matmul_wgmma_built; /* with code for a Hopper */
@@ -967,17 +933,16 @@ extern kernel_address kernel_matvec, kernel_matvec_16; /* matvec_for() */
 extern kernel_address kernel_matvec_duo, kernel_matvec_duo_16;
 extern kernel_address kernel_expert_vec, kernel_expert_wide, kernel_matmul_wide,
     kernel_matmul_wgmma, kernel_matmul_wgmma_64, kernel_matmul_roles_24, kernel_matmul_roles_32,
-    kernel_matmul_roles_48, kernel_matmul_roles_64, kernel_matmul_roles_96, kernel_matmul_roles_128;
+    kernel_matmul_roles_48, kernel_matmul_roles_64;
 
-/* Returns the kernel for @n_rows rows, and in *columns its number of rows, 128 for more. */
+/* Returns the kernel for up to 64 rows, and in *columns its number of rows. */
 static inline const void *roles_for(uint32_t n_rows, uint32_t *columns) {
     const void *const kernels[] = {kernel_matmul_roles_24, kernel_matmul_roles_32,
-                                   kernel_matmul_roles_48, kernel_matmul_roles_64,
-                                   kernel_matmul_roles_96, kernel_matmul_roles_128};
-    static const uint32_t sizes[] = {24, 32, 48, 64, 96, 128};
+                                   kernel_matmul_roles_48, kernel_matmul_roles_64};
+    static const uint32_t sizes[] = {24, 32, 48, 64};
     uint32_t i = 0;
 
-    while (i < 5 && sizes[i] < n_rows)
+    while (i < 3 && sizes[i] < n_rows)
         i++;
     *columns = sizes[i];
     return kernels[i];

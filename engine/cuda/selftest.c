@@ -317,8 +317,6 @@ static const struct way ways[] = {
     {"matmul_roles", by_wide, STATE(products.roles), 31, 64, 1, true, false, true},
     {"matmul_roles", by_wide, STATE(products.roles), 48, 64, 4, true, false, true},
     {"matmul_roles", by_wide, STATE(products.roles), 64, 64, 1, true, false, true},
-    {"matmul_roles", by_wide, STATE(products.roles), ROWS, 64, 4, true, false, true},
-    {"matmul_roles", by_wide, STATE(products.roles), ROWS, 128, 1, true, false, true},
 };
 
 #define WAYS ARRAY_SIZE(ways)

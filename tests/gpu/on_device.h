@@ -142,7 +142,7 @@ static void allow_all_shared(void) {
     if (matmul_wgmma_built && device.major == 9) {
         allow_shared(kernel_matmul_wgmma, wgmma, "matmul_wgmma");
         allow_shared(kernel_matmul_wgmma_64, wgmma_64, "matmul_wgmma_64");
-        for (uint32_t n = 24, columns; n <= WGMMA_ROWS; n = columns + 1)
+        for (uint32_t n = 24, columns; n <= 64; n = columns + 1)
             allow_shared(roles_for(n, &columns), ROLES_SHARED, "matmul_roles");
     }
     bool bulk = attend_bulk_runs(&device);

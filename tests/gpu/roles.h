@@ -4,8 +4,6 @@
  * with gates, with shared segments, and the sums that are left to residual(). Part of kernels.c. */
 
 /* A product of one or two matrices with the same rows. */
-#define ROLES_GRID 3 /* blocks of a wide product, which takes several panels */
-
 struct roles_case {
     const struct weights_on *w;
     uint32_t n_mats, n_rows, n_splits;
@@ -25,23 +23,17 @@ static uint32_t roles_count(const struct matmul_args *a, uint32_t tiles) {
 
 /* Launches the kernel with roles, or matmul_wgmma_64. */
 static void roles_launch(struct matmul_args *a, bool roles) {
-    uint32_t columns = MATMUL_COLUMNS, shared = 0, grid;
+    uint32_t columns = MATMUL_COLUMNS, shared = 0;
     const void *kernel = roles ? roles_for(a->n_rows, &columns) : kernel_matmul_wgmma_64;
 
-    if (roles) {
-        a->n_panels = roles_panels(a, columns);
-        shared = roles_shared(a, columns);
-    } else {
-        a->n_panels = roles_count(a, 8) * a->n_columns;
-        for (uint32_t i = 0; i < a->n_mats; i++)
-            shared = MAX(shared, wgmma_shared(columns, a->m[i].format));
+    a->n_panels = roles ? roles_panels(a) : roles_count(a, 8);
+    for (uint32_t i = 0; i < a->n_mats; i++) {
+        uint32_t f = a->m[i].format;
+
+        shared = MAX(shared, roles ? roles_shared(columns, f) : wgmma_shared(columns, f));
     }
-    grid = a->n_panels * a->n_splits;
-    /* blocks of a wide product take several panels */
-    if (roles && ROLES_WIDE(columns))
-        grid = MIN(grid, ROLES_GRID);
-    must(api->launch(kernel, grid, 1, roles ? ROLES_THREADS(columns) : CUDA_THREADS, shared, a,
-                     false, stream),
+    must(api->launch(kernel, a->n_panels * a->n_splits, 1, roles ? ROLES_THREADS : CUDA_THREADS,
+                     shared, a, false, stream),
          roles ? "matmul_roles" : "matmul_wgmma_64");
 }
 
@@ -54,7 +46,7 @@ static size_t roles_multiply(const struct roles_case *c, const struct inputs *in
                             .n_mats = c->n_mats,
                             .n_rows = c->n_rows,
                             .n_blocks = (c->w->n_in + 63) / 64 * 4,
-                            .n_columns = (c->n_rows + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS,
+                            .n_columns = 1,
                             .n_splits = c->n_splits,
                             .gated = c->gated ? c->w->m.n_row_tiles : 0,
                             .glu = PACK_SILU,
@@ -65,7 +57,7 @@ static size_t roles_multiply(const struct roles_case *c, const struct inputs *in
     for (uint32_t i = 0; i < c->n_mats; i++) {
         a.m[i] = c->w[i].m;
         a.m[i].y = device_new((size_t)c->n_rows * a.m[i].n_out * sizeof(float));
-        groups += (a.m[i].n_row_tiles + 7) / 8 * a.n_columns;
+        groups += (a.m[i].n_row_tiles + 7) / 8;
     }
     bytes = groups * WIDE_SPLIT_BYTES;
     a.sums = device_new(bytes);
@@ -88,17 +80,12 @@ static size_t roles_multiply(const struct roles_case *c, const struct inputs *in
     return n;
 }
 
-/* Clears the sums of rows and outputs that do not exist, which kernels may leave as they are. The
- * matrix has one panel or two for each 64 rows. */
+/* Clears the sums of rows and outputs that do not exist, which kernels may leave as they are. */
 static void roles_clear_sums(const struct roles_case *c, float *sums, size_t n) {
-    size_t columns = (c->n_rows + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS;
-
     for (size_t i = 0; i < n; i++) {
-        size_t panel = i / (TILE_SEGMENTS * WIDE_SUMS);
-        size_t out = panel / columns * WIDE_OUT + i % WIDE_OUT;
-        size_t row = panel % columns * MATMUL_COLUMNS + i % WIDE_SUMS / WIDE_OUT;
+        size_t out = i / (TILE_SEGMENTS * WIDE_SUMS) * WIDE_OUT + i % WIDE_OUT;
 
-        if (row >= c->n_rows || out >= c->w->m.n_out)
+        if (i % WIDE_SUMS / WIDE_OUT >= c->n_rows || out >= c->w->m.n_out)
             sums[i] = 0;
     }
 }
@@ -130,10 +117,8 @@ static void roles_check_type(enum tensor_type type, uint32_t n_rows) {
 
     if (in.cores) {
         roles_check(what, &(struct roles_case){w, 1, n_rows, 1, false, false}, &in);
-        roles_check(what, &(struct roles_case){w, 2, n_rows, n_rows > 128 ? 1 : 4, false, false},
-                    &in);
-        if (n_rows <= 128)
-            roles_check(what, &(struct roles_case){w, 1, n_rows, 8, false, true}, &in);
+        roles_check(what, &(struct roles_case){w, 2, n_rows, 4, false, false}, &in);
+        roles_check(what, &(struct roles_case){w, 1, n_rows, 8, false, true}, &in);
         roles_check(what, &(struct roles_case){w, 2, n_rows, 1, true, false}, &in);
     }
     drop_inputs(&in);
@@ -147,11 +132,9 @@ static void roles_check_others(uint32_t n_rows) {
                                make_weights(TENSOR_Q6_K, 40, 2048)};
     struct weights_on small = make_weights(TENSOR_Q8_0, 24, 320);
     struct inputs in = make_inputs(n_rows, 2048, 0), few = make_inputs(n_rows, 320, 0);
-    uint32_t splits = n_rows > WGMMA_ROWS ? 1 : 2;
 
     if (in.cores) {
-        roles_check("Q4_K and Q6_K", &(struct roles_case){two, 2, n_rows, splits, false, false},
-                    &in);
+        roles_check("Q4_K and Q6_K", &(struct roles_case){two, 2, n_rows, 2, false, false}, &in);
         roles_check("five units", &(struct roles_case){&small, 1, n_rows, 1, false, false}, &few);
     }
     drop_inputs(&in);
@@ -161,8 +144,7 @@ static void roles_check_others(uint32_t n_rows) {
     drop_weights(&small);
 }
 
-/* A tiny run has one of the first eight, or six for Q4_K. */
-static const uint32_t roles_rows[] = {17, 32, 41, 64, 96, 200, 65, 128, 24, 25, 48, 49, 97, 129};
+static const uint32_t roles_rows[] = {17, 32, 41, 64, 24, 25, 48, 49};
 
 static void roles_check_one(const void *arg) {
     const struct matrix_case *c = arg;
@@ -171,12 +153,10 @@ static void roles_check_one(const void *arg) {
     if (!matmul_wgmma_built || device.major != 9)
         return;
     for (size_t i = 0; i < ARRAY_SIZE(roles_rows); i++)
-        if (!c->tiny || i == (uint32_t)c->type % 8 || (c->type == TENSOR_Q4_K && i < 6))
+        if (!c->tiny || i == (uint32_t)c->type % 4 || (c->type == TENSOR_Q4_K && i < 4))
             roles_check_type(c->type, roles_rows[i]);
-    if (c->type == TENSOR_Q4_K) {
+    if (c->type == TENSOR_Q4_K)
         roles_check_others(33);
-        roles_check_others(130);
-    }
 }
 
 static void check_roles(bool tiny) {

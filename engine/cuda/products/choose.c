@@ -60,18 +60,17 @@ static struct product_way usual_way(const struct be *b, const struct weights *w,
 
 /* Returns true if warps with roles compute the product (WEFT_CUDA_ROLES=1). */
 static bool has_roles(const struct be *b, const struct operand *x) {
-    return b->products.roles == WAY_ON && x->cores;
+    return b->products.roles == WAY_ON && x->cores && x->n_rows <= MATMUL_COLUMNS;
 }
 
 /* Returns the way of such a product: blocks share segments as long as there are multiprocessors for
  * them. */
 static struct product_way roles_way(const struct be *b, const struct weights *w,
                                     const struct operand *x) {
-    uint32_t n = (uint32_t)b->about.device.n_multiprocessors,
-             panels = cuda_roles_panels(w, x->n_rows);
+    uint32_t n = (uint32_t)b->about.device.n_multiprocessors, panels = cuda_roles_panels(w);
     struct product_way way = {MATMUL_COLUMNS, 1, true};
 
-    if (x->gates || x->n_rows > WGMMA_ROWS || !cuda_can_split(b, w, x->n_rows))
+    if (x->gates || !cuda_can_split(b, w, x->n_rows))
         return way;
     while (way.n_splits < TILE_SEGMENTS && 2 * panels * way.n_splits <= n)
         way.n_splits *= 2;

@@ -39,7 +39,7 @@ static int load_attention(struct be *b) {
 static int load_roles(struct be *b) {
     uint32_t columns;
 
-    for (uint32_t n = 1; b->products.roles == WAY_ON && n <= WGMMA_ROWS; n = columns + 1) {
+    for (uint32_t n = 1; b->products.roles == WAY_ON && n <= MATMUL_COLUMNS; n = columns + 1) {
         int e = b->api->allow_shared(roles_for(n, &columns), ROLES_SHARED);
 
         TRY(cuda_check(b, e, "cudaFuncSetAttribute"));
@@ -254,47 +254,40 @@ static struct matmul_args wide_args(struct be *b, const struct weights *w, const
     return a;
 }
 
-uint32_t cuda_roles_panels(const struct weights *w, uint32_t n_rows) {
-    struct matmul_args a = {.n_mats = w->n_mats, .n_rows = n_rows};
-    uint32_t columns;
+uint32_t cuda_roles_panels(const struct weights *w) {
+    struct matmul_args a = {.n_mats = w->n_mats};
 
-    roles_for(n_rows, &columns);
     for (uint32_t i = 0; i < w->n_mats; i++)
         a.m[i].n_row_tiles = w->m[i].n_row_tiles;
-    return roles_panels(&a, columns);
+    return roles_panels(&a);
 }
 
-/* Computes the product by warps with roles. A wide product has at most a block for each
- * multiprocessor, which takes one panel after the other. */
+/* Computes the product by warps with roles. */
 static int cuda_matmul_roles(struct be *b, const struct weights *w, const struct operand *x,
-                             bool add, struct product_way way) {
-    struct matmul_args a = wide_args(b, w, x, add, MATMUL_COLUMNS, way.n_splits);
-    struct launch l = {.grid_y = 1, .what = "matmul_roles"};
-    uint32_t columns, n = (uint32_t)b->about.device.n_multiprocessors;
-    bool widest = way.block_rows == WGMMA_ROWS;
+                             bool add, uint32_t n_splits) {
+    struct matmul_args a = wide_args(b, w, x, add, MATMUL_COLUMNS, n_splits);
+    struct launch l = {.grid_y = 1, .n_threads = ROLES_THREADS, .what = "matmul_roles"};
+    uint32_t columns;
 
-    assert(x->cores && b->products.roles == WAY_ON);
-    assert(way.n_splits == 1 || x->n_rows <= WGMMA_ROWS);
-    l.kernel = roles_for(widest ? WGMMA_ROWS : x->n_rows, &columns);
-    l.n_threads = ROLES_THREADS(columns);
-    l.shared = roles_shared(&a, columns);
-    a.n_panels = roles_panels(&a, columns);
-    l.grid_x = a.n_panels * way.n_splits;
-    if (ROLES_WIDE(columns))
-        l.grid_x = MIN(l.grid_x, n);
+    assert(x->cores && b->products.roles == WAY_ON && x->n_rows <= MATMUL_COLUMNS);
+    l.kernel = roles_for(x->n_rows, &columns);
+    for (uint32_t i = 0; i < w->n_mats; i++)
+        l.shared = MAX(l.shared, roles_shared(columns, w->m[i].format));
+    a.n_panels = roles_panels(&a);
+    l.grid_x = a.n_panels * n_splits;
     return cuda_launch(b, &l, &a, sizeof(a));
 }
 
 /* A multiprocessor runs one block of wgmma at a time. */
 int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand *x, bool add,
                      struct product_way way) {
-    if (way.roles)
-        return cuda_matmul_roles(b, w, x, add, way);
     struct matmul_args a = wide_args(b, w, x, add, way.block_rows, way.n_splits);
     bool whole = way.block_rows == WGMMA_ROWS;
     const void *kernel = kernel_matmul_wide;
     uint32_t shared = 0;
 
+    if (way.roles)
+        return cuda_matmul_roles(b, w, x, add, way.n_splits);
     assert(x->cores ? b->products.wgmma == WAY_ON : !whole);
     assert(whole || way.block_rows == MATMUL_COLUMNS);
     if (x->cores)

@@ -24,8 +24,6 @@ LIMITS = {
     "matmul_roles_32": 128,
     "matmul_roles_48": 128,
     "matmul_roles_64": 128,
-    "matmul_roles_96": 168,  # 384 threads
-    "matmul_roles_128": 168,
     "attend_64": 128,
     "attend_64_q8": 128,
     "attend_64_q4": 128,
@@ -154,8 +152,8 @@ SHARED |= {"attend_wide_128": 99 * 1024 - 3 * 32 * 288 * 2, "attend_wide_128_q8"
 SHARED |= {f"attend_wide_128_{pages}": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 208 for pages in ("q8_q4",)}
 SHARED_MAX = 48 * 1024
 # Kernels whose warpgroups exchange registers: a launch with fewer would wait for ever, with more the sum is another one
-# (RolesShape::launched in roles.cuh).
-EXACT = {f"matmul_roles_{n}": 128 for n in (24, 32, 48, 64)} | {f"matmul_roles_{n}": 168 for n in (96, 128)}
+# (ROLES_LAUNCHED in matmul_roles.cu).
+EXACT = {f"matmul_roles_{n}": 128 for n in (24, 32, 48, 64)}
 SERVERS_90 = ("sm_90a",)  # where these kernels have code
 # Kernels that may spill, with the bytes of stack, stores and loads: fewer blocks on a multiprocessor would cost more, or
 # a thread cannot have more registers.

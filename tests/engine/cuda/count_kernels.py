@@ -2,7 +2,7 @@
 """Counts the resources of the kernels from their machine code: registers, spills, shared memory, blocks on a
 multiprocessor; and for the loops of products the instructions for each weight of a lane (few rows) or for each mma
 (many rows), the part that is mma, and the bytes in flight. Code at the end of a segment is counted as for a matrix of
-4,096 columns; with wgmma it also clears the sums, and adds them or stores them: the additions are counted. A wgmma of N columns counts as N / 8 mma, the part of one warp. Needs nvcc and cc, no device and no
+4,096 columns. A wgmma of N columns counts as N / 8 mma, the part of one warp. Needs nvcc and cc, no device and no
 disassembler.
 
 usage: [NVCC=PATH] count_kernels.py FOLDER [ARCHITECTURES [FILES]]
@@ -46,7 +46,7 @@ int main(void) {
         printf("%u %u %u %u %u %u %u %u %u %u %u %u %u\\n", stage, matvec_shared(stage, MATVEC_STAGES), expert_shared(stage), wide_shared(f),
                (uint32_t)ATTEND_WIDE_SHARED(64, 16, 16), (uint32_t)ATTEND_WIDE_SHARED(128, 16, 16),
                wgmma_shared(MATMUL_COLUMNS, f), wgmma_shared(WGMMA_ROWS, f), (uint32_t)ATTEND_SHARED(64),
-               (uint32_t)ATTEND_SHARED(128), roles_shared(&(struct matmul_args){.n_mats = 1, .m[0].format = f}, 64),
+               (uint32_t)ATTEND_SHARED(128), roles_shared(64, f),
                matvec_shared(stage, MATVEC_STAGES - 1) + matvec_norm_bytes(1, MATVEC_NORM_COLUMNS, 1),
                matvec_shared(2 * stage, MATVEC_STAGES - 1));
     }
@@ -56,7 +56,7 @@ FORMATS = ["F16", "Q8_0", "Q4_0", "IQ4_NL", "MXFP4", "NVFP4", "Q5_0", "Q4_1", "Q
            "IQ4_XS", "IQ1", "IQ2", "IQ3", "Q2_K", "Q3_K"]
 PRODUCTS = {"matvec": 1, "matvec_norm": 11, "matvec_16": 1, "expert_vec": 2, "matmul_wide": 3, "expert_wide": 3, "matvec_duo": 12, "matvec_duo_16": 12}
 PRODUCTS |= {"matmul_wgmma_64": 6, "matmul_wgmma": 7}
-ROLES = {f"matmul_roles_{n}": n for n in (24, 32, 48, 64, 96, 128)}
+ROLES = {f"matmul_roles_{n}": n for n in (24, 32, 48, 64)}
 PRODUCTS |= {name: 10 for name in ROLES}
 PAGES = ("", "_q8", "_q4", "_q8_q4")
 LAUNCH = PRODUCTS | {"attend_wide_64": 4, "attend_wide_128": 5}
@@ -96,7 +96,7 @@ def compiled(folder, arch, files):
     for name in files:
         to = folder / f"{name}.{arch}.cubin"
         if not to.exists() or to.stat().st_mtime < newest:
-            wgmma = name in ("matmul_wgmma", "matmul_roles", "matmul_roles_wide") and arch == "90"
+            wgmma = name in ("matmul_wgmma", "matmul_roles") and arch == "90"
             flags = ["-arch=sm_90a", "-DWEFT_SM90A"] if wgmma else [f"-arch=sm_{arch}"]
             subprocess.run([os.environ.get("NVCC", "nvcc"), *FLAGS, *flags, "-o", str(to), str(next(SOURCES.rglob(f"{name}.cu")))], check=True)
         yield from cubin.kernels_of(to, int(arch))
@@ -146,10 +146,6 @@ def loops_of(kernel, name, arch, sizes):
                 continue
             if tags:
                 end = any(END.search(c) for c in kernel.calls[i])
-                if name in WGMMA_COLUMNS and kernel.operations[i] == cubin.CLEAR:
-                    end = True
-                if name in WGMMA_COLUMNS and end and kernel.operations[i] == cubin.STORE:
-                    continue
                 (ends if end else own)[int(tags[0])] += 1
                 mma[int(tags[0])] += kernel.operations[i] in (cubin.MMA, cubin.BYTES_MMA)
                 mma[int(tags[0])] += (kernel.operations[i] == cubin.WGMMA) * WGMMA_COLUMNS.get(name, 0) // 8

@@ -471,8 +471,7 @@ static uint32_t carved_out(int percent) {
 static bool for_servers(const void *kernel) {
     return kernel == kernel_matvec_duo || kernel == kernel_matvec_duo_16 ||
            kernel == kernel_matmul_roles_24 || kernel == kernel_matmul_roles_32 ||
-           kernel == kernel_matmul_roles_48 || kernel == kernel_matmul_roles_64 ||
-           kernel == kernel_matmul_roles_96 || kernel == kernel_matmul_roles_128;
+           kernel == kernel_matmul_roles_48 || kernel == kernel_matmul_roles_64;
 }
 
 static int allow_shared(const void *kernel, uint32_t bytes) {

@@ -280,7 +280,6 @@ void simt_wgmma_wait(const char *here, uint32_t n_left);
 #define wgmma_n32(d, a, b) simt_wgmma(SIMT_HERE, 32, d, a, b)
 #define wgmma_n48(d, a, b) simt_wgmma(SIMT_HERE, 48, d, a, b)
 #define wgmma_n64(d, a, b) simt_wgmma(SIMT_HERE, 64, d, a, b)
-#define wgmma_n96(d, a, b) simt_wgmma(SIMT_HERE, 96, d, a, b)
 #define wgmma_n128(d, a, b) simt_wgmma(SIMT_HERE, 128, d, a, b)
 #define wgmma_begin() simt_wgmma_begin(SIMT_HERE)
 #define wgmma_hold(v) ((void)(v))
