@@ -63,8 +63,11 @@ INLINE void gemm_g_group(struct g_way way, const uint8_t *q, vf zero, struct col
     UNROLL
     for (int g = 0; g < 32; g += 4) {
         UNROLL
-        for (int c = 0; c < n; c++)
-            four[c] = way.shuffled ? vi_four(x + (size_t)c * a.row + 4 * g) : vi_zero();
+        for (int c = 0; c < n; c++) {
+            four[c] = vi_zero();
+            if (way.shuffled)
+                four[c] = vi_four(x + (size_t)c * a.row + 4 * g);
+        }
         UNROLL
         for (int k = 0; k < 4; k++) {
             vb w = gemm_g_weights(way.unpacked, q, g + k);

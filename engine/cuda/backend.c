@@ -238,7 +238,6 @@ bool cuda_asks(const char *what) {
  * be.attention.wide_rows. WEFT_CUDA_TIMES=0: be.products.timed is off. WEFT_CUDA_PACE=0: the end of
  * a step is polled for all the time. WEFT_CUDA_STATIC=1: be.ways.fixed.
  * WEFT_CUDA_PROLOGUE=1: be.ways.prologue. WEFT_CUDA_ATTEND=1: be.attention.decode.
- * WEFT_CUDA_DUO=1: be.products.duo.
  * WEFT_CUDA_WARM=0: be.ways.warms is off. WEFT_CUDA_BESIDE=0: be.queue.uploads is not used. */
 static void cuda_read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *wide = getenv("WEFT_CUDA_WIDE");
@@ -257,7 +256,6 @@ static void cuda_read_environment(struct be *b) {
     b->ways.fixed = cuda_asks("STATIC");
     b->ways.prologue = way_if(cuda_asks("PROLOGUE"));
     b->attention.decode = way_if(cuda_asks("ATTEND"));
-    b->products.duo = way_if(cuda_asks("DUO"));
     b->attention.shares = b->attention.many = cuda_wants("SHARE");
     b->products.matvec = b->products.split = WAY_ON;
     b->experts.vec = b->experts.wide = WAY_ON;

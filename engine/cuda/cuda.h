@@ -286,8 +286,8 @@ struct product_way {
 /* Products. Invariant: n_choices <= CHOICES. */
 struct products {
     /* split: blocks share segments; roles: matmul_roles computes products of up to MATMUL_COLUMNS
-     * rows, duo: matvec_duo those of MATVEC_DUO_ROWS to MATVEC_ROWS rows, experiments */
-    enum way_state matvec, split, wgmma, roles, duo;
+     * rows, an experiment */
+    enum way_state matvec, split, wgmma, roles;
     /* the op's rows are packed for wgmma */
     bool cores;
     /* PACK_PLANES of the kernels here */
@@ -808,8 +808,7 @@ struct operand {
 struct matmul_args cuda_matmul_args(const struct weights *w, const struct operand *x, bool add);
 /* Returns true if gate and up have equal shape and format, so that one kernel can combine them. */
 bool cuda_are_alike(const struct matrix *gate, const struct matrix *up);
-/* Launches matvec, for at most MATVEC_ROWS rows, or matvec_duo, or with @norm matvec_norm. Returns
- * 0 or -EIO. */
+/* Launches matvec, for at most MATVEC_ROWS rows, or with @norm matvec_norm. Returns 0 or -EIO. */
 int cuda_matvec(struct be *b, const struct matmul_args *a, const struct pack_args *norm);
 /* Returns true if blocks of matvec have room for @n_rows rows of @norm. */
 bool cuda_matvec_packs(uint32_t n_rows, const struct pack_args *norm);

@@ -450,8 +450,8 @@ MX_FN void matrix_cut(struct matrix *m, uint32_t n_in) {
 
 /* Computes y (+)= W x + bias for matrices that share x. matvec: up to 8 rows, matvec_16: up to 16;
  * grid x: row tiles of all matrices, or fewer if all have one format: a block takes every
- * gridDim.x-th. matvec_duo, matvec_duo_16: the same rows; grid x: matvec_duos(), or fewer.
- * matmul_wide: grid x: n_panels n_splits. Dynamic shared memory: that of the largest format. */
+ * gridDim.x-th. matmul_wide: grid x: n_panels n_splits. Dynamic shared memory: that of the
+ * largest format. */
 struct matmul_args {
     struct matrix m[MATMUL_MATRICES];
     /* [n_rows] packed (pack_args) */
@@ -476,8 +476,7 @@ struct matmul_args {
     /* [n_rows] of packed */
     float *packed_scale;
     float fixed;
-    /* matvec_duo: n_panels: matvec_duos().
-     * matmul_wide: a panel is 128 rows of a matrix by 64 rows of activations; n_columns panels
+    /* matmul_wide: a panel is 128 rows of a matrix by 64 rows of activations; n_columns panels
      * cover the activations. n_splits: blocks that share the segments of a panel, a power of two up
      * to TILE_SEGMENTS. If it is above 1, each panel needs WIDE_SPLIT_BYTES of @sums and an element
      * of @arrived; the last block adds up y, or, with @leave, none does. Matrices with shared
@@ -497,18 +496,6 @@ struct matmul_args {
  * matrices. */
 MX_FN uint32_t matvec_shared(uint32_t stage_bytes, uint32_t n_stages) {
     return CUDA_THREADS / 32 * n_stages * stage_bytes;
-}
-
-/* Returns the number of duos of a product, two row tiles of a matrix or, with gates, the same row
- * tile of both. */
-MX_FN uint32_t matvec_duos(const struct matmul_args *a) {
-    uint32_t n = 0;
-
-    if (a->gated)
-        return a->gated;
-    for (uint32_t i = 0; i < a->n_mats; i++)
-        n += (a->m[i].n_row_tiles + 1) / 2;
-    return n;
 }
 
 /* Number of stages, of @slices slices each, of a ring that holds weights @n slices ahead. */
@@ -930,7 +917,6 @@ typedef const void *const kernel_address;
 #define KERNEL_ADDRESS(NAME) kernel_##NAME
 extern kernel_address PLAIN_KERNELS(KERNEL_ADDRESS);
 extern kernel_address kernel_matvec, kernel_matvec_16; /* matvec_for() */
-extern kernel_address kernel_matvec_duo, kernel_matvec_duo_16;
 extern kernel_address kernel_expert_vec, kernel_expert_wide, kernel_matmul_wide,
     kernel_matmul_wgmma, kernel_matmul_wgmma_64, kernel_matmul_roles_24, kernel_matmul_roles_32,
     kernel_matmul_roles_48, kernel_matmul_roles_64;
@@ -951,11 +937,6 @@ static inline const void *roles_for(uint32_t n_rows, uint32_t *columns) {
 /* Returns the matvec kernel for @n_rows rows: up to PACK_ROWS, or up to 16. */
 static inline const void *matvec_for(uint32_t n_rows) {
     return n_rows > PACK_ROWS ? kernel_matvec_16 : kernel_matvec;
-}
-
-/* Returns the matvec_duo kernel for @n_rows rows. */
-static inline const void *matvec_duo_for(uint32_t n_rows) {
-    return n_rows > PACK_ROWS ? kernel_matvec_duo_16 : kernel_matvec_duo;
 }
 
 #ifdef __cplusplus

@@ -239,17 +239,6 @@ struct way {
 static int by_matvec(struct be *b, const struct product *p, const struct operand *x,
                      const struct way *w) {
     struct matmul_args a = cuda_matmul_args(&p->w, x, false);
-    enum way_state duo = b->products.duo;
-
-    b->products.duo = WAY_OFF;
-    int r = cuda_matvec(b, &a, NULL);
-    b->products.duo = duo;
-    return r;
-}
-
-static int by_duo(struct be *b, const struct product *p, const struct operand *x,
-                  const struct way *w) {
-    struct matmul_args a = cuda_matmul_args(&p->w, x, false);
 
     return cuda_matvec(b, &a, NULL);
 }
@@ -305,8 +294,6 @@ static const struct way ways[] = {
     {"matvec", by_matvec, STATE(products.matvec), MATVEC_ROWS, 0, 1, false, false, false},
     {"matvec_norm", by_norm, STATE(ways.prologue), 1, 0, 1, false, false, false},
     {"matvec_norm", by_norm, STATE(ways.prologue), 2, 0, 1, false, false, false},
-    {"matvec_duo", by_duo, STATE(products.duo), PACK_ROWS, 0, 1, false, false, false},
-    {"matvec_duo", by_duo, STATE(products.duo), MATVEC_ROWS, 0, 1, false, false, false},
     {"shared segments", by_wide, STATE(products.split), ROWS, 64, 4, false, false, false},
     {"matmul_wgmma", by_wide, STATE(products.wgmma), ROWS, 128, 1, true, false, false},
     {"matmul_wgmma", by_wide, STATE(products.wgmma), ROWS, 64, 1, true, false, false},

@@ -97,7 +97,6 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
 #include "tests/gpu/experts.h"
 #include "tests/gpu/latent.h"
 #include "tests/gpu/matrices.h"
-#include "tests/gpu/products_duo.h"
 #include "tests/gpu/recurrent.h"
 #include "tests/gpu/roles.h"
 #include "tests/gpu/scan.h"
@@ -192,7 +191,6 @@ int main(int argc, char **argv) {
     }
     check_matrices(tiny);
     check_roles(tiny);
-    check_duos(tiny);
     if (WITH_ATTENTION) {
         check_attentions(tiny);
         check_latents(tiny);

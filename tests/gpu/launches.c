@@ -23,8 +23,7 @@ static uint64_t launch_norm_bytes(const struct launch_record *r) {
 }
 
 /* Computes what a product reads. Each block of matvec reads all activations for each of its row
- * tiles, of matvec_duo for each two; each block of the other kernels reads the activations of its
- * panel once. */
+ * tiles; each block of the other kernels reads the activations of its panel once. */
 static void launch_note_product(struct launch_record *r) {
     struct matmul_args a;
     uint64_t tiles = 0, row_bytes, block_rows;
@@ -44,8 +43,6 @@ static void launch_note_product(struct launch_record *r) {
         r->read_bytes = r->weight_bytes + launch_norm_bytes(r);
         return;
     }
-    if (launch_begins(r, "matvec_duo"))
-        tiles = a.n_panels;
     if (launch_begins(r, "matvec")) {
         r->read_bytes = r->weight_bytes + tiles * a.n_rows * row_bytes;
         return;

@@ -127,7 +127,7 @@ static void allow_shared(const void *kernel, uint32_t bytes, const char *name) {
 }
 
 static void allow_all_shared(void) {
-    uint32_t wgmma = 0, wgmma_64 = 0, narrow = 0, norm = 0, duo = 0, expert = 0, wide = 0;
+    uint32_t wgmma = 0, wgmma_64 = 0, narrow = 0, norm = 0, expert = 0, wide = 0;
     uint32_t n_planes = BYTES_FAMILY(device.made_for) ? 2 : 1;
 
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
@@ -135,7 +135,6 @@ static void allow_all_shared(void) {
         wgmma_64 = MAX(wgmma_64, wgmma_shared(MATMUL_COLUMNS, f));
         narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f), MATVEC_STAGES));
         norm = MAX(norm, matvec_norm_most(&device, tile_stage_bytes(f), n_planes));
-        duo = MAX(duo, matvec_duo_most(&device, tile_stage_bytes(f)));
         expert = MAX(expert, expert_shared(tile_stage_bytes(f)));
         wide = MAX(wide, wide_shared(f));
     }
@@ -165,8 +164,6 @@ static void allow_all_shared(void) {
     allow_shared(kernel_matvec, narrow, "matvec");
     allow_shared(kernel_matvec_16, narrow, "matvec_16");
     allow_shared(kernel_matvec_norm, norm, "matvec_norm");
-    allow_shared(kernel_matvec_duo, duo, "matvec_duo");
-    allow_shared(kernel_matvec_duo_16, duo, "matvec_duo_16");
     allow_shared(kernel_matmul_wide, wide, "matmul_wide");
     allow_shared(kernel_expert_vec, expert, "expert_vec");
     allow_shared(kernel_expert_wide, wide, "expert_wide");

@@ -61,20 +61,20 @@
 KERNEL(matvec, struct matmul_args, CUDA_THREADS, MATVEC_BLOCKS) {
     SHARED float sums[8][CUDA_THREADS], gate[TILE_LANES * 4];
 
-    matvec_groups<1, 1>(a, Rows<1>{}, sums, gate);
+    matvec_groups<1>(a, Rows<1>{}, sums, gate);
 }
 
 KERNEL(matvec_norm, struct matvec_norm_args, CUDA_THREADS, MATVEC_BLOCKS) {
     SHARED float sums[8][CUDA_THREADS], gate[TILE_LANES * 4];
 
     static_assert(MATVEC_NORM_ROWS * PACK_SHARED <= CUDA_THREADS, "settle() uses sums[0]");
-    matvec_groups<1, 1>(a.product, OwnRows{a.norm, 0}, sums, gate);
+    matvec_groups<1>(a.product, OwnRows{a.norm, 0}, sums, gate);
 }
 
 KERNEL(matvec_16, struct matmul_args, CUDA_THREADS, 2) {
     SHARED float sums[16][CUDA_THREADS], gate[TILE_LANES * 4 * 2];
 
-    matvec_groups<2, 1>(a, Rows<2>{}, sums, gate);
+    matvec_groups<2>(a, Rows<2>{}, sums, gate);
 }
 
 /* -- matmul_wide ------------------------------------------------------------------------------- */

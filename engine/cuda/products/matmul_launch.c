@@ -53,7 +53,7 @@ static int load_roles(struct be *b) {
  * change while no block runs there. WEFT_CUDA_WGMMA=0: be.products.wgmma is off;
  * WEFT_CUDA_ROLES=1: be.products.roles is on. */
 int cuda_load_kernels(struct be *b) {
-    uint32_t narrow = 0, norm = 0, duo = 0, expert = 0, wide = 0, wgmma = 0, wgmma_64 = 0;
+    uint32_t narrow = 0, norm = 0, expert = 0, wide = 0, wgmma = 0, wgmma_64 = 0;
 
     if (BYTES_FAMILY(b->about.device.made_for))
         b->products.planes = 2;
@@ -63,7 +63,6 @@ int cuda_load_kernels(struct be *b) {
         narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f), MATVEC_STAGES));
         norm =
             MAX(norm, matvec_norm_most(&b->about.device, tile_stage_bytes(f), b->products.planes));
-        duo = MAX(duo, matvec_duo_most(&b->about.device, tile_stage_bytes(f)));
         expert = MAX(expert, expert_shared(tile_stage_bytes(f)));
         wide = MAX(wide, wide_shared(f));
         wgmma = MAX(wgmma, wgmma_shared(WGMMA_ROWS, f));
@@ -82,7 +81,6 @@ int cuda_load_kernels(struct be *b) {
     } kernels[] = {{kernel_matmul_wgmma, wgmma}, {kernel_matmul_wgmma_64, wgmma_64},
                    {kernel_matvec, narrow},      {kernel_matvec_16, narrow},
                    {kernel_matvec_norm, norm},   {kernel_matmul_wide, wide},
-                   {kernel_matvec_duo, duo},     {kernel_matvec_duo_16, duo},
                    {kernel_expert_vec, expert},  {kernel_expert_wide, wide},
                    PLAIN_KERNELS(WITHOUT_SHARED)};
 #undef WITHOUT_SHARED
@@ -150,21 +148,6 @@ bool cuda_matvec_packs(uint32_t n_rows, const struct pack_args *norm) {
     return n_rows <= MATVEC_NORM_ROWS && norm->n_padded <= MATVEC_NORM_COLUMNS;
 }
 
-/* Launches matvec_duo in @way; as below, a block has one duo if the formats differ. */
-static int matvec_duo_launch(struct be *b, const struct matmul_args *a, struct matvec_way way) {
-    struct matmul_args args = *a;
-    struct launch l = {.kernel = matvec_duo_for(a->n_rows),
-                       .grid_y = 1,
-                       .n_threads = CUDA_THREADS,
-                       .what = "matvec_duo",
-                       .shared = way.shared};
-
-    args.n_stages = way.n_stages;
-    args.n_panels = matvec_duos(a);
-    l.grid_x = is_uniform(a) ? way.n_blocks : args.n_panels;
-    return cuda_launch(b, &l, &args, sizeof(args));
-}
-
 /* A block can only have tiles of one format: if the formats differ, each block has one row tile. */
 int cuda_matvec(struct be *b, const struct matmul_args *a, const struct pack_args *norm) {
     assert(a->n_rows <= MATVEC_ROWS && a->gated < a->n_tiles);
@@ -178,12 +161,8 @@ int cuda_matvec(struct be *b, const struct matmul_args *a, const struct pack_arg
                        "matvec",
                        way.shared};
     struct matvec_norm_args args = {.product = *a};
-    struct matvec_way duo =
-        matvec_duo_way(&b->about.device, a->n_rows, a->stage_bytes, matvec_duos(a));
 
     args.product.n_stages = way.n_stages;
-    if (!norm && b->products.duo == WAY_ON && duo.n_blocks > 0)
-        return matvec_duo_launch(b, a, duo);
     if (!norm)
         return cuda_launch(b, &l, &args.product, sizeof(args.product));
     assert(cuda_matvec_packs(a->n_rows, norm) && norm->n_padded == a->n_blocks * 16);

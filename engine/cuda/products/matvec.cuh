@@ -49,34 +49,29 @@ template <int F, int G> struct Activations {
     }
 };
 
-/* Adds the products of unit @unit of T rows of tiles of @m, whose tiles are at @tile in shared
- * memory, a.stage_bytes apart, to c. @x: on entry the activations of the unit's first part, on
- * return those of unit @next. */
-template <int F, int G, int T, class A, class ROWS>
+/* Adds the products of unit @unit of @m, whose tile is at @tile in shared memory, to c. @x: on
+ * entry the activations of the unit's first part, on return those of unit @next. */
+template <int F, int G, class A, class ROWS>
 DEVICE void matvec_add_unit(const A &a, const struct matrix &m, const uint8_t *tile, uint32_t unit,
                             uint32_t next, const ROWS &rows, struct Activations<F, G> &x,
-                            float c[T * G][4]) {
+                            float c[G][4]) {
     constexpr uint32_t n = Parts<F>::n;
 
 #pragma unroll 1
     for (uint32_t part = 0; part < n; part++) {
         uint32_t behind = part + 1 < n ? unit * n + part + 1 : next * n;
-#pragma unroll
-        for (int k = 0; k < T; k++) {
-            struct Tile<F> t;
+        struct Tile<F> t;
 
-            t.load(tile + k * a.stage_bytes, threadIdx.x % 32, part, m.grid);
+        t.load(tile, threadIdx.x % 32, part, m.grid);
 #pragma unroll
-            for (uint32_t p = 0; p < Parts<F>::pairs; p++) {
-                Pair<F> w;
+        for (uint32_t p = 0; p < Parts<F>::pairs; p++) {
+            Pair<F> w;
 
-                w.take(t, (int)p, false);
+            w.take(t, (int)p, false);
 #pragma unroll
-                for (int i = 0; i < G; i++)
-                    w.add(x.v[p][i], c[k * G + i]);
-                if (k + 1 == T)
-                    x.take(a, rows, behind, p);
-            }
+            for (int i = 0; i < G; i++)
+                w.add(x.v[p][i], c[i]);
+            x.take(a, rows, behind, p);
         }
     }
 }

@@ -1,72 +1,50 @@
 #pragma once
 
 /* matvec_walk - the walk of a block of matvec and its like over rows of tiles: the ring that each
- * warp fills, the rows of activations, and the sum over the segments (matmul.cu). A block takes T
- * row tiles at a time: one, or two (a duo, matvec_duo.cu). */
+ * warp fills, the rows of activations, and the sum over the segments (matmul.cu). */
 
 #include "engine/cuda/products/gated.cuh"
 #include "engine/cuda/products/kernels_norm.h"
 #include "engine/cuda/products/matvec.cuh"
 
-/* Returns the end of the numbers of row tiles, or of duos, of all matrices. */
-template <int T> DEVICE uint32_t walk_end(const struct matmul_args &a) {
-    return T == 1 ? a.n_tiles : a.n_panels;
-}
-
-/* Returns the block's row tile or duo after @tile, or a number from walk_end() on. A block has
- * every gridDim.x-th; with gates, each row tile of the gate is followed by the same one of the up
- * matrix. */
-template <int T> DEVICE uint32_t next_tile(const struct matmul_args &a, uint32_t tile) {
-    if constexpr (T > 1)
-        return tile + gridDim.x;
+/* Returns the block's row tile after @tile, or n_tiles at the end. A block has every gridDim.x-th
+ * row tile; with gates, each row tile of the gate is followed by the same one of the up matrix. */
+DEVICE uint32_t next_tile(const struct matmul_args &a, uint32_t tile) {
     if (tile < a.gated)
         return tile + a.gated;
     tile += gridDim.x - a.gated;
     return tile < a.n_tiles - a.gated ? tile : a.n_tiles;
 }
 
-/* Returns the index of the matrix that has row tile or duo @tile; *local: the number of the tile,
- * or of the duo's first, in it. With gates a duo has the same row tile of gate and up. */
-template <int T>
+/* Returns the index of the matrix that has row tile @tile; *local: the number of the tile in it. */
 DEVICE uint32_t matrix_of(const struct matmul_args &a, uint32_t tile, uint32_t *local) {
     uint32_t i = 0;
 
-    *local = tile;
-    if (T > 1 && a.gated)
-        return 0;
 #pragma unroll
     for (; i + 1 < MATMUL_MATRICES; i++) {
-        uint32_t n = (a.m[i].n_row_tiles + T - 1) / T;
-
-        if (i + 1 >= a.n_mats || tile < n)
+        if (i + 1 >= a.n_mats || tile < a.m[i].n_row_tiles)
             break;
-        tile -= n;
+        tile -= a.m[i].n_row_tiles;
     }
-    *local = tile * T;
+    *local = tile;
     return i;
 }
 
 /* Ring of a warp in shared memory, filled by cp.async stage by stage with the weights of the warp's
- * segment of each of the block's tiles; a stage has those of T row tiles, a.stage_bytes apart.
- * Keeps few registers, which are scarce in this kernel. */
-template <int F, int T> struct Feed {
+ * segment of each of the block's tiles. Keeps few registers, which are scarce in this kernel. */
+template <int F> struct Feed {
     static constexpr uint32_t FULL = 1; /* in `slot`: no stage was taken yet */
 
-    uint32_t slot, end;     /* offsets of the next stage and of the end of the ring */
-    uint32_t tile;          /* row tile or duo that is being fetched, counted over all matrices */
-    uint32_t n_left;        /* bytes of its segment that are left; 0 after the last tile */
-    const uint8_t *from[T]; /* addresses of the lane's next bytes */
+    uint32_t slot, end;  /* offsets of the next stage and of the end of the ring */
+    uint32_t tile;       /* row tile that is being fetched, counted over all matrices */
+    uint32_t n_left;     /* bytes of its segment that are left; 0 after the last tile */
+    const uint8_t *from; /* address of the lane's next bytes */
 
-    static MEMBER uint32_t stage_bytes(const struct matmul_args &a) {
-        return T * a.stage_bytes;
-    }
     MEMBER void start(const struct matmul_args &a) {
-        end = (threadIdx.x / 32 + 1) * (a.n_stages * stage_bytes(a));
-        slot = end - a.n_stages * stage_bytes(a);
+        end = (threadIdx.x / 32 + 1) * (a.n_stages * a.stage_bytes);
+        slot = end - a.n_stages * a.stage_bytes;
         tile = blockIdx.x;
-#pragma unroll
-        for (int k = 0; k < T; k++)
-            from[k] = NULL;
+        from = NULL;
         seek(a);
 #pragma unroll 1
         for (uint32_t i = 0; i < a.n_stages; i++)
@@ -86,24 +64,13 @@ template <int F, int T> struct Feed {
         uint32_t local, segment = threadIdx.x / 32;
 
         n_left = 0;
-        if (tile >= walk_end<T>(a))
+        if (tile >= a.n_tiles)
             return;
-        const struct matrix &m = a.m[matrix_of<T>(a, tile, &local)];
+        const struct matrix &m = a.m[matrix_of(a, tile, &local)];
 
         n_left = m.bytes[segment + 1] - m.bytes[segment];
-        from[0] = m.tiles + ((size_t)local * m.bytes[TILE_SEGMENTS] + m.bytes[segment] +
-                             threadIdx.x % 32 * 16);
-        if constexpr (T > 1)
-            from[1] = from[0] + to_second(a, m, local);
-    }
-    /* Returns the bytes from the first tile of a duo to the second, or 0 if there is none. */
-    static MEMBER ptrdiff_t to_second(const struct matmul_args &a, const struct matrix &m,
-                                      uint32_t local) {
-        if (a.gated)
-            return a.m[1].tiles - a.m[0].tiles;
-        if (local + 1 < m.n_row_tiles)
-            return m.bytes[TILE_SEGMENTS];
-        return 0;
+        from = m.tiles +
+               ((size_t)local * m.bytes[TILE_SEGMENTS] + m.bytes[segment] + threadIdx.x % 32 * 16);
     }
     /* Starts copying the next stage; an empty one after the last tile, or if the warp has no
      * segment. */
@@ -111,29 +78,23 @@ template <int F, int T> struct Feed {
         uint32_t n = tile_stage_bytes(F), to = shared_start() + slot + threadIdx.x % 32 * 16;
 
         if (n_left >= n) {
-#pragma unroll
-            for (int k = 0; k < T; k++)
-                fetch_bytes(to + k * a.stage_bytes, from[k], n);
+            fetch_bytes(to, from, n);
         } else {
             n = n_left;
-#pragma unroll
-            for (int k = 0; k < T; k++)
-                if (TILE_STAGE_UNITS(F) > 1)
-                    fetch_few(to + k * a.stage_bytes, from[k], n);
+            if (TILE_STAGE_UNITS(F) > 1)
+                fetch_few(to, from, n);
         }
         if (n_left > 0) {
-#pragma unroll
-            for (int k = 0; k < T; k++)
-                from[k] += n;
+            from += n;
             n_left -= n;
             if (n_left == 0) {
-                tile = next_tile<T>(a, tile);
+                tile = next_tile(a, tile);
                 seek(a);
             }
         }
-        slot += stage_bytes(a);
+        slot += a.stage_bytes;
         if (slot == end)
-            slot -= a.n_stages * stage_bytes(a);
+            slot -= a.n_stages * a.stage_bytes;
         copy_commit();
     }
     /* Waits for the oldest stage and returns it, and starts copying into the stage used before. */
@@ -301,22 +262,20 @@ DEVICE float add_segments(const float *value, uint32_t n_units) {
 }
 
 /* Goes over the block's row tiles, for G groups of 8 rows. Successive row tiles use alternate
- * halves of @sums, so that the barrier of a tile also orders the reads of the tile before it; the
- * two tiles of a duo have a half each, and a second barrier. The loop over tiles is instantiated
- * for each format, so that its code is contiguous. @sums: [2][4 G]; @gate: [TILE_LANES * 4 G], not
- * used by duos; ROWS: Rows<G> or OwnRows. */
-template <int G, int T, class ROWS> struct TilesWalk {
+ * halves of @sums, so that the barrier of a tile also orders the reads of the tile before it. The
+ * loop over tiles is instantiated for each format, so that its code is contiguous. @sums: [2][4 G];
+ * @gate: [TILE_LANES * 4 G]; ROWS: Rows<G> or OwnRows. */
+template <int G, class ROWS> struct TilesWalk {
     const struct matmul_args &a;
     const ROWS &with;
     float (*sums)[CUDA_THREADS];
     float *gate;
 
-    /* Accumulates the warp's segment of T rows of tiles of @m in c; c[k * G + i] has the mma
-     * accumulators of row tile k and group i. @x: the activations of the segment's first part, on
-     * entry and again on return. */
+    /* Accumulates the warp's segment of a row of tiles of @m in c; c[i] has the mma accumulators of
+     * group i. @x: the activations of the segment's first part, on entry and again on return. */
     template <int F>
-    MEMBER void add(const struct matrix &m, struct Feed<F, T> &feed, const ROWS &rows,
-                    struct Activations<F, G> &x, float c[T * G][4]) const {
+    MEMBER void add(const struct matrix &m, struct Feed<F> &feed, const ROWS &rows,
+                    struct Activations<F, G> &x, float c[G][4]) const {
         constexpr uint32_t units = TILE_STAGE_UNITS(F);
         uint32_t from = m.unit[threadIdx.x / 32], to = m.unit[threadIdx.x / 32 + 1];
 
@@ -327,14 +286,14 @@ template <int G, int T, class ROWS> struct TilesWalk {
 #pragma unroll
             for (uint32_t n = 0; n < units; n++)
                 if (u + n < to)
-                    matvec_add_unit<F, G, T>(a, m, stage + n * tile_bytes(F), u + n,
-                                             u + n + 1 < to ? u + n + 1 : from, rows, x, c);
+                    matvec_add_unit<F, G>(a, m, stage + n * tile_bytes(F), u + n,
+                                          u + n + 1 < to ? u + n + 1 : from, rows, x, c);
         }
     }
     /* Stores the warp's sums in @half, and after a barrier writes y from the sums of all warps. */
     MEMBER void finish(float (*half)[CUDA_THREADS], uint32_t tile, const struct Element &element,
                        const float c[G][4]) const {
-        uint32_t local, tid = anew(threadIdx.x), i = matrix_of<T>(a, anew(tile), &local);
+        uint32_t local, tid = anew(threadIdx.x), i = matrix_of(a, anew(tile), &local);
 
 #pragma unroll
         for (int j = 0; j < 4 * G; j++)
@@ -344,33 +303,12 @@ template <int G, int T, class ROWS> struct TilesWalk {
             element.put(a, a.m[i], i, local,
                         add_segments(&half[tid / 32][tid % 32], a.m[i].n_units), &gate[tid]);
     }
-    /* Does the same for a duo. A thread has the elements of both tiles in one place, with gates
-     * gate and up. */
-    MEMBER void finish_duo(uint32_t tile, const struct Element &element,
-                           const float c[2 * G][4]) const {
-        uint32_t local, tid = anew(threadIdx.x), i = matrix_of<T>(a, anew(tile), &local);
-        uint32_t other = a.gated ? 1 : i, n_units = a.m[i].n_units;
-        float first = 0;
-
-#pragma unroll
-        for (int j = 0; j < 8 * G; j++)
-            sums[j][tid] = c[j / 4][j % 4];
-        sync_block();
-        if (tid < TILE_LANES * 4 * G) {
-            const float *value = &sums[tid / 32][tid % 32];
-
-            element.put(a, a.m[i], i, local, add_segments(value, n_units), &first);
-            element.put(a, a.m[other], other, a.gated ? local : local + 1,
-                        add_segments(value + 4 * G * CUDA_THREADS, n_units), &first);
-        }
-        sync_block();
-    }
     template <int F> MEMBER void of() const {
         uint32_t half = 0, local, n_rows, tile = blockIdx.x, warp = threadIdx.x / 32;
-        const struct matrix &m = a.m[matrix_of<T>(a, tile, &local)];
+        const struct matrix &m = a.m[matrix_of(a, tile, &local)];
         struct Activations<F, G> x;
         struct Element element;
-        struct Feed<F, T> feed;
+        struct Feed<F> feed;
         ROWS rows = with;
 
         feed.start(a); /* before the preceding kernel has ended: it does not change weights */
@@ -382,14 +320,11 @@ template <int G, int T, class ROWS> struct TilesWalk {
         if (m.unit[warp] < m.n_units)
             x.take_all(a, rows, m.unit[warp] * Parts<F>::n);
 #pragma unroll 1
-        for (; tile < walk_end<T>(a); tile = next_tile<T>(a, tile)) {
-            float c[T * G][4] = {};
+        for (; tile < a.n_tiles; tile = next_tile(a, tile)) {
+            float c[G][4] = {};
 
-            add<F>(a.m[matrix_of<T>(a, tile, &local)], feed, rows, x, c);
-            if constexpr (T > 1)
-                finish_duo(tile, element, c);
-            else
-                finish(sums + half, tile, element, c);
+            add<F>(a.m[matrix_of(a, tile, &local)], feed, rows, x, c);
+            finish(sums + half, tile, element, c);
             half ^= 4 * G;
         }
         copy_wait<0>();
@@ -397,11 +332,10 @@ template <int G, int T, class ROWS> struct TilesWalk {
 };
 
 /* Multiplies the block's tiles, which all have one format. */
-template <int G, int T, class ROWS>
+template <int G, class ROWS>
 DEVICE void matvec_groups(const struct matmul_args &a, const ROWS &rows,
                           float (*sums)[CUDA_THREADS], float *gate) {
     uint32_t local;
 
-    walk_of(a.m[matrix_of<T>(a, blockIdx.x, &local)].format,
-            TilesWalk<G, T, ROWS>{a, rows, sums, gate});
+    walk_of(a.m[matrix_of(a, blockIdx.x, &local)].format, TilesWalk<G, ROWS>{a, rows, sums, gate});
 }

@@ -11,8 +11,6 @@
  * block. */
 #define MATVEC_STATIC (8704u + 1024u)
 #define MATVEC_16_STATIC (17408u + 1024u)
-#define MATVEC_DUO_STATIC (8192u + 1024u)
-#define MATVEC_DUO_16_STATIC (16384u + 1024u)
 
 struct matvec_way {
     uint32_t n_blocks, n_stages, shared;
@@ -39,35 +37,6 @@ static inline struct matvec_way matvec_way(const struct cuda_device *d, uint32_t
                 return (struct matvec_way){MIN(n_tiles, most * n), stages, shared};
         }
     return (struct matvec_way){MIN(n_tiles, n), 2, matvec_shared(stage_bytes, 2) + packed};
-}
-
-#define MATVEC_DUO_ROWS 3u /* fewer rows stay in the L1 cache */
-
-/* Returns how matvec_duo is launched: two blocks of a multiprocessor, or one if that is enough for
- * all duos. Returns no blocks if these have no room for rings of two stages, or if products of
- * bytes take their registers. */
-static inline struct matvec_way matvec_duo_way(const struct cuda_device *d, uint32_t n_rows,
-                                               uint32_t stage_bytes, uint32_t n_duos) {
-    uint32_t n = (uint32_t)d->n_multiprocessors, own = MATVEC_DUO_STATIC;
-    uint32_t blocks = MIN(2u, (n_duos + n - 1) / n);
-
-    if (n_rows > PACK_ROWS)
-        own = MATVEC_DUO_16_STATIC;
-    if (n_rows < MATVEC_DUO_ROWS || BYTES_FAMILY(d->made_for))
-        return (struct matvec_way){0};
-    for (uint32_t stages = MATVEC_STAGES; stages >= 2; stages--) {
-        uint32_t shared = matvec_shared(2 * stage_bytes, stages);
-
-        if (blocks * (shared + own) <= d->shared_bytes)
-            return (struct matvec_way){MIN(n_duos, blocks * n), stages, shared};
-    }
-    return (struct matvec_way){0};
-}
-
-/* Returns the most shared memory that launches of matvec_duo ask for. */
-static inline uint32_t matvec_duo_most(const struct cuda_device *d, uint32_t stage_bytes) {
-    return MAX(matvec_duo_way(d, PACK_ROWS, stage_bytes, 1).shared,
-               matvec_duo_way(d, MATVEC_ROWS, stage_bytes, 1).shared);
 }
 
 /* Returns the most shared memory that launches of matvec_norm ask for. */

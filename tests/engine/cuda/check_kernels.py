@@ -15,8 +15,6 @@ LIMITS = {
     "matvec": 80,
     "matvec_16": 128,
     "matvec_norm": 80,
-    "matvec_duo": 128,
-    "matvec_duo_16": 128,
     "matmul_wide": 255,
     "matmul_wgmma": 255,
     "matmul_wgmma_64": 176,
@@ -145,7 +143,7 @@ LIMITS |= {f"attend_decode_{size}{pages}": 128 for size in (64, 128) for pages i
 # Static shared memory: the limit without a request, or the rest of the 99 KiB that the smallest device gives a block,
 # beside the dynamic shared memory (matvec_shared(), wide_shared(), ATTEND_WIDE_SHARED(), which tests check).
 SHARED = {"expert_vec": 99 * 1024 - 4 * 3 * 3360}
-SHARED |= {"matvec": 8704, "matvec_norm": 8704, "matvec_16": 17408, "matvec_duo": 8192, "matvec_duo_16": 16384}  # matvec_way.h
+SHARED |= {"matvec": 8704, "matvec_norm": 8704, "matvec_16": 17408}  # matvec_way.h
 SHARED |= {name: 99 * 1024 - 100352 for name in ("matmul_wide", "expert_wide")}
 SHARED |= {"attend_wide_128": 99 * 1024 - 3 * 32 * 288 * 2, "attend_wide_128_q8": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 272,
            "attend_wide_128_q4": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 144}
@@ -162,7 +160,6 @@ SPILLS |= {("matvec_16", arch): (40, 108, 120) for arch in ("sm_120", "sm_121")}
 SPILLS |= {("pack_gated", arch): (8, 12, 8) for arch in ("sm_100", "sm_110")}
 SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", *("attend_wide_128_" + pages for pages in ("q8", "q4", "q8_q4")))
            for arch in ("sm_100", "sm_110", "sm_120", "sm_121")}
-SPILLS |= {("matvec_duo_16", "sm_90"): (24, 32, 52)}
 SPILLS |= {(name, arch): (8, 4, 4) for name in ("expert_vec", "matvec_16") for arch in ("sm_86", "sm_89")}
 SPILLS |= {("pair", arch): (8, 8, 24) for arch in ("sm_86", "sm_89")}
 SPILLS |= {("attend_compressed", "sm_80"): (8, 4, 4)}

@@ -43,18 +43,17 @@ PROBE = """
 int main(void) {
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         uint32_t stage = tile_stage_bytes(f);
-        printf("%u %u %u %u %u %u %u %u %u %u %u %u %u\\n", stage, matvec_shared(stage, MATVEC_STAGES), expert_shared(stage), wide_shared(f),
+        printf("%u %u %u %u %u %u %u %u %u %u %u %u\\n", stage, matvec_shared(stage, MATVEC_STAGES), expert_shared(stage), wide_shared(f),
                (uint32_t)ATTEND_WIDE_SHARED(64, 16, 16), (uint32_t)ATTEND_WIDE_SHARED(128, 16, 16),
                wgmma_shared(MATMUL_COLUMNS, f), wgmma_shared(WGMMA_ROWS, f), (uint32_t)ATTEND_SHARED(64),
                (uint32_t)ATTEND_SHARED(128), roles_shared(64, f),
-               matvec_shared(stage, MATVEC_STAGES - 1) + matvec_norm_bytes(1, MATVEC_NORM_COLUMNS, 1),
-               matvec_shared(2 * stage, MATVEC_STAGES - 1));
+               matvec_shared(stage, MATVEC_STAGES - 1) + matvec_norm_bytes(1, MATVEC_NORM_COLUMNS, 1));
     }
 }
 """
 FORMATS = ["F16", "Q8_0", "Q4_0", "IQ4_NL", "MXFP4", "NVFP4", "Q5_0", "Q4_1", "Q5_1", "Q4_K", "Q5_K", "Q6_K",
            "IQ4_XS", "IQ1", "IQ2", "IQ3", "Q2_K", "Q3_K"]
-PRODUCTS = {"matvec": 1, "matvec_norm": 11, "matvec_16": 1, "expert_vec": 2, "matmul_wide": 3, "expert_wide": 3, "matvec_duo": 12, "matvec_duo_16": 12}
+PRODUCTS = {"matvec": 1, "matvec_norm": 11, "matvec_16": 1, "expert_vec": 2, "matmul_wide": 3, "expert_wide": 3}
 PRODUCTS |= {"matmul_wgmma_64": 6, "matmul_wgmma": 7}
 ROLES = {f"matmul_roles_{n}": n for n in (24, 32, 48, 64)}
 PRODUCTS |= {name: 10 for name in ROLES}
@@ -66,8 +65,7 @@ WGMMA_COLUMNS = {"matmul_wgmma_64": 64, "matmul_wgmma": 128} | ROLES
 SLICE_MOST = 112  # instructions of a warp for a slice of 64 columns of Q4_K in ROLES
 SEGMENT_UNITS = 4096 // 256 // 8  # units of 256 columns in a segment of a matrix of 4,096 columns
 END = re.compile(r"WideWalk3end|add_up")  # functions at the end of a segment
-# Kernels for few rows: blocks launched on each multiprocessor.
-FEW = {"matvec": 3, "matvec_norm": 3, "matvec_16": 2, "matvec_duo": 2, "matvec_duo_16": 2, "expert_vec": 4}
+FEW = {"matvec": 3, "matvec_norm": 3, "matvec_16": 2, "expert_vec": 4}  # kernels for few rows: blocks launched on each multiprocessor
 TAG = re.compile(r"Walk(?:I\w+?E)?2ofILi(\d+)E")
 # Kernels whose warps process all tiles of a chunk for their share of the values: iterations of that loop.
 SHARES = {"attend_256": 4, "attend_512": 4, "attend_latent": 8, "attend_wide_256": 8, "attend_wide_512": 8}
@@ -190,7 +188,7 @@ def slice_of(loop):
 
 def describe(loop):
     text = f"{loop.kernel:16} {loop.arch:>4} {FORMATS[loop.format] if loop.format is not None else '':7}"
-    groups, n = 2 if loop.kernel.endswith("_16") else 1, with_ends(loop)
+    groups, n = 2 if loop.kernel == "matvec_16" else 1, with_ends(loop)
     if loop.kernel in FEW:  # an mma takes 8 weights of a lane
         text += f" {loop.instructions * groups / (8 * loop.mma):5.2f} a weight"
     else:

@@ -468,9 +468,8 @@ static uint32_t carved_out(int percent) {
     return sizes[i] << 10;
 }
 
-static bool for_servers(const void *kernel) {
-    return kernel == kernel_matvec_duo || kernel == kernel_matvec_duo_16 ||
-           kernel == kernel_matmul_roles_24 || kernel == kernel_matmul_roles_32 ||
+static bool has_roles(const void *kernel) {
+    return kernel == kernel_matmul_roles_24 || kernel == kernel_matmul_roles_32 ||
            kernel == kernel_matmul_roles_48 || kernel == kernel_matmul_roles_64;
 }
 
@@ -481,7 +480,7 @@ static int allow_shared(const void *kernel, uint32_t bytes) {
         return r;
     if (bytes < SHARED_USED && carved_out(cuda_carveout(bytes)) != SHARED_USED)
         fake_refuse("a carve-out that the driver rounds to another size");
-    bool servers = for_servers(kernel) || kernel == kernel_matmul_wgmma ||
+    bool servers = has_roles(kernel) || kernel == kernel_matmul_wgmma ||
                    kernel == kernel_matmul_wgmma_64 || kernel == kernel_attend_latent_bulk ||
                    kernel == kernel_attend_latent_bulk_q8 || kernel == kernel_attend_latent_bulk_q4;
     if (bytes > (servers ? SIMT_DYNAMIC_MAX : SIMT_DYNAMIC_LEAST))

@@ -358,29 +358,6 @@ Test(layout, matvec_has_as_many_blocks_as_fit) {
     }
 }
 
-/* A duo's ring takes twice the room: where two blocks are wanted that have none, there are none. */
-Test(layout, duos_have_two_blocks_or_one_that_is_enough) {
-    static const struct {
-        int made_for;
-        uint32_t shared_kib, n_rows, n_duos, n_blocks, n_stages, format;
-    } cases[] = {{90, 196, 16, 768, 264, 2, TILE_Q4_K}, {90, 196, 5, 192, 192, 2, TILE_Q8_0},
-                 {90, 196, 16, 128, 128, 3, TILE_Q4_K}, {90, 196, 16, 768, 0, 0, TILE_Q6_K},
-                 {90, 196, 5, 128, 128, 3, TILE_Q6_K},  {90, 196, 2, 768, 0, 0, TILE_Q4_K},
-                 {89, 100, 5, 128, 0, 0, TILE_Q4_K},    {80, 164, 5, 768, 0, 0, TILE_Q4_K}};
-
-    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        struct cuda_device d = {.made_for = cases[i].made_for,
-                                .n_multiprocessors = 132,
-                                .shared_bytes = (size_t)cases[i].shared_kib << 10};
-        uint32_t stage = tile_stage_bytes(cases[i].format);
-        struct matvec_way way = matvec_duo_way(&d, cases[i].n_rows, stage, cases[i].n_duos);
-
-        cr_expect(way.n_blocks == cases[i].n_blocks && way.n_stages == cases[i].n_stages,
-                  "%zu: %u blocks, %u stages", i, way.n_blocks, way.n_stages);
-        cr_expect(way.shared <= matvec_duo_most(&d, stage), "%zu", i);
-    }
-}
-
 /* On every family a block of matvec_norm has room for its rings and the largest rows. */
 Test(layout, norms_have_room_in_a_block) {
     static const struct {

@@ -28,8 +28,6 @@ static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
  * residual; with glu(gate, up) as epilogue, by matmul_wide and by wgmma; by wgmma with 64 rows in a
  * block, and with 128; by warps with roles, and with glu(gate, up). */
 static uint32_t n_split, n_left, n_gated[2], n_wgmma[2], n_roles, n_roles_gated;
-/* launches of matvec_duo, and of those with glu(gate, up) */
-static uint32_t n_duos, n_duos_gated;
 
 static void count_products(const char *kernel, uint64_t number, void *args) {
     bool wgmma_64 = strcmp(kernel, "matmul_wgmma_64") == 0;
@@ -48,10 +46,6 @@ static void count_products(const char *kernel, uint64_t number, void *args) {
         n_roles_gated += a->gated > 0;
         n_split += a->n_splits > 1;
         n_left += a->leave;
-    }
-    if (strncmp(kernel, "matvec_duo", 11) == 0) {
-        n_duos++;
-        n_duos_gated += ((const struct matmul_args *)args)->gated > 0;
     }
     n_wgmma[0] += wgmma_64;
     n_wgmma[1] += strcmp(kernel, "matmul_wgmma") == 0;
@@ -106,7 +100,7 @@ static void open_with(struct driver *d, const char *path, const char *wgmma,
     fake_find()->n_multiprocessors = n_multiprocessors;
     fake_find()->on_launch = count_products;
     cr_assert(driver_open(d, &o, &err) == 0, "%s", err.message);
-    n_roles = n_roles_gated = n_duos = n_duos_gated = 0;
+    n_roles = n_roles_gated = 0;
     n_split = n_left = n_gated[0] = n_gated[1] = n_wgmma[0] = n_wgmma[1] = 0;
 }
 
@@ -238,47 +232,6 @@ Test(cuda_products, warps_with_roles_give_the_same_bits) {
         unlink(path);
     }
     unsetenv("WEFT_CUDA_ROLES");
-}
-
-/* Two row tiles at a time (WEFT_CUDA_DUO=1) compute products of 3 to 16 rows, and only those. */
-Test(cuda_products, duos_of_row_tiles_give_the_same_bits) {
-    static const char *const archs[] = {"qwen2", "gemma4"};
-    static const uint32_t sizes[] = {1, 3, 8, 11, 16, 2};
-    static const char *const fixed[] = {"0", "1"};
-
-    for (size_t k = 0; k < ARRAY_SIZE(archs) * ARRAY_SIZE(fixed); k++) {
-        struct tiny_model m = {.arch = archs[k / 2],
-                               .type = TENSOR_Q8_0,
-                               .n_layer = 1,
-                               .n_embd = 640,
-                               .n_ff = 640,
-                               .n_vocab = 40,
-                               .n_head = 10,
-                               .n_head_kv = 1,
-                               .head_dim = 64};
-        uint64_t first[OWN];
-        char path[64];
-
-        setenv("WEFT_CUDA_STATIC", fixed[k % 2], 1);
-        tiny_model_temp(&m, path);
-        for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
-            struct driver d;
-
-            setenv("WEFT_CUDA_DUO", i > 0 ? "1" : "0", 1);
-            open_with(&d, path, "1", 4);
-            run_rows(&d, sizes[i]);
-            driver_close(&d);
-            cr_expect_eq(n_duos > 0, sizes[i] >= 3, "%s, %u rows: %u", m.arch, sizes[i], n_duos);
-            cr_expect_eq(n_duos_gated > 0, sizes[i] >= 3, "%s, %u rows", m.arch, sizes[i]);
-            if (i == 0)
-                memcpy(first, digest, sizeof(digest));
-            cr_expect(first[0] && memcmp(first, digest, sizeof(digest)) == 0, "%s, %u rows", m.arch,
-                      sizes[i]);
-        }
-        unlink(path);
-    }
-    unsetenv("WEFT_CUDA_STATIC");
-    unsetenv("WEFT_CUDA_DUO");
 }
 
 Test(cuda_products, rows_are_the_same_in_steps_of_every_size) {

@@ -120,10 +120,6 @@ static bool is_matvec(const char *kernel, const void *args) {
     return strncmp(kernel, "matvec", 6) == 0;
 }
 
-static bool is_duo(const char *kernel, const void *args) {
-    return strncmp(kernel, "matvec_duo", 11) == 0;
-}
-
 static bool is_expert_vec(const char *kernel, const void *args) {
     return strcmp(kernel, "expert_vec") == 0;
 }
@@ -298,16 +294,6 @@ Test(cuda_selftest, roles_that_are_wrong_are_left_out) {
     setenv("WEFT_CUDA_ROLES", "1", 1);
     try_faults(&dense, run_alone, faults, ARRAY_SIZE(faults));
     unsetenv("WEFT_CUDA_ROLES");
-}
-
-Test(cuda_selftest, duos_that_are_wrong_are_left_out) {
-    static const struct fault faults[] = {
-        {is_duo, "without matvec_duo: other bits", false, false},
-    };
-
-    setenv("WEFT_CUDA_DUO", "1", 1);
-    try_faults(&dense, run_alone, faults, ARRAY_SIZE(faults));
-    unsetenv("WEFT_CUDA_DUO");
 }
 
 Test(cuda_selftest, experts_that_are_wrong_are_left_out) {
