@@ -25,7 +25,7 @@ LIMITS = {
     "attend_wide_256": 2.1, "attend_wide_256_q4": 2.0, "attend_wide_256_q8": 1.7, "attend_wide_256_q8_q4": 1.9,
     "attend_wide_512": 2.5, "attend_wide_512_q4": 2.4, "attend_wide_512_q8": 1.8, "attend_wide_512_q8_q4": 2.2,
     "attend_wide_64": 1.5, "attend_wide_64_q4": 2.1, "attend_wide_64_q8": 2.0, "attend_wide_64_q8_q4": 2.0,
-    "choose_blocks": 0.8, "hc_in": 30.0, "route": 6.3, "sample_draw": 37.6, "sample_weigh": 13.8,
+    "choose_blocks": 0.8, "hc_in": 30.0, "route": 6.5, "sample_draw": 37.6, "sample_weigh": 13.8,
     # Lanes skip results of rows and outputs that do not exist, so stores of different rows are counted as one.
     "matmul_roles_24": 4.0, "matmul_roles_32": 7.0, "matmul_roles_48": 6.0, "matmul_roles_64": 10.0, "matmul_wgmma_64": 4.0,
 }
