@@ -33,7 +33,7 @@ def rates(build, a):
     out = {}
     for r in json.loads(run([*engine, *work]))["results"]:
         out["%s, %d sequences" % (r["test"], r["seqs"])] = r["tokens_per_s"]["mean"]
-    plans = [PLAN_ROW.match(line) for line in run([build / "tests/bench/bench_plan", 0.1]).splitlines()]
+    plans = [PLAN_ROW.match(line) for line in run([build / "tests/bench/bench_plan", 0.3]).splitlines()]
     for row in plans:
         out["plan: " + row[1]] = 1e6 / float(row[2])
     return out
