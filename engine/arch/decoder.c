@@ -498,6 +498,28 @@ static void bind_layers(struct binder *b, struct model *m, const struct decoder 
     }
 }
 
+void decoder_hybrid(struct binder *b, struct model *m, const struct decoder *d,
+                    decoder_mixer *mixer, decoder_feed *feed) {
+    struct model_shape *s = &m->shape;
+    uint32_t n_kv[MODEL_LAYERS_MAX];
+    struct model_op logits;
+
+    assert(m->n_ops == 0 && s->n_layer <= MODEL_LAYERS_MAX);
+    meta_u32_layers(b, "attention.head_count_kv", 0, s->n_head, s->n_layer, n_kv);
+    decoder_ends(b, m, d, &logits);
+    for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
+        struct layer l = decoder_layer(m, i);
+
+        l.heads.n_kv = n_kv[i];
+        if (n_kv[i] == 0)
+            mixer(b, m, i);
+        else
+            decoder_attention(b, m, d, &l);
+        feed(b, m, d, &l);
+    }
+    model_add(m, &logits);
+}
+
 void decoder_bind(struct binder *b, struct model *m, const struct decoder *d) {
     uint32_t n_loops = 1;
     bool normed = false;

@@ -146,5 +146,14 @@ void decoder_mlp(struct binder *b, struct model *m, const struct decoder *d, con
 /* Adds a layer: attention, then decoder_mlp(); with @parallel both from the same norm. */
 void decoder_block(struct binder *b, struct model *m, const struct decoder *d,
                    const struct layer *l);
+/* Adds what layer @l has in place of attention. */
+typedef void decoder_mixer(struct binder *b, struct model *m, uint32_t l);
+/* Adds the FFN, or the experts, of layer @l. */
+typedef void decoder_feed(struct binder *b, struct model *m, const struct decoder *d,
+                          const struct layer *l);
+/* Binds a whole model in which layers without heads of keys have @mixer in place of attention;
+ * @feed follows in each. The caller has read the sizes of the mixer. */
+void decoder_hybrid(struct binder *b, struct model *m, const struct decoder *d,
+                    decoder_mixer *mixer, decoder_feed *feed);
 /* Binds a whole model in which every layer is attention followed by an FFN, or by experts. */
 void decoder_bind(struct binder *b, struct model *m, const struct decoder *d);

@@ -71,27 +71,15 @@ static bool jamba_has_experts(const struct binder *b, const struct model *m, uin
     return m->shape.n_expert && gguf_find(b->file, name);
 }
 
+static void jamba_feed(struct binder *b, struct model *m, const struct decoder *d,
+                       const struct layer *l) {
+    if (jamba_has_experts(b, m, l->index))
+        decoder_experts(b, m, d, l->index);
+    else
+        decoder_ffn(b, m, d, l);
+}
+
 void jamba_bind(struct binder *b, struct model *m, const struct decoder *d) {
-    struct model_shape *s = &m->shape;
-    uint32_t n_kv[MODEL_LAYERS_MAX];
-    struct model_op logits;
-
-    assert(m->n_ops == 0 && s->n_layer <= MODEL_LAYERS_MAX);
-    jamba_read_scan(b, s);
-    meta_u32_layers(b, "attention.head_count_kv", 0, s->n_head, s->n_layer, n_kv);
-    decoder_ends(b, m, d, &logits);
-    for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
-        struct layer l = decoder_layer(m, i);
-
-        l.heads.n_kv = n_kv[i];
-        if (n_kv[i] == 0)
-            jamba_scan(b, m, i);
-        else
-            decoder_attention(b, m, d, &l);
-        if (jamba_has_experts(b, m, i))
-            decoder_experts(b, m, d, i);
-        else
-            decoder_ffn(b, m, d, &l);
-    }
-    model_add(m, &logits);
+    jamba_read_scan(b, &m->shape);
+    decoder_hybrid(b, m, d, jamba_scan, jamba_feed);
 }

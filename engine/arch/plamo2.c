@@ -83,23 +83,6 @@ static void plamo2_scan(struct binder *b, struct model *m, uint32_t l) {
 }
 
 void plamo2_bind(struct binder *b, struct model *m, const struct decoder *d) {
-    struct model_shape *s = &m->shape;
-    uint32_t n_kv[MODEL_LAYERS_MAX];
-    struct model_op logits;
-
-    assert(m->n_ops == 0 && s->n_layer <= MODEL_LAYERS_MAX);
-    plamo2_read_scan(b, s);
-    meta_u32_layers(b, "attention.head_count_kv", 0, s->n_head, s->n_layer, n_kv);
-    decoder_ends(b, m, d, &logits);
-    for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
-        struct layer l = decoder_layer(m, i);
-
-        l.heads.n_kv = n_kv[i];
-        if (n_kv[i] == 0)
-            plamo2_scan(b, m, i);
-        else
-            decoder_attention(b, m, d, &l);
-        decoder_ffn(b, m, d, &l);
-    }
-    model_add(m, &logits);
+    plamo2_read_scan(b, &m->shape);
+    decoder_hybrid(b, m, d, plamo2_scan, decoder_ffn);
 }

@@ -433,5 +433,5 @@ bool bf16_is_exact(void);
 extern uint8_t cpu_iq2_runs[256][8], cpu_iq2_grid[8][256];
 /* The lower and the upper bytes of E4M3 codes below 128 as BF16. isa.c fills them. */
 extern uint8_t cpu_e4m3[2][128];
-/* Whether this processor shuffles vectors beside its products (gemm_g.c). isa.c finds it. */
+/* Tells whether this processor shuffles vectors beside its products (gemm_g.c); isa.c finds it. */
 extern bool cpu_shuffles_beside;

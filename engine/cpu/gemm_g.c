@@ -26,7 +26,7 @@ enum { CHAINS = 4 };
 enum { CHAINS = 16 };
 #endif
 
-/* How codes are read: from bytes, and activations also by shuffles. */
+/* Says how codes are read: from bytes, and activations also by shuffles. */
 struct g_way {
     bool unpacked, shuffled;
 };

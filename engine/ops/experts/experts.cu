@@ -751,7 +751,7 @@ DEVICE void combine_row(const struct combine_args &a, uint32_t r) {
     pack_row(a.pack, r, r, shared);
 }
 
-/* What does not depend on this step is on its way while the last experts are multiplied. */
+/* Prefetches what does not depend on this step while the last experts are multiplied. */
 KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
     bool works = blockIdx.x < a.batch->n_rows;
 
