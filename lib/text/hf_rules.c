@@ -475,7 +475,7 @@ int hf_read_pre_tokenizer(struct hf_reader *r) {
 
 /* ---- decoder ---- */
 
-/* What the decoders so far do: write marks as spaces, join the tokens, drop the first space. */
+/* Notes what the decoders so far do: write marks as spaces, join tokens, drop the first space. */
 struct hf_decoded {
     bool marks, fused, dropped;
 };

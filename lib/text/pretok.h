@@ -23,7 +23,7 @@ struct pretok;
  * expression at the start, or else all bytes before the first match. */
 typedef size_t pretok_cut(const struct pretok *p, const char *s, size_t len);
 
-/* What becomes of the matches of an expression and of the gaps between them. */
+/* Says what becomes of the matches of an expression and of the gaps between them. */
 enum pretok_rule {
     /* each is a piece */
     PRETOK_KEEP_ALL,
