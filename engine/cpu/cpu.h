@@ -220,6 +220,8 @@ struct scan_channels {
  * take @n values; a formula names the operation on each of them. */
 struct cpu_kernels {
     const char *name;
+    /* Returns true if this processor rounds products as the kernels need it. NULL: all do. */
+    bool (*is_exact)(void);
 
     /* Writes a row of @n_in floats as activations of the given format. */
     void (*acts_store[ACTS_KINDS])(const float *x, uint32_t n_in, uint8_t *row);

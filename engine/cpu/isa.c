@@ -57,7 +57,7 @@ static bool has_avx512(void) {
 }
 
 static bool has_avx512bf16(void) {
-    return has_avx512() && __builtin_cpu_supports("avx512bf16") && bf16_is_exact();
+    return has_avx512() && __builtin_cpu_supports("avx512bf16");
 }
 
 /* Returns true if the CPU has AMX with int8 and the kernel permits this process to use the tile
@@ -108,13 +108,18 @@ static const struct isa { /* best first */
     {"generic", "", has_any, KERNELS_GENERIC},
 };
 
+/* Returns true if this machine can run the kernels of a row, and computes as they expect. */
+static bool isa_runs(const struct isa *isa) {
+    return isa->usable() && (!isa->kernels->is_exact || isa->kernels->is_exact());
+}
+
 const struct cpu_kernels *isa_find(const char *name, struct err *err) {
     bool best = !name || strcmp(name, "auto") == 0;
 
     for (size_t i = 0; i < ARRAY_SIZE(isas); i++) {
         if (!isas[i].kernels || (!best && strcmp(name, isas[i].name) != 0))
             continue;
-        if (isas[i].usable())
+        if (isa_runs(&isas[i]))
             return isas[i].kernels;
         if (!best) {
             err_set(err, 0, "isa", "this machine cannot run isa \"%s\": it lacks %s", name,

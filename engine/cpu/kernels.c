@@ -18,6 +18,7 @@ const struct cpu_kernels CPU_NAME(cpu_kernels) = {
     .gemm_wide = CPU_NAME(gemm_wide),
 #endif
 #if defined CPU_BF16
+    .is_exact = bf16_is_exact,
     .acts_store[ACTS_H] = acts_store_h_avx512bf16,
     .gemm_h = gemm_h_avx512bf16,
     .gemm_wide_h = gemm_wide_h_avx512bf16,
