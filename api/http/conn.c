@@ -161,6 +161,15 @@ void conn_set_payer(struct conn *c, struct payer *payer) {
     quota_charge_move(&c->unsent, &payer->account[PAYER_OUTPUT]);
 }
 
+/* Closes the stream. A broken one over TCP is reset: the end of an answer without a length or chunks
+ * would look complete. */
+static void close_stream(struct conn *c) {
+    bool reset = c->broken && c->h.stream.type == UV_TCP;
+
+    if (!reset || uv_tcp_close_reset(&c->h.tcp, conn_on_closed) < 0)
+        uv_close((uv_handle_t *)&c->h.stream, conn_on_closed);
+}
+
 void conn_close(struct conn *c) {
     if (c->state == CONN_CLOSED)
         return;
@@ -172,7 +181,7 @@ void conn_close(struct conn *c) {
     reset_http(c);
     quota_charge_set(&c->place, 0);
     turn_withdraw(&c->turn, &c->payer->turns);
-    uv_close((uv_handle_t *)&c->h.stream, conn_on_closed);
+    close_stream(c);
     uv_close((uv_handle_t *)&c->timer, conn_on_closed);
 }
 
@@ -209,8 +218,11 @@ static void await_progress(struct conn *c) {
     conn_arm(c, c->server->closing ? LINGER_MS : c->server->opts.stall_timeout_ms);
 }
 
-/* Goes on when the answer is sent: to the next request, or to the end. */
+/* Goes on when the answer is sent: to the next request, or to the end. A broken connection waits for
+ * the turn that closes it and says no goodbye, which would make what was sent look complete. */
 static void after_flush(struct conn *c) {
+    if (c->broken)
+        return;
     if (!c->close_after) {
         conn_set_state(c, CONN_IDLE);
         conn_arm(c, c->server->opts.idle_timeout_ms);
