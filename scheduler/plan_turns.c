@@ -59,7 +59,6 @@ void plan_cut_decodes(struct plan_work *w) {
     struct plan *p = w->p;
     struct turns t = {w->shape, 0, plan_has_prompt(p)};
     uint32_t longest = 0;
-    bool any = false;
 
     if (!p->expects || w->short_of_pages)
         return;
@@ -76,14 +75,15 @@ void plan_cut_decodes(struct plan_work *w) {
         longest = MAX(longest, r->n_passed);
     }
     for (uint32_t passed = longest + 1; passed-- > 0;)
-        for (uint32_t k = 0; k < p->n_running && (!any || !plan_is_cut(w, &t)); k++) {
+        for (uint32_t k = 0; k < p->n_running; k++) {
             struct plan_req *r = &p->req[(p->turn + k) % p->n_running];
             bool left = plan_is_decode(r) && r->verdict == PLAN_WAIT_TIME;
 
             if (!left || r->n_passed != passed)
                 continue;
             plan_set_rows(w, r, 1);
-            any = true;
+            if (plan_is_cut(w, &t))
+                return;
         }
 }
 
