@@ -20,6 +20,7 @@
 #include "api/routes.h"
 #include "api/service/otlp.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/printable.h"
 #include "base/try.h"
 
@@ -117,7 +118,7 @@ static int open_http(struct api *a) {
         .stall_timeout_ms = o->stall_timeout_ms,
         .stream_buffer_bytes = o->stream_buffer_bytes,
         .max_unsent = API_SEND_MAX,
-        .max_bodies = (size_t)BODIES * o->max_body_bytes,
+        .max_bodies = memory_part((uint64_t)BODIES * o->max_body_bytes, o->max_body_bytes),
         .max_output = (size_t)OUTPUTS * API_SEND_MAX,
         .sends_date = true,
         .stream_headers = "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n",

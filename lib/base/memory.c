@@ -97,3 +97,9 @@ uint64_t memory_available(void) {
         room = MIN(room, limit.rlim_cur - MIN(mapped(), limit.rlim_cur));
     return room;
 }
+
+uint64_t memory_part(uint64_t most, uint64_t least) {
+    uint64_t part = memory_available() / 8;
+
+    return MAX(MIN(part, most), least);
+}
