@@ -1,7 +1,8 @@
 """Writes the list of a release's parts as CycloneDX 1.5: the packages and archives themselves, and the libraries that they
 depend on or have linked in (LINKED). Versions of libraries are those of the file "versions" beside a package (of the
 tree in which it answered), of share/licenses/versions in an archive, or of this system; licences are those of this
-system. The same files on the same system give the same bytes.
+system. An archive with weft-cuda.so names the CUDA runtime that is linked into it, also into the package weft-cuda for
+the same processor. The same files on the same system give the same bytes.
 usage: sbom.py VERSION FILE...      FILE: a package (.deb) or an archive of programs
        sbom.py --linked             prints the packages of what is linked into the archive's programs"""
 import datetime
@@ -25,6 +26,8 @@ SPDX = {  # names in Debian's copyright files: identifiers of SPDX
 LINKED = ("libbsd-dev", "libcurl4-openssl-dev", "libedit-dev", "libgif-dev", "libjemalloc-dev", "libjpeg62-turbo-dev",
           "libmd-dev", "libncurses-dev", "libpcre2-dev", "libpng-dev", "libsqlite3-dev", "libssl-dev", "libutf8proc-dev",
           "libuv1-dev", "libwebp-dev", "libxxhash-dev", "libzstd-dev", "zlib1g-dev")
+BACKEND = "bin/weft-cuda.so"  # in an archive
+PROCESSORS = {"amd64": "x86_64", "arm64": "aarch64"}  # of packages, and of archives
 LATE = {"libllhttp-dev": "MIT", "libyyjson-dev": "MIT"}  # of Debian 13, below .deps/
 
 
@@ -39,7 +42,7 @@ def libraries(depends):
 
 
 def listed(text):
-    """Versions by package, of lines "NAME[:ARCHITECTURE] VERSION"."""
+    """Versions by package, of lines "NAME[:ARCHITECTURE] VERSION"; that of the CUDA runtime has more words."""
     pairs = (line.split() for line in text.splitlines())
     return {pair[0].partition(":")[0]: pair[1] for pair in pairs if len(pair) == 2}
 
@@ -56,10 +59,33 @@ def versions_beside(path):
         return listed(text.read())
 
 
-def versions_in(path):
+def text_of_versions(path):
+    """share/licenses/versions of an archive, or None; and whether the archive has BACKEND."""
     with tarfile.open(path) as archive:
-        name = next((name for name in archive.getnames() if name.endswith("share/licenses/versions")), None)
-        return listed(archive.extractfile(name).read().decode()) if name else installed()
+        names = archive.getnames()
+        name = next((name for name in names if name.endswith("share/licenses/versions")), None)
+        text = archive.extractfile(name).read().decode() if name else None
+        return text, any(name.endswith("/" + BACKEND) for name in names)
+
+
+def versions_in(path):
+    text, _ = text_of_versions(path)
+    return installed() if text is None else listed(text)
+
+
+def cuda_runtime(path):
+    """The part that is the CUDA runtime in an archive's BACKEND (packaging/setup/cuda-runtime); None without BACKEND."""
+    text, has_backend = text_of_versions(path)
+    if not has_backend:
+        return None
+    named = [line.split() for line in (text or "").splitlines() if len(line.split()) > 2]
+    if len(named) != 1:
+        sys.exit(f"sbom: {path} has {BACKEND}, but share/licenses/versions names {len(named)} CUDA runtimes")
+    package, version, origin, *source = named[0]
+    part = {"type": "library", "name": package, "version": version, "bom-ref": f"{package}@{version}",
+            "supplier": {"name": "NVIDIA"}, "licenses": [{"license": {"name": "NVIDIA CUDA Toolkit EULA"}}],
+            "purl": f"pkg:{origin}/{package}@{version}"}
+    return part | ({"properties": [{"name": "weft:source-package", "value": source[0]}]} if source else {})
 
 
 def licences(package):
@@ -95,7 +121,7 @@ def own_part(path, version):
     """A file of the release, and references to the libraries that it uses or contains."""
     part = {"type": "application", "hashes": sha256(path), "licenses": [{"license": {"id": "Apache-2.0"}}]}
     if not path.endswith(".deb"):
-        name = os.path.basename(path).removesuffix(".tar.gz")
+        name = archive_name(path)
         versions = versions_in(path)
         return {"name": name, "version": version, "bom-ref": name} | part, {reference(p, versions) for p in (*LINKED, *LATE)}
     name = field(path, "Package")
@@ -106,14 +132,34 @@ def own_part(path, version):
     return own | part, {reference(p, versions) for p in names}
 
 
+def archive_name(path):
+    return os.path.basename(path).removesuffix(".tar.gz")
+
+
+def archive_beside(path, version):
+    """Returns the name of the archive whose BACKEND a package holds, or None."""
+    if field(path, "Package") != "weft-cuda":
+        return None
+    return f"weft-{version}-linux-{PROCESSORS[field(path, 'Architecture')]}"
+
+
 def main(version, files):
     date = datetime.datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), datetime.timezone.utc)
-    packages, needed = [], {}
+    runtimes = {archive_name(path): cuda_runtime(path) for path in files if not path.endswith(".deb")}
+    packages, needed, linked = [], {}, {}
     for path in sorted(files):
         part, names = own_part(path, version)
+        archive = archive_beside(path, version) if path.endswith(".deb") else archive_name(path)
+        runtime = runtimes.get(archive)
+        if path.endswith(".deb") and archive and not runtime:
+            sys.exit(f"sbom: the CUDA runtime in {path} is unknown: there is no {archive}.tar.gz with {BACKEND}")
+        if runtime:
+            linked[runtime["bom-ref"]] = runtime
+            names.add(runtime["bom-ref"])
         packages.append(part)
         needed[part["bom-ref"]] = names
-    parts = packages + [library(ref) for ref in sorted(set().union(*needed.values()))]
+    refs = set().union(*needed.values())
+    parts = packages + [linked.get(ref) or library(ref) for ref in sorted(refs)]
     serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(parts, sort_keys=True))
     json.dump({
         "bomFormat": "CycloneDX", "specVersion": "1.5", "serialNumber": f"urn:uuid:{serial}", "version": 1,

@@ -17,6 +17,7 @@ LINKED = "libpng-dev"  # into the archive's programs
 VERSION = re.search(r"version: '(.*)'", (pathlib.Path(sys.argv[1]) / "meson.build").read_text())[1]
 BACKEND = b"weft-cuda.so of the programs"
 PROGRAMS = f"weft-{VERSION}-linux-x86_64"
+RUNTIME = "cuda-cudart-dev-99 99.1-2 deb/nvidia cuda-cudart"  # linked into weft-cuda.so
 
 
 def run(*command, cwd=None):
@@ -45,10 +46,10 @@ def make_backend(folder, content, architecture="amd64"):
     assert done.returncode == 0, done.stderr
 
 
-def make_programs(folder, processor="x86_64", backend=BACKEND):
-    folder.mkdir()
+def make_programs(folder, processor="x86_64", backend=BACKEND, runtime=RUNTIME):
+    folder.mkdir(exist_ok=True)
     whole = f"weft-{VERSION}-linux-{processor}"
-    contents = {"share/licenses/versions": f"{LINKED} 9.8.7\n".encode(), "bin/weft-cuda.so": backend}
+    contents = {"share/licenses/versions": f"{LINKED} 9.8.7\n{runtime}\n".encode(), "bin/weft-cuda.so": backend}
     with tarfile.open(folder / f"{whole}.tar.gz", "w:gz") as archive:
         for name, content in contents.items():
             header = tarfile.TarInfo(f"{whole}/{name}")
@@ -103,6 +104,30 @@ def check_backend(clone, debs, folder):
     done = release(clone, debs, folder / "same", "--cuda", "90")
     assert done.returncode == 0, done
     assert f"weft-cuda_{VERSION}_amd64.deb" in (folder / "same/SHA256SUMS").read_text()
+    check_linked_runtime(clone, debs, folder)
+
+
+def check_linked_runtime(clone, debs, folder):
+    """The list names the CUDA runtime in the programs' weft-cuda.so and in the package, and each must be known."""
+    parts = json.loads((folder / f"same/weft-{VERSION}.cdx.json").read_text())
+    runtime = next(c for c in parts["components"] if c["name"] == "cuda-cudart-dev-99")
+    assert runtime["version"] == "99.1-2" and runtime["purl"] == "pkg:deb/nvidia/cuda-cudart-dev-99@99.1-2", runtime
+    assert runtime["properties"] == [{"name": "weft:source-package", "value": "cuda-cudart"}], runtime
+    of = {d["ref"]: d["dependsOn"] for d in parts["dependencies"]}
+    users = {ref for ref, used in of.items() if runtime["bom-ref"] in used}
+    assert users == {PROGRAMS, f"weft-cuda-{VERSION}-amd64"}, users
+
+    def refused(package, runtime):
+        unnamed = folder / "unnamed"
+        make_programs(unnamed, runtime=runtime)
+        archive = unnamed / f"{PROGRAMS}.tar.gz"
+        done = run("env", "SOURCE_DATE_EPOCH=0", sys.executable, clone / "packaging/sbom.py", VERSION, package, archive)
+        assert done.returncode == 1 and not done.stdout, done
+        return done.stderr
+
+    assert "names 0 CUDA runtimes" in refused(debs / f"weft-cuda_{VERSION}_amd64.deb", "")
+    make_backend(folder, BACKEND, "arm64")
+    assert f"there is no weft-{VERSION}-linux-aarch64.tar.gz" in refused(folder / f"weft-cuda_{VERSION}_arm64.deb", RUNTIME)
 
 
 # In place of packaging/tarball, image, check-packages and build-arm64: writes its name and arguments, and weft-cuda.so's
@@ -198,8 +223,9 @@ def make_archive(folder, files):
 
 
 def check_runtime(source, folder):
-    """The CUDA runtime for ARM comes from Ubuntu's package, unless the toolkit has it; never for another nvcc."""
-    tools, toolkit, archive = folder / "apt", folder / "toolkit", folder / "archive"
+    """The CUDA runtime for ARM comes from Ubuntu's package, unless the toolkit has it; never for another nvcc. What is
+    linked is named for both processors, with its licence."""
+    tools, toolkit, archive = folder / "apt", folder / "nvidia/cu13", folder / "archive"
     tools.mkdir()
     library = "targets/sbsa-linux/lib/libcudart_static.a"
     make_archive(archive, {"ubuntu-keyring": ("usr/share/keyrings/ubuntu-archive-keyring.gpg", "keys"),
@@ -209,25 +235,43 @@ def check_runtime(source, folder):
     for tool in tools.iterdir():
         tool.chmod(0o755)
 
-    def fetched(name, version="13.0", packages=archive):
+    def found(name, version="13.0", packages=archive, processor="aarch64"):
         env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "NVCC": version, "ARCHIVE": str(packages)}
-        done = subprocess.run([source / "packaging/setup/cuda-runtime", folder / name], capture_output=True, text=True, env=env)
+        command = [source / "packaging/setup/cuda-runtime", processor, folder / name]
+        done = subprocess.run(command, capture_output=True, text=True, env=env)
         placed = folder / name / "usr/lib/aarch64-linux-gnu/libcudart_static.a"
-        return done, placed.read_text() if placed.exists() else None
+        named = folder / name / "usr/share/doc/cuda-runtime"
+        words = named.read_text().split() if named.exists() else []
+        assert not words or (named.parent / words[0] / "copyright").read_text() == f"licence of {words[0]}\n"
+        return done, placed.read_text() if placed.exists() else None, " ".join(words)
 
-    done, content = fetched("root")
+    done, content, named = found("root")
     assert done.returncode == 0 and content == "runtime of ARM", done
-    doc = folder / "root/usr/share/doc"
-    assert (doc / "versions").read_text() == "cuda-cudart-dev-13-1 13.1.2-3\n", doc
-    assert (doc / "cuda-cudart-dev-13-1/copyright").exists()
-    done, content = fetched("old", "12.4")
-    assert done.returncode == 1 and content is None and "nvcc is 12.4, and the runtime is for 13" in done.stderr, done
-    done, content = fetched("unreached", packages=folder / "nothing")
-    assert done.returncode == 1 and content is None and "the keys of Ubuntu's archive cannot be had" in done.stderr, done
-    (toolkit / library).parent.mkdir(parents=True)
-    (toolkit / library).write_text("the toolkit's own")
-    done, content = fetched("own")
-    assert done.returncode == 0 and content is None, done
+    assert named == "cuda-cudart-dev-13-1 13.1.2-3 deb/ubuntu cuda-cudart-dev-13-1", named
+    done, content, named = found("old", "12.4")
+    assert done.returncode == 1 and not content and "nvcc is 12.4, and the runtime is for 13" in done.stderr, done
+    done, content, named = found("unreached", packages=folder / "nothing")
+    assert done.returncode == 1 and not content and "the keys of Ubuntu's archive cannot be had" in done.stderr, done
+    done, content, named = found("x86", processor="x86_64")
+    assert done.returncode == 1 and "has no libcudart_static.a" in done.stderr, done
+
+    # The toolkit of NVIDIA's installer, and then that of PyPI.
+    for path in (library, "lib64/libcudart_static.a"):
+        (toolkit / path).parent.mkdir(parents=True)
+        (toolkit / path).write_text("the toolkit's own")
+    done, content, named = found("unlicensed", processor="x86_64")
+    assert done.returncode == 1 and not named and "EULA.txt" in done.stderr, done
+    (toolkit / "EULA.txt").write_text("licence of cuda-cudart\n")
+    assert found("release", processor="x86_64")[2] == "cuda-cudart 13.0 generic"
+    parts = {"cuda_cccl": {"version": "13.0.1"}, "cuda_cudart": {"name": "CUDA Runtime", "version": "13.0.96"}}
+    (toolkit / "version.json").write_text(json.dumps(parts, indent=3))
+    assert found("installer", processor="x86_64")[2] == "cuda-cudart 13.0.96 generic"
+    assert found("arm")[1:] == (None, "cuda-cudart 13.0.96 generic")
+    wheel = toolkit / "../../nvidia_cuda_runtime-13.0.97.dist-info"
+    (wheel / "licenses").mkdir(parents=True)
+    (wheel / "METADATA").write_text("Name: nvidia-cuda-runtime\nVersion: 13.0.97\n")
+    (wheel / "licenses/License.txt").write_text("licence of nvidia-cuda-runtime\n")
+    assert found("wheel", processor="x86_64")[2] == "nvidia-cuda-runtime 13.0.97 pypi"
     assert not list(folder.glob("*.cuda")), list(folder.iterdir())
 
 
