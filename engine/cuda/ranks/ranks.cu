@@ -60,7 +60,7 @@ DEVICE void load_shares(const struct shares &a, size_t r, uint32_t i, float (&v)
 
 /* Packs rows whose columns lie on several devices, with the bits of pack(). Those of more than
  * 12288 columns are read twice. */
-KERNEL(pack_shares, struct pack_shares_args, PACK_THREADS, 2) {
+KERNEL_ALLOTTED(pack_shares, struct pack_shares_args, PACK_THREADS, PACK_ALLOTTED, 1) {
     wait_for_previous();
     SHARED float shared[PACK_SHARED];
     const struct pack_args &p = a.pack;

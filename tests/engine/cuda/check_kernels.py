@@ -73,7 +73,7 @@ LIMITS = {
     "hadamard": 64,
     "glu": 64,
     "gather": 64,
-    "pack_shares": 64,
+    "pack_shares": 88,  # as pack_activated
     "residual_shares": 96,
     "pack": 64,
     "pack_activated": 88,  # 512 threads, beside a block of matvec
@@ -156,11 +156,10 @@ SERVERS_90 = ("sm_90a",)  # where these kernels have code
 # Kernels that may spill, with the bytes of stack, stores and loads: fewer blocks on a multiprocessor would cost more, or
 # a thread cannot have more registers.
 SPILLS = {("matvec_16", arch): (8, 12, 144) for arch in ("sm_100", "sm_110")}
-SPILLS |= {("matvec_16", arch): (40, 108, 120) for arch in ("sm_120", "sm_121")}
 SPILLS |= {("pack_gated", arch): (8, 12, 8) for arch in ("sm_100", "sm_110")}
 SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", *("attend_wide_128_" + pages for pages in ("q8", "q4", "q8_q4")))
            for arch in ("sm_100", "sm_110", "sm_120", "sm_121")}
-SPILLS |= {(name, arch): (8, 4, 4) for name in ("expert_vec", "matvec_16") for arch in ("sm_86", "sm_89")}
+SPILLS |= {("expert_vec", arch): (8, 4, 4) for arch in ("sm_86", "sm_89")}
 SPILLS |= {("pair", arch): (8, 8, 24) for arch in ("sm_86", "sm_89")}
 SPILLS |= {("attend_compressed", "sm_80"): (8, 4, 4)}
 SPILLS |= {("attend_decode_128", arch): (8, 8, 8) for arch in ("sm_100", "sm_110")}
@@ -171,7 +170,7 @@ SPILLS |= {("matvec_norm", arch): (8, 76, 44) for arch in ("sm_100", "sm_110")} 
 SPILLS |= {("attend_compressed", arch): (16, 12, 12) for arch in ("sm_100", "sm_110")}
 # On this family nvcc uses more registers for these kernels than 1024 threads of a multiprocessor have.
 for of_120 in ("sm_120", "sm_121"):
-    SPILLS |= {("pack", of_120): (24, 16, 16), ("pack_shares", of_120): (16, 40, 20),
+    SPILLS |= {("pack", of_120): (24, 16, 16),
                ("pair", of_120): (16, 16, 40), ("combine", of_120): (16, 4, 12),
                ("expert_vec", of_120): (8, 20, 44), ("delta_out", of_120): (24, 8, 8), ("mamba_out", of_120): (8, 18, 24)}
     SPILLS |= {("attend_sparse" + pages, of_120): (8, 8, 8) for pages in ("_q8", "_q4", "_q8_q4")}
