@@ -292,7 +292,10 @@ static void print_projector(const struct gguf *g) {
         printf("\npictures of %u x %u pixels\n", p.side, p.side);
     else
         printf("\n%u to %u rows a picture\n", p.least, p.most);
-    if (p.tile)
+    if (p.longest)
+        printf("and up to %u tiles of as many pixels, %u along the longer side\n", p.most_tiles,
+               p.least_tiles);
+    else if (p.tile)
         printf("%u to %u tiles of %u x %u pixels for larger ones\n", p.least_tiles, p.most_tiles,
                p.tile, p.tile);
 }

@@ -16,6 +16,7 @@ static const struct {
     {PROJECTOR_GEMMA4V, "gemma4"},   {PROJECTOR_GEMMA4UV, "gemma4"},
     {PROJECTOR_PIXTRAL, "mistral3"}, {PROJECTOR_PIXTRAL, "llama"},
     {PROJECTOR_LFM2, "lfm2"},        {PROJECTOR_LFM2, "lfm2moe"},
+    {PROJECTOR_IDEFICS3, "llama"},
 };
 
 /* Checks that the projector's kind fits the model. Returns 0, or -EINVAL with @err, which names the

@@ -106,8 +106,9 @@ static int check_tiles(const struct image_encoder *e, const struct picture_layou
     for (uint32_t i = 0; i < n && e->marks; i++) {
         const struct picture_part a = projector_part(&e->p, l, i);
 
-        if (!e->has_mark[vis_mark(&a, i, n)])
-            return err_set(err, 0, NULL, "the model has no token for tile %u of %u", i + 1, n);
+        for (uint32_t k = 0; k < a.n_marks; k++)
+            if (!e->has_mark[a.mark[k]])
+                return err_set(err, 0, NULL, "the model has no token for tile %u of %u", i + 1, n);
     }
     return 0;
 }
@@ -119,9 +120,9 @@ static int check_size(const struct image_encoder *e, const struct picture_layout
     uint64_t n = (uint64_t)(l->width / e->p.patch) * (l->height / e->p.patch);
 
     uint32_t n_parts = projector_parts(&e->p, l);
-    if (n_parts > 1)
+    if (n_parts > 0 && e->p.tile)
         return check_tiles(e, l, n_parts, err);
-    if (!l->width || !l->height || l->width % align || l->height % align)
+    if (n_parts == 0 || !l->width || !l->height || l->width % align || l->height % align)
         return err_set(err, 0, NULL, "a picture of %u x %u pixels has not the encoder's size",
                        l->width, l->height);
     if (n > e->max_patches)

@@ -10,7 +10,6 @@
 #include "engine/vision/ops.h"
 
 #define VIS_CHUNK 512u /* rows of a product: their activations stay in a cache */
-#define VIS_MARKS (1 + PROJECTOR_TILES_MAX * PROJECTOR_TILES_MAX)
 
 struct vis_norm { /* in the backend's memory; w NULL: there is none */
     const float *w, *bias;
@@ -80,7 +79,7 @@ struct vis_cursor {
     const uint8_t *rgb;
     struct picture_layout whole;
     float *rows;
-    /* the current part; a picture without tiles has one */
+    /* the current part */
     uint32_t tile, n_parts;
     struct picture_layout l;
     /* first pixels of the part; pitch: bytes from a line to the next */
@@ -109,10 +108,9 @@ struct image_encoder {
     struct vis_norm patch_norm[3], pre_ln, post_ln, mm_norm, std;
     /* table: in the backend's memory */
     const float *table, *line_break;
-    /* Rows of the marks of tiles, [VIS_MARKS][p.n_out]: of the small picture, then of the lines and
-     * columns of a grid. NULL without a text model. */
+    /* Rows of marks, [PICTURE_MARKS][p.n_out]. NULL without a text model. */
     float *marks;
-    bool has_mark[VIS_MARKS];
+    bool has_mark[PICTURE_MARKS];
     /* outputs of mm_in */
     uint32_t hidden;
 
@@ -154,12 +152,6 @@ void vis_begin(struct image_encoder *e, const uint8_t *rgb, const struct picture
 int vis_step(struct image_encoder *e, uint64_t work, uint64_t *left);
 uint64_t vis_work(const struct image_encoder *e, const struct picture_layout *l);
 
-/* Returns the index of the mark of part @i of a picture in @n_parts parts. */
-static inline uint32_t vis_mark(const struct picture_part *a, uint32_t i, uint32_t n_parts) {
-    if (i + 1 == n_parts)
-        return 0;
-    return 1 + a->line * PROJECTOR_TILES_MAX + a->column;
-}
 /* Fills e->freq. */
 void vis_frequencies(struct image_encoder *e);
 /* Returns the most bytes of e->grid. */

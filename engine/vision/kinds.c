@@ -40,7 +40,14 @@ static double frequency(enum projector_kind kind, uint32_t dim, uint32_t i, bool
 }
 
 bool vis_has_rope(const struct image_encoder *e) {
-    return e->p.n_layer && e->p.kind != PROJECTOR_GEMMA3 && e->p.kind != PROJECTOR_LFM2;
+    switch (e->p.kind) {
+    case PROJECTOR_GEMMA3:
+    case PROJECTOR_LFM2:
+    case PROJECTOR_IDEFICS3:
+        return false;
+    default:
+        return e->p.n_layer > 0;
+    }
 }
 
 void vis_frequencies(struct image_encoder *e) {
@@ -106,7 +113,7 @@ static struct span span_of(uint32_t i, uint32_t n, uint32_t n_table) {
 /* Adds taps for the positions of a table that coordinate @i of @n reads. */
 static void add_taps(const struct image_encoder *e, uint32_t i, uint32_t n, struct vis_tap *tap,
                      uint32_t *n_taps) {
-    if (e->p.kind == PROJECTOR_GEMMA3) {
+    if (e->p.side) { /* the table is as large as the picture */
         tap[(*n_taps)++] = (struct vis_tap){i, 1};
     } else if (e->p.kind == PROJECTOR_QWEN3VL) {
         struct between v = place_in(i, n, e->n_table);
@@ -350,6 +357,9 @@ uint32_t vis_project(struct image_encoder *e, uint32_t at, uint32_t n) {
     } else if (e->p.kind == PROJECTOR_LFM2) {
         gather_blocks(e, at, n);
         vis_mlp(e, e->mm_in, e->mm_out, e->in, n, to, stride);
+    } else if (e->p.kind == PROJECTOR_IDEFICS3) {
+        gather_blocks(e, at, n);
+        vis_linear_to_host(e, e->mm_out, e->in, n, to, stride);
     } else {
         gather_means(e, at, n);
         vis_linear_to_host(e, e->mm_out, e->in, n, to, stride);

@@ -316,6 +316,9 @@ static void load_merger(struct loader *l) {
     case PROJECTOR_GEMMA4UV:
         e->mm_out = vis_load_linear(l, BIND_MUST, n, p->n_out, "mm.input_projection");
         break;
+    case PROJECTOR_IDEFICS3:
+        e->mm_out = vis_load_linear(l, BIND_MUST, block, p->n_out, "mm.model.fc");
+        break;
     case PROJECTOR_LFM2:
         e->mm_norm = vis_load_norm(l, BIND_MAY, block, "mm.input_norm");
         e->mm_in = vis_load_linear(l, BIND_MUST, block, e->hidden, "mm.1");
@@ -334,23 +337,38 @@ static void load_merger(struct loader *l) {
     }
 }
 
-/* Returns the index of the mark whose token is @t, e.g. <|img_row_2_col_1|>; VIS_MARKS: none. */
-static uint32_t find_mark(struct gguf_str t) {
+/* Tokens of marks: MARK_SMALL to MARK_FENCE, NULL: the kind has none, and what surrounds the line
+ * and the column of a tile. Line breaks are written as in vocabularies of bytes. */
+static const struct mark_tokens {
+    const char *text[MARK_TILE], *open, *close;
+} mark_tokens[] = {
+    [MARKS_PLACE] = {{"<|img_thumbnail|>"}, "<|img_row_", "|>"},
+    [MARKS_FENCED] = {{"<global-img>", "\u010A", "\u010A\u010A", "<fake_token_around_image>"},
+                      "<row_",
+                      ">"},
+};
+
+/* Returns the index of the mark whose token is @t, e.g. <|img_row_2_col_1|>; PICTURE_MARKS: none.
+ */
+static uint32_t find_mark(enum projector_marks marks, struct gguf_str t) {
+    const struct mark_tokens *m = &mark_tokens[marks];
+    size_t n = strlen(m->open);
     unsigned line, column;
     char text[32] = "", again[48];
 
     if (t.len >= sizeof(text))
-        return VIS_MARKS;
+        return PICTURE_MARKS;
     memcpy(text, t.data, t.len);
-    if (strcmp(text, "<|img_thumbnail|>") == 0)
-        return 0;
-    if (sscanf(text, "<|img_row_%2u_col_%2u|>", &line, &column) != 2 || line == 0 || column == 0 ||
-        MAX(line, column) > PROJECTOR_TILES_MAX)
-        return VIS_MARKS;
-    snprintf(again, sizeof(again), "<|img_row_%u_col_%u|>", line, column);
+    for (uint32_t i = 0; i < MARK_TILE; i++)
+        if (m->text[i] && strcmp(text, m->text[i]) == 0)
+            return i;
+    if (t.len < n || sscanf(text + n, "%2u_col_%2u", &line, &column) != 2 || line == 0 ||
+        column == 0 || MAX(line, column) > PROJECTOR_TILES_MAX)
+        return PICTURE_MARKS;
+    snprintf(again, sizeof(again), "%s%u_col_%u%s", m->open, line, column, m->close);
     if (strcmp(text, again))
-        return VIS_MARKS;
-    return 1 + (line - 1) * PROJECTOR_TILES_MAX + column - 1;
+        return PICTURE_MARKS;
+    return MARK_TILE + (line - 1) * PROJECTOR_TILES_MAX + column - 1;
 }
 
 /* Takes the rows of marks from the text model's embedding, which has the projector's width. */
@@ -363,14 +381,14 @@ static void load_marks(struct loader *l, const struct gguf *text) {
         table = gguf_find(text, "token_embd.weight");
         tokens = gguf_array(text, "tokenizer.ggml.tokens");
     }
-    if (!e->p.tile || !tokens || !table || gguf_array_type(tokens) != GGUF_STRING ||
+    if (e->p.marks == MARKS_NONE || !tokens || !table || gguf_array_type(tokens) != GGUF_STRING ||
         table->ne[0] != e->p.n_out)
         return;
-    e->marks = vis_load_own(l, (size_t)VIS_MARKS * e->p.n_out);
+    e->marks = vis_load_own(l, (size_t)PICTURE_MARKS * e->p.n_out);
     for (uint64_t i = 0; i < MIN(gguf_array_n(tokens), table->ne[1]) && e->marks; i++) {
-        uint32_t mark = find_mark(gguf_array_str(tokens, i));
+        uint32_t mark = find_mark(e->p.marks, gguf_array_str(tokens, i));
 
-        if (mark == VIS_MARKS)
+        if (mark == PICTURE_MARKS)
             continue;
         quant_decode_row(table, i, e->marks + (size_t)mark * e->p.n_out);
         e->has_mark[mark] = true;
@@ -389,7 +407,8 @@ static void load_all(struct loader *l) {
         vis_load_norm(l, bind_if(p->kind == PROJECTOR_PIXTRAL, BIND_MUST), p->n_embd, "v.pre_ln");
     for (uint32_t i = 0; i < p->n_layer && l->b.r == 0; i++)
         load_layer(l, i, &e->layer[i]);
-    bool siglip = p->kind == PROJECTOR_GEMMA3 || p->kind == PROJECTOR_LFM2;
+    bool siglip =
+        p->kind == PROJECTOR_GEMMA3 || p->kind == PROJECTOR_LFM2 || p->kind == PROJECTOR_IDEFICS3;
     e->post_ln = vis_load_norm(l, bind_if(qwen || siglip, BIND_MUST), p->n_embd, "v.post_ln");
     load_merger(l);
     bind_ignore(&l->b, "a."); /* an audio encoder in the same file */
@@ -446,7 +465,7 @@ static void list_buffers(struct image_encoder *e, struct buffer out[BUFFERS]) {
 
 /* Returns the sizes that the backend allocates for. */
 static struct vis_sizes vis_load_sizes(const struct image_encoder *e) {
-    size_t n = e->max_patches;
+    size_t n = e->max_patches, side = e->p.side, patch = e->p.patch;
 
     return (struct vis_sizes){
         .max_rows = VIS_CHUNK,
@@ -455,7 +474,7 @@ static struct vis_sizes vis_load_sizes(const struct image_encoder *e) {
         .n_head = e->p.n_head,
         .head_dim = e->p.n_embd / e->p.n_head,
         .place_bytes = vis_place_bytes(e),
-        .pixel_bytes = n * e->p.patch * e->p.patch * 3,
+        .pixel_bytes = MAX(n * patch * patch, side * side) * 3,
     };
 }
 

@@ -74,6 +74,8 @@ static uint64_t unit_work(const struct image_encoder *e, const struct picture_la
     uint64_t rows = e->merge ? n : area * n, more = e->merge ? area * n * n : 0;
     if (e->mm_in)
         return (rows + e->p.n_out) * e->hidden + more;
+    if (e->p.kind == PROJECTOR_IDEFICS3)
+        return rows * e->p.n_out;
     return (uint64_t)n * e->p.n_out + more;
 }
 
@@ -110,9 +112,7 @@ uint64_t vis_work(const struct image_encoder *e, const struct picture_layout *l)
     uint32_t n = projector_parts(&e->p, l);
     uint64_t sum = 0;
 
-    if (n == 1)
-        sum = part_work(e, l);
-    for (uint32_t i = 0; i < n && n > 1; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         const struct picture_part a = projector_part(&e->p, l, i);
         const struct picture_layout part = layout_of(e, &a);
 
@@ -121,22 +121,21 @@ uint64_t vis_work(const struct image_encoder *e, const struct picture_layout *l)
     return sum;
 }
 
-/* Begins part c->tile: its layout, its pixels and, in tiles, the row of its mark. */
+/* Begins part c->tile: its layout, its pixels and the rows of its marks. */
 static void vis_begin_part(struct image_encoder *e, struct vis_cursor *c) {
+    const struct picture_part a = projector_part(&e->p, &c->whole, c->tile);
+    size_t n_out = e->p.n_out;
+
     c->stage = VIS_EMBED;
     c->layer = c->part = c->at = 0;
-    if (c->n_parts > 1) {
-        const struct picture_part a = projector_part(&e->p, &c->whole, c->tile);
-        float *mark = c->rows + (size_t)a.mark * e->p.n_out;
-        size_t bytes = e->p.n_out * sizeof(*mark);
-
-        c->l = layout_of(e, &a);
-        c->pixels = c->rgb + a.top * c->pitch + (size_t)a.left * 3;
-        c->out = mark + e->p.n_out;
+    c->l = layout_of(e, &a);
+    c->pixels = c->rgb + a.top * c->pitch + (size_t)a.left * 3;
+    c->out = c->rows + a.first * n_out;
+    for (uint32_t i = 0; i < a.n_marks; i++, c->out += n_out) {
         if (e->marks)
-            memcpy(mark, e->marks + (size_t)vis_mark(&a, c->tile, c->n_parts) * e->p.n_out, bytes);
+            memcpy(c->out, e->marks + a.mark[i] * n_out, n_out * sizeof(*c->out));
         else
-            memset(mark, 0, bytes);
+            memset(c->out, 0, n_out * sizeof(*c->out));
     }
     vis_place(e);
 }
@@ -191,10 +190,7 @@ void vis_begin(struct image_encoder *e, const uint8_t *rgb, const struct picture
         .whole = *l,
         .rows = out,
         .n_parts = projector_parts(&e->p, l),
-        .l = *l,
-        .pixels = rgb,
         .pitch = (size_t)l->width * 3,
-        .out = out,
         .left = vis_work(e, l),
     };
     vis_begin_part(e, &e->under_way);

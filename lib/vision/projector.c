@@ -12,6 +12,7 @@ static const struct kind {
     uint32_t merge, least, most;
     enum picture_filter filter;
     bool positions, fixed;
+    enum projector_marks marks;
 } kinds[PROJECTOR_KINDS] = {
     [PROJECTOR_QWEN3VL] = {"qwen3vl_merger", 2, 8, 4096, FILTER_BICUBIC, true, false},
     [PROJECTOR_QWEN25VL] = {"qwen2.5vl_merger", 2, 8, 4096, FILTER_BICUBIC, true, false},
@@ -19,7 +20,8 @@ static const struct kind {
     [PROJECTOR_GEMMA4V] = {"gemma4v", 3, 70, 1120, FILTER_BICUBIC, false, false},
     [PROJECTOR_GEMMA4UV] = {"gemma4uv", 1, 70, 1120, FILTER_BICUBIC, false, false},
     [PROJECTOR_PIXTRAL] = {"pixtral", 1, 8, 1024, FILTER_BICUBIC, false, false},
-    [PROJECTOR_LFM2] = {"lfm2", 2, 64, 256, FILTER_BILINEAR, false, false},
+    [PROJECTOR_LFM2] = {"lfm2", 2, 64, 256, FILTER_BILINEAR, false, false, MARKS_PLACE},
+    [PROJECTOR_IDEFICS3] = {"idefics3", 2, 0, 0, FILTER_LANCZOS, false, true, MARKS_FENCED},
 };
 
 const char *projector_kind_name(enum projector_kind kind) {
@@ -152,13 +154,63 @@ static void read_tiles(struct reader *d, struct projector *p) {
                        p->least_tiles, p->most_tiles, p->tile, align);
 }
 
+/* Returns the rows of a tile, without its marks. */
+static uint32_t tile_rows(const struct projector *p) {
+    uint32_t side = p->tile / (p->patch * p->merge);
+
+    return side * side;
+}
+
+/* Reads the longer side of idefics3's grids, which is a number of tiles of the only size. */
+static void read_longest(struct reader *d, struct projector *p) {
+    uint32_t n;
+
+    p->tile = p->side;
+    p->longest = need(d, "clip.vision.preproc_image_size", 1, 4096);
+    if (d->r < 0)
+        return;
+    n = p->longest / p->tile;
+    if (p->longest % p->tile || n > PROJECTOR_TILES_MAX)
+        d->r = err_set(d->err, 0, NULL,
+                       "'clip.vision.preproc_image_size' is %u, which is not 1 to %u tiles of %u",
+                       p->longest, PROJECTOR_TILES_MAX, p->tile);
+    p->least_tiles = n;
+    p->most_tiles = n * n;
+    p->least = p->most = tile_rows(p);
+}
+
+/* Reads the only size of pictures. Pixels at the right and at the bottom that do not fill a patch
+ * are left out. */
+static void read_side(struct reader *d, struct projector *p) {
+    p->side = need(d, "clip.vision.image_size", 1, 4096);
+    if (d->r < 0)
+        return;
+    bool whole = p->side % p->patch == 0 || p->kind == PROJECTOR_IDEFICS3;
+    if (!whole || p->side < p->patch * p->merge || p->side / p->patch % p->merge)
+        d->r = err_set(d->err, 0, NULL, "'clip.vision.image_size' is %u, no multiple of %u",
+                       p->side, p->patch * p->merge);
+}
+
+/* Reads the side of the square of patches that becomes a row, which some kinds always have. */
+static uint32_t read_merge(struct reader *d, enum projector_kind kind) {
+    uint32_t own = kinds[kind].merge;
+
+    switch (kind) {
+    case PROJECTOR_PIXTRAL:
+        return want(d, "clip.vision.spatial_merge_size", 1, 4, own);
+    case PROJECTOR_GEMMA3:
+    case PROJECTOR_GEMMA4V:
+    case PROJECTOR_LFM2:
+    case PROJECTOR_IDEFICS3:
+        return want(d, "clip.vision.projector.scale_factor", 1, 8, own);
+    default:
+        return own;
+    }
+}
+
 /* Reads the keys that only some kinds have. */
 static void read_special(struct reader *d, struct projector *p) {
-    p->merge = kinds[p->kind].merge;
-    if (p->kind == PROJECTOR_PIXTRAL)
-        p->merge = want(d, "clip.vision.spatial_merge_size", 1, 4, p->merge);
-    if (p->kind == PROJECTOR_GEMMA3 || p->kind == PROJECTOR_GEMMA4V || p->kind == PROJECTOR_LFM2)
-        p->merge = want(d, "clip.vision.projector.scale_factor", 1, 8, p->merge);
+    p->merge = read_merge(d, p->kind);
     if (p->kind == PROJECTOR_GEMMA4UV)
         p->patch *= want(d, "clip.vision.projector.scale_factor", 1, 8, 3);
     if (p->kind == PROJECTOR_LFM2)
@@ -175,12 +227,10 @@ static void read_special(struct reader *d, struct projector *p) {
                         pixels, PROJECTOR_WINDOW_MAX);
         p->period = need(d, "clip.vision.n_wa_pattern", 1, PROJECTOR_LAYERS_MAX);
     }
-    if (!kinds[p->kind].fixed || d->r < 0)
-        return;
-    p->side = need(d, "clip.vision.image_size", 1, 4096);
-    if (d->r == 0 && p->side % (p->patch * p->merge))
-        d->r = err_set(d->err, 0, NULL, "'clip.vision.image_size' is %u, no multiple of %u",
-                       p->side, p->patch * p->merge);
+    if (kinds[p->kind].fixed && d->r == 0)
+        read_side(d, p);
+    if (p->kind == PROJECTOR_IDEFICS3 && d->r == 0)
+        read_longest(d, p);
 }
 
 /* Reads the limits of a picture's pixels, which only narrow those of the kind: memory is planned
@@ -210,6 +260,7 @@ int projector_read(struct projector *out, const struct gguf *file, struct err *e
     p.most = k->most;
     p.filter = k->filter;
     p.positions = k->positions;
+    p.marks = k->marks;
     p.act = read_act(file);
     p.n_embd = need(&d, "clip.vision.embedding_length", 4, 8192);
     read_layers(&d, &p);
@@ -257,11 +308,87 @@ static void choose_size(uint32_t width, uint32_t height, float align, float leas
     out->height = (uint32_t)to_h;
 }
 
-/* Returns the rows of a tile, with its mark. */
-static uint32_t tile_rows(const struct projector *p) {
-    uint32_t side = p->tile / (p->patch * p->merge);
+/* A picture in tiles: its grid, and the rows of its small picture. Without lines there are no
+ * tiles. */
+struct tiling {
+    uint32_t n_columns, n_lines;
+    /* sides of the small picture in rows */
+    uint32_t columns, lines;
+};
 
-    return side * side + 1;
+/* Returns the sides in pixels of the small picture, which may be one of the only size. */
+static void small_sides(const struct projector *p, const struct tiling *t, uint32_t *width,
+                        uint32_t *height) {
+    uint32_t align = p->patch * p->merge;
+
+    *width = *height = p->side;
+    if (p->side)
+        return;
+    *width = t->columns * align;
+    *height = t->lines * align;
+}
+
+/* Writes the marks of part @i to @a, whose line and column are known. */
+static void list_marks(const struct projector *p, const struct tiling *t, uint32_t i,
+                       struct picture_part *a) {
+    bool small = i == t->n_columns * t->n_lines, fenced = p->marks == MARKS_FENCED;
+
+    if (p->marks == MARKS_NONE || (!fenced && t->n_lines == 0))
+        return;
+    if (fenced && i > 0 && small)
+        a->mark[a->n_marks++] = MARK_END;
+    else if (fenced && i > 0 && a->column == 0)
+        a->mark[a->n_marks++] = MARK_BREAK;
+    if (fenced && i > 0)
+        a->mark[a->n_marks++] = MARK_FENCE;
+    if (small)
+        a->mark[a->n_marks++] = MARK_SMALL;
+    else
+        a->mark[a->n_marks++] = MARK_TILE + a->line * PROJECTOR_TILES_MAX + a->column;
+}
+
+/* Returns the number of rows before the marks of part @i. Fences are before all marks of places but
+ * the first, and breaks at the beginning of all lines but the first. */
+static uint32_t rows_before(const struct projector *p, const struct tiling *t, uint32_t i) {
+    uint32_t n = i * tile_rows(p);
+
+    if (p->marks == MARKS_NONE || i == 0)
+        return n;
+    if (p->marks == MARKS_PLACE)
+        return n + i;
+    return n + 2 * i - 1 + (i - 1) / t->n_columns;
+}
+
+/* Returns part @i of a picture. */
+static struct picture_part part_of(const struct projector *p, const struct tiling *t, uint32_t i) {
+    struct picture_part a = {.width = p->tile, .height = p->tile, .first = rows_before(p, t, i)};
+
+    if (t->n_lines) {
+        a.line = i / t->n_columns;
+        a.column = i % t->n_columns;
+    }
+    a.top = a.line * p->tile;
+    a.left = a.column * p->tile;
+    if (a.line == t->n_lines)
+        small_sides(p, t, &a.width, &a.height);
+    list_marks(p, t, i, &a);
+    return a;
+}
+
+/* Fills in the sides and the rows of a picture in tiles, and of one without tiles of a kind that
+ * has them. */
+static void lay_tiles(const struct projector *p, const struct tiling *t,
+                      struct picture_layout *out) {
+    const struct picture_part last = part_of(p, t, t->n_columns * t->n_lines);
+
+    *out = (struct picture_layout){
+        .width = MAX(last.width, t->n_columns * p->tile),
+        .height = last.top + last.height,
+        .n_columns = t->columns,
+        .n_lines = t->lines,
+        .n_rows = last.first + last.n_marks + t->columns * t->lines,
+    };
+    out->n_positions = out->n_rows;
 }
 
 /* Chooses the grid of tiles whose aspect ratio is nearest to the picture's; of equally near ones
@@ -283,20 +410,37 @@ static void choose_grid(const struct projector *p, uint32_t width, uint32_t heig
         }
 }
 
-/* Adds a grid of tiles to the layout of the small picture, if the picture is large enough. */
-static void add_tiles(const struct projector *p, uint32_t width, uint32_t height, uint64_t most,
-                      struct picture_layout *l) {
+/* Returns the number of tiles along @side of a picture whose longer side is enlarged or reduced to
+ * p->longest. The shorter one is rounded down to an even number, as in training. */
+static uint32_t tiles_along(const struct projector *p, uint32_t side, uint32_t longer) {
+    uint64_t pixels = (uint64_t)p->longest * side / longer;
+
+    if (pixels % 2 && pixels < p->longest)
+        pixels++;
+    return MAX((uint32_t)((pixels + p->tile - 1) / p->tile), 1u);
+}
+
+/* Returns true if a picture is so large that it is cut into tiles. @most: rows of the small
+ * picture. */
+static bool needs_tiles(const struct projector *p, uint32_t width, uint32_t height, uint32_t most) {
     float align = (float)(p->patch * p->merge);
     double pixels =
         (double)align_side((float)width, align, roundf) * align_side((float)height, align, roundf);
-    uint32_t n_columns = 0, n_lines = 0;
 
-    if (pixels <= 2 * (double)most)
-        return;
-    choose_grid(p, width, height, &n_columns, &n_lines);
-    l->width = MAX(l->width, n_columns * p->tile);
-    l->height += n_lines * p->tile;
-    l->n_positions = l->n_rows += n_columns * n_lines * tile_rows(p) + 1;
+    return pixels > 2 * (double)most * (double)align * (double)align;
+}
+
+/* Chooses the grid of a picture, if it has one. */
+static void choose_tiles(const struct projector *p, uint32_t width, uint32_t height, uint32_t most,
+                         struct tiling *t) {
+    if (p->longest) {
+        t->n_columns = tiles_along(p, width, MAX(width, height));
+        t->n_lines = tiles_along(p, height, MAX(width, height));
+    } else if (needs_tiles(p, width, height, most)) {
+        choose_grid(p, width, height, &t->n_columns, &t->n_lines);
+    }
+    if (t->n_columns * t->n_lines == 1) /* the small picture shows as much */
+        t->n_columns = t->n_lines = 0;
 }
 
 void projector_layout(const struct projector *p, uint32_t width, uint32_t height,
@@ -317,15 +461,36 @@ void projector_layout(const struct projector *p, uint32_t width, uint32_t height
     out->n_positions = p->positions ? MAX(out->n_columns, out->n_lines) : out->n_rows;
     if (p->kind == PROJECTOR_PIXTRAL) /* one row for each break between lines */
         out->n_positions = out->n_rows += out->n_lines - 1;
-    if (p->tile && !budget->whole)
-        add_tiles(p, width, height, (uint64_t)most * area, out);
+    if (!p->tile)
+        return;
+    struct tiling t = {.columns = out->n_columns, .lines = out->n_lines};
+    if (!budget->whole)
+        choose_tiles(p, width, height, most, &t);
+    lay_tiles(p, &t, out);
+}
+
+/* Returns the most rows of a picture in tiles, of which the small one has at most @most. */
+static uint32_t most_tiled_rows(const struct projector *p, uint32_t most, bool whole) {
+    struct tiling t = {.columns = most, .lines = 1, .n_lines = 1, .n_columns = p->most_tiles};
+    struct picture_layout l;
+
+    if (p->longest)
+        t.n_columns = t.n_lines = p->least_tiles;
+    if (whole || p->most_tiles == 1)
+        t.n_columns = t.n_lines = 0;
+    lay_tiles(p, &t, &l);
+    return l.n_rows;
 }
 
 uint32_t projector_most_rows(const struct projector *p, const struct picture_budget *budget) {
     uint32_t most = budget->most ? budget->most : p->most, align = p->patch * p->merge, best = 0;
 
     if (p->side)
-        return p->side / align * (p->side / align);
+        most = p->side / align * (p->side / align);
+    if (p->tile)
+        return most_tiled_rows(p, most, budget->whole);
+    if (p->side)
+        return most;
     for (uint32_t n = 1; p->kind == PROJECTOR_PIXTRAL && n <= most; n++) { /* number of columns */
         uint32_t n_lines = MIN(most / n, PICTURE_SIDE_MAX / align);
 
@@ -333,48 +498,48 @@ uint32_t projector_most_rows(const struct projector *p, const struct picture_bud
     }
     if (p->kind == PROJECTOR_PIXTRAL)
         return best;
-    return most + (p->tile && !budget->whole ? p->most_tiles * tile_rows(p) + 1 : 0);
+    return most;
 }
 
-/* Computes the grid of tiles of layout @l and the pixels of its small picture; *@n_lines 0: it has
- * no tiles. Returns false for a layout that projector_layout() does not make. */
-static bool grid_of(const struct projector *p, const struct picture_layout *l, uint32_t *n_columns,
-                    uint32_t *n_lines, uint32_t *width, uint32_t *height) {
-    uint32_t align = p->patch * p->merge, n = l->n_rows - l->n_columns * l->n_lines;
+/* Computes the tiles of layout @l. Returns false for a layout that projector_layout() does not
+ * make. */
+static bool find_tiling(const struct projector *p, const struct picture_layout *l,
+                        struct tiling *t) {
+    uint32_t n = l->n_columns * l->n_lines, width, height;
+    struct picture_layout should;
 
-    *width = l->n_columns * align;
-    *height = l->n_lines * align;
-    *n_columns = *n_lines = 0;
-    if (!p->tile || n == 0)
+    *t = (struct tiling){.columns = l->n_columns, .lines = l->n_lines};
+    if (!p->tile)
         return true;
-    *n_lines = (l->height - *height) / p->tile;
-    *n_columns = *n_lines ? (n - 1) / tile_rows(p) / *n_lines : 0;
-    return l->height > *height && *n_lines <= PROJECTOR_TILES_MAX &&
-           *n_columns <= PROJECTOR_TILES_MAX && *n_lines * p->tile + *height == l->height &&
-           *n_columns * *n_lines * tile_rows(p) + 1 == n && *n_columns > 0 &&
-           l->width == MAX(*width, *n_columns * p->tile);
+    small_sides(p, t, &width, &height);
+    if (n == 0 || n > l->n_rows || l->height < height || (p->side && n != tile_rows(p)))
+        return false;
+    t->n_lines = (l->height - height) / p->tile;
+    if (t->n_lines && p->side)
+        t->n_columns = l->width / p->tile;
+    else if (t->n_lines)
+        t->n_columns = (l->n_rows - n) / (tile_rows(p) + 1) / t->n_lines;
+    if (MAX(t->n_lines, t->n_columns) > PROJECTOR_TILES_MAX || (t->n_lines && !t->n_columns))
+        return false;
+    lay_tiles(p, t, &should);
+    return should.width == l->width && should.height == l->height && should.n_rows == l->n_rows;
 }
 
 uint32_t projector_parts(const struct projector *p, const struct picture_layout *l) {
-    uint32_t n_columns, n_lines, width, height;
+    struct tiling t;
 
-    if (!grid_of(p, l, &n_columns, &n_lines, &width, &height))
+    if (!find_tiling(p, l, &t))
         return 0;
-    return n_columns * n_lines + 1;
+    return t.n_columns * t.n_lines + 1;
 }
 
 struct picture_part projector_part(const struct projector *p, const struct picture_layout *l,
                                    uint32_t i) {
-    uint32_t n_columns, n_lines, width, height;
-    bool ok = grid_of(p, l, &n_columns, &n_lines, &width, &height);
+    struct tiling t;
+    bool ok = find_tiling(p, l, &t);
 
-    assert(ok && n_lines && i <= n_columns * n_lines);
-    struct picture_part a = {.line = i / n_columns, .column = i % n_columns};
-    bool tile = a.line < n_lines;
-    a.top = a.line * p->tile;
-    a.left = a.column * p->tile;
-    a.width = tile ? p->tile : width;
-    a.height = tile ? p->tile : height;
-    a.mark = i * tile_rows(p);
-    return a;
+    assert(ok && i <= t.n_columns * t.n_lines);
+    if (!p->tile)
+        return (struct picture_part){.width = l->width, .height = l->height};
+    return part_of(p, &t, i);
 }

@@ -25,10 +25,21 @@ enum projector_kind {
     PROJECTOR_PIXTRAL,
     /* LFM2-VL: large pictures in tiles */
     PROJECTOR_LFM2,
+    /* SmolVLM, Granite Docling: all pictures in tiles */
+    PROJECTOR_IDEFICS3,
     PROJECTOR_KINDS
 };
 
 enum projector_act { PROJECTOR_GELU, PROJECTOR_SILU, PROJECTOR_QUICK_GELU };
+
+/* Tokens of the text model that precede the rows of each part of a picture in tiles. */
+enum projector_marks {
+    MARKS_NONE,
+    /* the place of the part; a picture without tiles has none */
+    MARKS_PLACE,
+    /* as in idefics3: a fence and the place, behind the break between lines of tiles */
+    MARKS_FENCED
+};
 
 #define PROJECTOR_LAYERS_MAX 128u
 #define PROJECTOR_HEAD_MAX 512u  /* most values of a head */
@@ -47,7 +58,7 @@ struct projector {
     uint32_t patch;
     /* side, in patches, of the square that becomes one row */
     uint32_t merge;
-    /* side of the only size in pixels; 0: any size */
+    /* side of the only size in pixels, which tiles have too if there are any; 0: any size */
     uint32_t side;
     /* width of the text model's rows */
     uint32_t n_out;
@@ -60,6 +71,9 @@ struct projector {
     /* side of a tile in pixels; 0: there are no tiles */
     uint32_t tile;
     uint32_t least_tiles, most_tiles;
+    /* longer side in pixels that the grid of tiles of each picture has; 0: the aspect decides */
+    uint32_t longest;
+    enum projector_marks marks;
     /* activation of the FFNs */
     enum projector_act act;
     enum picture_filter filter;
@@ -77,8 +91,8 @@ int projector_read(struct projector *out, const struct gguf *file, struct err *e
 
 /* Layout of a picture for the encoder and for the text model. A picture in tiles is enlarged to a
  * grid of tiles; a second copy, as small as a picture without tiles, lies below the grid at the
- * left. In the text model's input a mark, which is a row as well, precedes the rows of each tile
- * and of the small copy. */
+ * left. In the text model's input marks, which are rows as well, precede the rows of each tile and
+ * of the small copy. */
 struct picture_layout {
     /* in pixels */
     uint32_t width, height;
@@ -105,22 +119,28 @@ void projector_layout(const struct projector *p, uint32_t width, uint32_t height
  * and line breaks. */
 uint32_t projector_most_rows(const struct projector *p, const struct picture_budget *budget);
 
-/* most tiles of a side and of a picture: models have tokens for the marks of no more */
+/* most tiles of a side: models have tokens for the marks of no more */
 #define PROJECTOR_TILES_MAX 10u
 
-/* A part of a picture in tiles that is encoded alone: tile (line, column) of the grid, or behind
- * the tiles the small picture, whose `line` is the number of lines. */
+/* Marks: of the small picture, of the break between lines of tiles, of that between the tiles and
+ * the small picture, the fence, and from MARK_TILE on those of tiles by line and column. */
+enum { MARK_SMALL, MARK_BREAK, MARK_END, MARK_FENCE, MARK_TILE };
+#define PICTURE_MARKS (MARK_TILE + PROJECTOR_TILES_MAX * PROJECTOR_TILES_MAX)
+
+/* A part of a picture that is encoded alone: tile (line, column) of the grid, or behind the tiles
+ * the small picture, whose `line` is the number of lines. A picture that is not in tiles has only
+ * the latter. */
 struct picture_part {
     uint32_t line, column;
     /* in pixels */
     uint32_t top, left, width, height;
-    /* row of its mark, which its own rows follow */
-    uint32_t mark;
+    /* row of its first mark; its own rows follow the last one */
+    uint32_t first;
+    uint32_t n_marks, mark[3];
 };
 
-/* Returns the number of parts: 1 for a picture that is not in tiles, which has no mark; 0 for a
- * layout that @p does not make. */
+/* Returns the number of parts; 0 for a layout that @p does not make. */
 uint32_t projector_parts(const struct projector *p, const struct picture_layout *l);
-/* Returns part @i of a picture in tiles. */
+/* Returns part @i of a picture whose number of parts is not 0. */
 struct picture_part projector_part(const struct projector *p, const struct picture_layout *l,
                                    uint32_t i);

@@ -801,7 +801,8 @@ Test(pictures, models_say_how_many_tokens_a_picture_may_have) {
                               .most = 256,
                               .tile = 512,
                               .least_tiles = 2,
-                              .most_tiles = 10};
+                              .most_tiles = 10,
+                              .marks = MARKS_PLACE};
     struct world w;
     struct reply r;
 

@@ -122,25 +122,36 @@ static float *encode_part(const struct scene *s, const struct picture *p,
     return rows;
 }
 
-/* Writes a text model of 32 values that has tokens for the marks of a grid of 2 x 3 tiles; all
- * values of row i are i + 1. */
-static struct gguf *text_model(void) {
-    static const char *const tokens[] = {
-        "a",
-        "<|img_thumbnail|>",
-        "<|img_row_1_col_1|>",
-        "<|img_row_1_col_2|>",
-        "<|img_row_1_col_3|>",
-        "<|img_row_2_col_1|>",
-        "<|img_row_2_col_2|>",
-        "<|img_row_2_col_3|>",
-        "<|img_row_02_col_3|>",
-        "<|img_row_0_col_1|>",
-        "<|img_row_1_col_0|>",
-        "<|img_row_1",
-    };
+enum { TEXT_TOKENS = 12 };
+
+/* Tokens for the marks of a grid of 2 x 3 tiles, and others. */
+static const char *const lfm2_tokens[TEXT_TOKENS] = {
+    "a",
+    "<|img_thumbnail|>",
+    "<|img_row_1_col_1|>",
+    "<|img_row_1_col_2|>",
+    "<|img_row_1_col_3|>",
+    "<|img_row_2_col_1|>",
+    "<|img_row_2_col_2|>",
+    "<|img_row_2_col_3|>",
+    "<|img_row_02_col_3|>",
+    "<|img_row_0_col_1|>",
+    "<|img_row_1_col_0|>",
+    "<|img_row_1",
+};
+
+/* Tokens for the marks of a grid of 2 x 2 tiles, and others. */
+static const char *const idefics3_tokens[TEXT_TOKENS] = {
+    "\u010A",         "\u010A\u010A",   "<fake_token_around_image>",
+    "<global-img>",   "<row_1_col_1>",  "<row_1_col_2>",
+    "<row_2_col_1>",  "<row_2_col_2>",  "<row_1_col_2",
+    "<row_01_col_2>", "<row_1_col_2> ", "\n",
+};
+
+/* Writes a text model of 32 values; all values of row i are i + 1. */
+static struct gguf *text_model(const char *const tokens[TEXT_TOKENS]) {
     char path[64] = "/tmp/weft-text-XXXXXX";
-    float rows[ARRAY_SIZE(tokens) * 32];
+    float rows[TEXT_TOKENS * 32];
     struct gguf_writer w;
     struct gguf *file;
     struct err err = {0};
@@ -149,8 +160,8 @@ static struct gguf *text_model(void) {
         rows[i] = (float)(i / 32 + 1);
     gw_init(&w);
     gw_string(&w, "general.architecture", "lfm2");
-    gw_strings(&w, "tokenizer.ggml.tokens", ARRAY_SIZE(tokens), tokens);
-    gw_tensor(&w, "token_embd.weight", TENSOR_F32, 2, (uint64_t[]){32, ARRAY_SIZE(tokens)}, rows);
+    gw_strings(&w, "tokenizer.ggml.tokens", TEXT_TOKENS, tokens);
+    gw_tensor(&w, "token_embd.weight", TENSOR_F32, 2, (uint64_t[]){32, TEXT_TOKENS}, rows);
     close(mkstemp(path));
     gw_save(&w, path);
     gw_deinit(&w);
@@ -164,7 +175,7 @@ static struct gguf *text_model(void) {
 Test(vision, tiles_are_encoded_as_pictures_behind_their_marks) {
     static const struct kind lfm2 = {"lfm2", "tiny,side=5,tile=64", 0, 0, NULL};
     static const int marks[] = {3, 4, 5, 6, 7, 8, 2}; /* of 3 x 2 tiles and of the small picture */
-    CLEANUP(gguf_freep) struct gguf *text = text_model();
+    CLEANUP(gguf_freep) struct gguf *text = text_model(lfm2_tokens);
     const struct image_encoder_opts o = {.n_threads = 2, .max_rows = 64, .text = text};
     CLEANUP(scene_close) struct scene s = scene_open(&lfm2, "F32", &o);
     const struct projector *p = image_encoder_projector(s.e);
@@ -191,10 +202,10 @@ Test(vision, tiles_are_encoded_as_pictures_behind_their_marks) {
             CLEANUP(freep) float *alone = encode_part(&s, &canvas, &a);
 
             for (int k = 0; k < 32; k++)
-                cr_expect(rows[a.mark * 32 + k] == (float)marks[i]);
-            cr_expect(
-                memcmp(rows + (a.mark + 1) * 32, alone, (i == 6 ? 6 : 4) * 32 * sizeof(float)) == 0,
-                "part %u", i);
+                cr_expect(rows[a.first * 32 + k] == (float)marks[i]);
+            cr_expect(memcmp(rows + (a.first + 1) * 32, alone,
+                             (i == 6 ? 6 : 4) * 32 * sizeof(float)) == 0,
+                      "part %u", i);
         }
     }
     any.most = 2; /* 8 tiles in a line */
@@ -203,6 +214,27 @@ Test(vision, tiles_are_encoded_as_pictures_behind_their_marks) {
     cr_expect(image_encoder_begin(s.e, canvas.rgb, &l, rows, &err) == -EINVAL);
     cr_expect(strstr(err.message, "the model has no token for tile 4 of") != NULL, "%s",
               err.message);
+}
+
+/* Rows of marks are in the order of SmolVLM's processor: a break behind a line of tiles, a fence
+ * before each place but the first, which the fence of the prompt precedes. Other rows are those
+ * without a text model. */
+Test(vision, fences_and_breaks_are_rows_of_the_text_model) {
+    static const struct kind idefics3 = {"idefics3", "tiny,side=4", 0, 0, NULL};
+    static const int marks[] = {5, 0, 0, 0, 0, 3, 6, 0, 0, 0, 0, 1, 3, 7, 0, 0,
+                                0, 0, 3, 8, 0, 0, 0, 0, 2, 3, 4, 0, 0, 0, 0};
+    CLEANUP(gguf_freep) struct gguf *text = text_model(idefics3_tokens);
+    const struct image_encoder_opts with = {.n_threads = 2, .text = text}, none = {.n_threads = 2};
+    CLEANUP(scene_close) struct scene s = scene_open(&idefics3, "F32", &with);
+    CLEANUP(scene_close) struct scene plain = scene_open(&idefics3, "F32", &none);
+    size_t n, m;
+    CLEANUP(freep) float *rows = scene_encode(&s, 96, 64, 5000, &n);
+    CLEANUP(freep) float *should = scene_encode(&plain, 96, 64, UINT64_MAX, &m);
+
+    cr_assert(n == m && n == ARRAY_SIZE(marks) * 32);
+    for (size_t i = 0; i < n; i++)
+        cr_expect(rows[i] == (marks[i / 32] ? (float)marks[i / 32] : should[i]), "%zu: %g", i / 32,
+                  (double)rows[i]);
 }
 
 /* A picture's rows do not depend on what was encoded before. */
@@ -265,8 +297,8 @@ Test(vision, files_that_do_not_fit_are_refused_with_the_reason) {
     gw_init(&w);
     gw_string(&w, "general.architecture", "clip");
     expect_refused(&w, "no 'clip.projector_type'");
-    gw_string(&w, "clip.projector_type", "internvl");
-    expect_refused(&w, "projectors of kind 'internvl' are not supported (known: qwen3vl_merger, ");
+    gw_string(&w, "clip.projector_type", "resampler");
+    expect_refused(&w, "projectors of kind 'resampler' are not supported (known: qwen3vl_merger, ");
     gw_deinit(&w);
     gw_init(&w);
     gw_string(&w, "general.architecture", "clip");

@@ -5,20 +5,20 @@
  *
  * vision/NAME.f32 has the rows of the projectors for the picture that scene_picture() fills:
  * computed in float64 from the formulas by a program that agrees with llama.cpp 0.5.0, and rounded
- * to float32.
+ * to float32. Rows of marks, which need a text model, are zeros.
  */
 
 #include "engine/vision/encoder.h"
 
 struct kind {
     const char *name, *shape;
-    /* of the picture */
+    /* of the picture; a kind with tiles gets another size */
     uint32_t width, height;
     /* file of the expected rows; NULL: golden-vision/ has them */
     const char *rows;
 };
 
-enum { SCENE_KINDS = 8, SCENE_LFM2 = 7 };
+enum { SCENE_KINDS = 9, SCENE_LFM2 = 8 };
 extern const struct kind scene_kinds[SCENE_KINDS];
 
 /* An opened projector, whose file has been unlinked. */
@@ -36,7 +36,8 @@ struct scene scene_open(const struct kind *k, const char *format,
                         const struct image_encoder_opts *o);
 struct picture scene_picture(uint32_t width, uint32_t height);
 /* Computes the rows of a picture of the given size in pieces of @work multiply-adds; *n gets the
- * number of values. Returns NULL if the device was lost. */
+ * number of values. A picture in tiles is filled with the same pixels as if it were one of the size
+ * of its grid and small picture. Returns NULL if the device was lost. */
 float *scene_encode(const struct scene *s, uint32_t width, uint32_t height, uint64_t work,
                     size_t *n);
 /* Returns the rows that were computed in float64, @n values. */

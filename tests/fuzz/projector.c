@@ -59,6 +59,7 @@ bool fuzz_seed(size_t i, struct buf *out) {
     gw_u32(&w, "clip.vision.n_wa_pattern", 2);
     gw_u32(&w, "clip.vision.projector.scale_factor", 2);
     gw_u32(&w, "clip.vision.spatial_merge_size", 2);
+    gw_u32(&w, "clip.vision.preproc_image_size", 448);
     gw_f32(&w, "clip.vision.attention.layer_norm_epsilon", 1e-6f);
     gw_array(&w, "clip.vision.image_mean", GGUF_F32, 3, thirds, sizeof(thirds));
     gw_array(&w, "clip.vision.image_std", GGUF_F32, 3, thirds, sizeof(thirds));

@@ -39,6 +39,7 @@ static struct picture_fit make_tiles(void) {
     f.projector.tile = 64;
     f.projector.least_tiles = 2;
     f.projector.most_tiles = 10;
+    f.projector.marks = MARKS_PLACE;
     return f;
 }
 

@@ -66,6 +66,7 @@ Test(projector, means_may_be_integers) {
 Test(projector, values_out_of_range_are_refused) {
 #define QWEN "qwen3vl_merger", "tiny", "clip.vision."
 #define LFM2 "lfm2", "tile=64", "clip.vision."
+#define IDEFICS3 "idefics3", "side=4", "clip.vision."
     static const struct {
         const char *kind, *shape, *key;
         float mean;
@@ -88,6 +89,11 @@ Test(projector, values_out_of_range_are_refused) {
          "windows of 112 pixels have a side of more than 32 patches"},
         {"pixtral", "patch=14", "clip.vision.spatial_merge_size", 0, 0, "is 0, 1 to 4 are allowed"},
         {"gemma3", "patch=14,side=64", "clip.vision.image_size", 0, 897, "is 897, no multiple of"},
+        {IDEFICS3 "preproc_image_size", 0, 63, "is 63, which is not 1 to 10 tiles of 64"},
+        {IDEFICS3 "preproc_image_size", 0, 96, "is 96, which is not 1 to 10 tiles of 64"},
+        {IDEFICS3 "preproc_image_size", 0, 640, NULL},
+        {IDEFICS3 "preproc_image_size", 0, 704, "is 704, which is not 1 to 10 tiles of 64"},
+        {IDEFICS3 "image_size", 0, 31, "is 31, no multiple of 32"},
         {LFM2 "preproc_image_size", 0, 65, "tiles of 65 pixels: their side is no multiple of"},
         {LFM2 "preproc_image_size", 0, 4096, NULL},
         {LFM2 "preproc_image_size", 0, 4097, "is 4097, 1 to 4096 are allowed"},
@@ -170,7 +176,7 @@ Test(projector, tiles_are_those_of_llama_cpp) {
         for (uint32_t k = 0; k < n_lines * n_columns; k++) {
             a = projector_part(&p, &l, k);
             cr_expect(a.width == 512 && a.height == 512 && a.left == k % n_columns * 512 &&
-                      a.top == k / n_columns * 512 && a.mark == 17 * k);
+                      a.top == k / n_columns * 512 && a.first == 17 * k);
         }
         budget.whole = true;
         projector_layout(&p, w, h, &budget, &l);
@@ -181,19 +187,86 @@ Test(projector, tiles_are_those_of_llama_cpp) {
     cr_expect(n == 26, "%zu", n);
 }
 
+/* The grid of a picture is that of Idefics3ImageProcessor with a longest edge of 2048 and tiles of
+ * 512: 64 rows a tile, whose marks are a place, but for the first tile also a fence, and a break
+ * where a line begins. */
+Test(projector, grids_of_idefics3_are_those_of_training) {
+    static const struct {
+        uint32_t width, height, n_columns, n_lines, n_rows;
+    } cases[] = {
+        {512, 512, 4, 4, 17 * 64 + 16 * 2 - 1 + 3 + 3},
+        {1, 1, 4, 4, 17 * 64 + 37},
+        {640, 480, 4, 3, 13 * 64 + 12 * 2 - 1 + 2 + 3},
+        {1920, 1080, 4, 3, 13 * 64 + 28},
+        {1080, 1920, 3, 4, 13 * 64 + 29},
+        {2048, 512, 4, 1, 5 * 64 + 4 * 2 - 1 + 3},
+        {2048, 511, 4, 1, 5 * 64 + 10},
+        {2048, 513, 4, 2, 9 * 64 + 19},
+        {1000, 100, 4, 1, 5 * 64 + 10},
+        {100, 1000, 1, 4, 5 * 64 + 13},
+        {16384, 1, 4, 1, 5 * 64 + 10},
+    };
+    struct projector p = make("idefics3", "tiny");
+    struct picture_budget own = {0}, low = {.most = 16, .whole = true};
+    struct picture_layout l;
+
+    p.side = p.tile = 512;
+    p.merge = 4;
+    p.longest = 2048;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        uint32_t n = cases[i].n_columns * cases[i].n_lines;
+
+        projector_layout(&p, cases[i].width, cases[i].height, &own, &l);
+        cr_expect(projector_parts(&p, &l) == n + 1 && l.width == cases[i].n_columns * 512 &&
+                      l.height == (cases[i].n_lines + 1) * 512,
+                  "%zu: %u x %u", i, l.width, l.height);
+        cr_expect(l.n_rows == cases[i].n_rows && l.n_positions == l.n_rows, "%zu: %u rows", i,
+                  l.n_rows);
+        projector_layout(&p, cases[i].width, cases[i].height, &low, &l);
+        cr_expect(projector_parts(&p, &l) == 1 && l.n_rows == 65 && l.width == 512);
+    }
+}
+
+/* The processor of SmolVLM2 2.2B: pictures of 384 pixels are 27 patches of 14, which become 9
+ * rows. */
+Test(projector, patches_need_not_fill_a_tile) {
+    struct projector p = make("idefics3", "tiny");
+    struct picture_budget own = {0};
+    struct picture_layout l;
+
+    p.side = p.tile = 384;
+    p.patch = 14;
+    p.merge = 3;
+    p.longest = 1536;
+    projector_layout(&p, 1536, 384, &own, &l);
+    cr_expect(projector_parts(&p, &l) == 5 && l.n_rows == 5 * 81 + 10 && l.n_columns == 9);
+    for (uint32_t i = 0, at = 0; i < 5; i++) {
+        const struct picture_part a = projector_part(&p, &l, i);
+
+        cr_expect(a.first == at && a.left == i % 4 * 384 && a.width == 384 && a.height == 384);
+        at += a.n_marks + 81;
+        cr_expect(i < 4 || at == l.n_rows);
+    }
+}
+
 /* Layouts that no picture has: of them no part is asked. */
 Test(projector, other_grids_have_no_parts) {
-    const struct projector p = make("lfm2", "tile=64");
+    static const char *const kinds[][2] = {{"lfm2", "tile=64"}, {"idefics3", "side=4"}};
     struct picture_budget budget = {.least = 1, .most = 4};
     struct picture_layout l, wrong;
 
-    projector_layout(&p, 200, 100, &budget, &l);
-    cr_assert(l.width == 256 && l.height == 128 + 32 && l.n_rows == 8 * 5 + 1 + 2);
-    cr_expect(projector_parts(&p, &l) == 9);
-    for (int i = 0; i < 4; i++) {
-        wrong = l;
-        *(uint32_t *[]){&wrong.width, &wrong.height, &wrong.n_rows, &wrong.n_lines}[i] += 1;
-        cr_expect(projector_parts(&p, &wrong) == 0, "%d", i);
+    for (int k = 0; k < 2; k++) {
+        const struct projector p = make(kinds[k][0], kinds[k][1]);
+
+        projector_layout(&p, 200, 100, &budget, &l);
+        cr_assert(k || (l.width == 256 && l.height == 128 + 32 && l.n_rows == 8 * 5 + 1 + 2));
+        cr_assert(!k || (l.width == 128 && l.height == 64 + 64 && l.n_rows == 3 * 4 + 6));
+        cr_expect(projector_parts(&p, &l) == (k ? 3 : 9));
+        for (int i = 0; i < 4; i++) {
+            wrong = l;
+            *(uint32_t *[]){&wrong.width, &wrong.height, &wrong.n_rows, &wrong.n_lines}[i] += 1;
+            cr_expect(projector_parts(&p, &wrong) == 0, "%d %d", k, i);
+        }
     }
 }
 
@@ -256,7 +329,7 @@ Test(projector, no_picture_has_more_rows_than_the_bound) {
     } cases[] = {
         {"qwen3vl_merger", "tiny", 4096}, {"gemma3", "patch=14,side=64", 256},
         {"pixtral", "patch=14", 1535},    {"lfm2", "patch=16", 256 + 10 * 257 + 1},
-        {"gemma4v", "tiny", 1120},
+        {"gemma4v", "tiny", 1120},        {"idefics3", "side=32", 5 * 256 + 11},
     };
     static const uint32_t sides[] = {60,   224,  300,  512,  640,   1024, 1500,
                                      1920, 2048, 4000, 8192, 14336, 16384};

@@ -211,7 +211,8 @@ static void positions(struct planner *p, const struct synth_projector *s) {
 
 /* Returns true if layers have LayerNorms, and an FFN of two products with GELU. */
 static bool is_siglip(const struct synth_projector *s) {
-    return s->kind == PROJECTOR_GEMMA3 || s->kind == PROJECTOR_LFM2;
+    return s->kind == PROJECTOR_GEMMA3 || s->kind == PROJECTOR_LFM2 ||
+           s->kind == PROJECTOR_IDEFICS3;
 }
 
 static void layer(struct planner *p, const struct synth_projector *s, uint32_t i) {
@@ -281,6 +282,10 @@ static void ends(struct planner *p, const struct synth_projector *s) {
         linear(p, false, n, s->n_out, "mm.1");
         linear(p, false, s->n_out, s->n_out, "mm.2");
         vector(p, s->n_out, 0, "v.token_embd.img_break");
+        break;
+    case PROJECTOR_IDEFICS3:
+        norm(p, true, n, "v.post_ln");
+        linear(p, false, 4 * n, s->n_out, "mm.model.fc");
         break;
     case PROJECTOR_LFM2:
         norm(p, true, n, "v.post_ln");
@@ -360,6 +365,10 @@ void synth_projector_keys(struct gguf_write *w, const struct synth_projector *s,
         gguf_write_u32(w, "clip.vision.spatial_merge_size", 2);
     if (s->kind == PROJECTOR_GEMMA3) /* a divisor of the side */
         gguf_write_u32(w, "clip.vision.projector.scale_factor", s->side % 4 ? 1 : 4);
+    if (s->kind == PROJECTOR_IDEFICS3) {
+        gguf_write_u32(w, "clip.vision.projector.scale_factor", 2);
+        gguf_write_u32(w, "clip.vision.preproc_image_size", 2 * s->side * s->patch);
+    }
     if (s->kind == PROJECTOR_LFM2 && s->tile)
         gguf_write_u32(w, "clip.vision.preproc_image_size", s->tile);
     if (s->kind == PROJECTOR_QWEN25VL)
