@@ -7,6 +7,7 @@
  *      apertus      <|tools_prefix|>[{"NAME": {..}}]<|tools_suffix|>
  *      nemotron     <TOOLCALL>[..]</TOOLCALL>
  *      apriel       <tool_calls>[..]</tool_calls>
+ *      jamba        <tool_calls>[\n    {..},\n    {..}\n]</tool_calls>
  *      hunyuan-a13b <tool_calls>[..]</tool_calls>      with text between <answer> and </answer>
  *      firefunction functools[..]
  *      falcon       <tool_call>\n[..]\n</tool_call>     Falcon 3, Falcon-H1 Tiny
@@ -118,6 +119,19 @@ const struct toolcall_format format_apriel = {
     .detect = {"<tool_calls>["},
     .triggers = {"<tool_calls>"},
     .shape = LIST_SHAPE("<tool_calls>[", "]</tool_calls>"),
+    .states = apriel_states,
+};
+
+const struct toolcall_format format_jamba = {
+    .name = "jamba",
+    .detect = {"<tool_calls>[\n"},
+    .triggers = {"<tool_calls>"},
+    .shape = {.section_begin = "<tool_calls>[\n    ",
+              .section_end = "\n]</tool_calls>",
+              .separator = ",\n    ",
+              .call_begin = "{\"name\": \"",
+              .name_end = "\", \"arguments\": ",
+              .call_end = "}"},
     .states = apriel_states,
 };
 

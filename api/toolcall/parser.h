@@ -315,4 +315,5 @@ extern const struct toolcall_format format_hermes, format_ernie, format_generic,
     format_minimax_m2, format_gemma, format_lfm, format_olmo, format_command_r, format_command_r7b,
     format_apertus, format_nemotron, format_apriel, format_functionary, format_firefunction,
     format_solar, format_gigachat, format_hunyuan_a13b, format_minicpm, format_granite, format_phi4,
-    format_atem, format_hyperclova, format_llama4, format_llama4_python, format_glm4, format_falcon;
+    format_atem, format_hyperclova, format_llama4, format_llama4_python, format_glm4, format_falcon,
+    format_hunyuan_dense, format_internlm, format_plamo, format_jamba;

@@ -60,8 +60,9 @@ static void mutate(char *text, size_t *len) {
 /* Returns true for formats with markers besides those of calls; these markers are dropped. */
 static bool drops(const struct toolcall_case *c) {
     static const char *const names[] = {
-        "harmony",     "atem",       "kimi-k3",      "solar", "llama3", "functionary",
-        "command-r7b", "hyperclova", "hunyuan-a13b", "ernie", "llama4", "llama4-python"};
+        "harmony",     "atem",          "kimi-k3",      "solar",        "llama3",
+        "functionary", "command-r7b",   "hyperclova",   "hunyuan-a13b", "ernie",
+        "llama4",      "llama4-python", "hunyuan-dense"};
     bool yes = c->reasoning;
 
     for (size_t i = 0; c->format && i < ARRAY_SIZE(names); i++)

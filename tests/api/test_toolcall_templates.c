@@ -139,6 +139,8 @@ Test(toolcall_templates, every_template_is_known) {
 #define HERMES "<tool_call>{\"name\": \"f\"}</tool_call>"
 #define CODER "<tool_call><function=f><parameter=a>1</parameter></function></tool_call>"
 
+#define PLAMO(tag) "<|plamo:" tag ":plamo|>"
+
 static const struct {
     const char *source, *kwargs, *format;
 } shown[] = {
@@ -165,6 +167,23 @@ static const struct {
      "%}<tool_calls>[{\"name\": "
      "\"f\"}]</tool_calls>{% endif %}<|eos|>{% endfor %}",
      NULL, "hunyuan-a13b"},
+    /* Hunyuan's dense models, which name the tags in their instructions, too */
+    {"<tool_calls><tool_call>F\n```json\n{{ tools }}" TURNS
+     "{% for m in messages if m.tool_calls %}<tool_calls><tool_call>f\n```json\n{}\n```"
+     "</tool_call></tool_calls>{% endfor %}",
+     NULL, "hunyuan-dense"},
+    /* Jamba 1.5, 1.6 */
+    {"<tool_definitions>{{ tools }}</tool_definitions>{% for m in messages %}<|bom|><|{{ m.role "
+     "}}|> "
+     "{{ m.content }}{% if m.tool_calls %}<tool_calls>[\n    {{ m.tool_calls[0].function | tojson "
+     "}}"
+     "\n]</tool_calls>{% endif %}<|eom|>{% endfor %}",
+     NULL, "jamba"},
+    /* PLaMo 3 */
+    {"{{ tools }}" TURNS "{% for m in messages if m.tool_calls %}" PLAMO("begin_tool_requests")
+         PLAMO("begin_tool_request") PLAMO("begin_tool_name") "f" PLAMO("end_tool_name")
+             PLAMO("begin_tool_arguments") "<|plamo:msg|>{}{% endfor %}",
+     NULL, "plamo3"},
     /* Falcon-H1 Instruct, which shows content alone */
     {"{% if tools %}{{ tools }}return a json object with function name and arguments within "
      "<tool_call> </tool_call> tags with the following schema:\n<tool_call>\n"

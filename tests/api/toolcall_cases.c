@@ -7,8 +7,11 @@
 
 #define PARIS "{\"city\": \"Paris\", \"unit\": \"celsius\"}"
 #define FIND "{\"pattern\": \"a|b\", \"paths\": [\"src/\", \"d e\"], \"max_results\": 5}"
-/* a call of Llama */
-#define LLAMA(name, args) "{\"name\": \"" name "\", \"parameters\": " args "}"
+/* A call as an object: its arguments are the member @key. */
+#define OBJECT(name, key, args) "{\"name\": \"" name "\", \"" key "\": " args "}"
+#define LLAMA(name, args) OBJECT(name, "parameters", args)
+#define WEATHER OBJECT("get_weather", "arguments", PARIS)
+#define SEARCH OBJECT("search_files", "arguments", FIND)
 #define TWO "get_weather" PARIS "; search_files" FIND ";"
 
 /* DeepSeek's markers. */
@@ -18,6 +21,13 @@
 #define DS_CLOSE "<｜tool▁call▁end｜>"
 #define DS_SEP "<｜tool▁sep｜>"
 #define DSML "｜DSML｜"
+/* A tag of PLaMo 3, and a call with what it writes before the arguments. */
+#define PLAMO(tag) "<|plamo:" tag ":plamo|>"
+#define PLAMO_CALL(name, before, args)                                                             \
+    PLAMO("begin_tool_request")                                                                    \
+    PLAMO("begin_tool_name")                                                                       \
+    name PLAMO("end_tool_name") PLAMO("begin_tool_arguments")                                      \
+        before args PLAMO("end_tool_arguments") PLAMO("end_tool_request")
 #define K2 "<|tool_calls_section_begin|>"
 #define K2_END "<|tool_calls_section_end|>"
 #define K2_CALL "<|tool_call_begin|>"
@@ -71,14 +81,10 @@ const struct toolcall_case toolcall_cases[] = {
     CASE(NULL, "gemma4", "<|channel>thought\nhm\n<channel|>Hello", "R<hm> C<Hello>"),
 
     /* hermes */
+    CASE("hermes", "think", "<tool_call>\n" WEATHER "\n</tool_call>", "get_weather" PARIS ";"),
     CASE("hermes", "think",
-         "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": " PARIS "}\n</tool_call>",
-         "get_weather" PARIS ";"),
-    CASE("hermes", "think",
-         "<think>\nwhy\n</think>\n\nI look.\n<tool_call>\n{\"name\": \"get_weather\", "
-         "\"arguments\": " PARIS
-         "}\n</tool_call>\n<tool_call>\n{\"name\": \"search_files\", \"arguments\": " FIND
-         "}\n</tool_call>\n\nDone. ",
+         "<think>\nwhy\n</think>\n\nI look.\n<tool_call>\n" WEATHER
+         "\n</tool_call>\n<tool_call>\n" SEARCH "\n</tool_call>\n\nDone. ",
          "R<why> C<I look.> " TWO " C<Done. >"),
     CASE("hermes", NULL,
          "<tool_call>{\"arguments\": {\"a\": [1, {\"b\": null}]}, \"name\": \"f\"}</tool_call>",
@@ -303,7 +309,7 @@ const struct toolcall_case toolcall_cases[] = {
     /* mistral */
     CASE("mistral-json", "mistral",
          "[THINK]hm[/THINK]Look[TOOL_CALLS][{\"name\": \"get_weather\", \"arguments\": " PARIS
-         ", \"id\": \"call0a001\"}, {\"name\": \"search_files\", \"arguments\": " FIND "}]",
+         ", \"id\": \"call0a001\"}, " SEARCH "]",
          "R<hm> C<Look> " TWO),
     CASE("mistral-args", NULL,
          "[TOOL_CALLS]get_weather[CALL_ID]call0a001[ARGS]" PARIS
@@ -361,8 +367,7 @@ const struct toolcall_case toolcall_cases[] = {
     CASE("hyperclova", NULL,
          "/think\nso<|im_end|>\n<|im_start|>assistant -> tool/function_call\n[{\"name\": "
          "\"get_weather\", "
-         "\"arguments\": " PARIS "}, {\"name\": \"search_files\", \"arguments\": " FIND
-         "}]<|im_end|>",
+         "\"arguments\": " PARIS "}, " SEARCH "]<|im_end|>",
          "R<so> " TWO),
     CASE("hyperclova", NULL,
          " -> tool/function_call\n[{\"name\": \"ping\", \"arguments\": {}}]<|im_end|>\n",
@@ -482,11 +487,7 @@ const struct toolcall_case toolcall_cases[] = {
          "name=\"ping\"></atem:invoke></atem:function_calls>",
          "ping{};"),
     CASE("atem", NULL, " to=f<|message|>nonsense<|eot|>", "C<to=f<|message|>nonsense>"),
-    CASE("minimax-m1", NULL,
-         "<tool_calls>\n{\"name\": \"get_weather\", \"arguments\": " PARIS
-         "}\n{\"name\": \"search_files\", "
-         "\"arguments\": " FIND "}\n</tool_calls>",
-         TWO),
+    CASE("minimax-m1", NULL, "<tool_calls>\n" WEATHER "\n" SEARCH "\n</tool_calls>", TWO),
     CASE("minicpm", NULL,
          "<function name=\"get_weather\"><param name=\"city\">Paris</param><param "
          "name=\"unit\">celsius</param></function>\n"
@@ -557,14 +558,9 @@ const struct toolcall_case toolcall_cases[] = {
          "<|inner_prefix|>hm<|inner_suffix|><|tools_prefix|>[{\"get_weather\": " PARIS
          "}, {\"search_files\": " FIND "}]<|tools_suffix|>",
          "R<hm> " TWO),
-    CASE("nemotron", "think",
-         "hm\n</think>\n\n<TOOLCALL>[{\"name\": \"get_weather\", \"arguments\": " PARIS
-         "}, {\"name\": \"search_files\", "
-         "\"arguments\": " FIND "}]</TOOLCALL>",
+    CASE("nemotron", "think", "hm\n</think>\n\n<TOOLCALL>[" WEATHER ", " SEARCH "]</TOOLCALL>",
          "R<hm> " TWO, .in_reasoning = true),
-    CASE("falcon", NULL,
-         "I look.\n<tool_call>\n[\n  {\"name\": \"get_weather\", \"arguments\": " PARIS
-         "},\n  {\"name\": \"search_files\", \"arguments\": " FIND "}\n]\n</tool_call>",
+    CASE("falcon", NULL, "I look.\n<tool_call>\n[\n  " WEATHER ",\n  " SEARCH "\n]\n</tool_call>",
          "C<I look.> " TWO),
     CASE("falcon", NULL,
          "<tool_call>\n[\n  {\n    \"id\": \"call_1\",\n    \"type\": \"function\",\n    "
@@ -584,9 +580,8 @@ const struct toolcall_case toolcall_cases[] = {
          "<think>\nhm\n</think>\n<answer>\nIt is <answer>5</answer> here.\n</answer>\n",
          "R<hm> C<It is <answer>5</answer> here.>"),
     CASE("hunyuan-a13b", "think",
-         "hm\n</think>\n<answer>\nI look.\n<tool_calls>[{\"name\": \"get_weather\", "
-         "\"arguments\": " PARIS "}, {\"name\": \"search_files\", \"arguments\": " FIND
-         "}]</tool_calls>\n</answer>",
+         "hm\n</think>\n<answer>\nI look.\n<tool_calls>[" WEATHER ", " SEARCH
+         "]</tool_calls>\n</answer>",
          "R<hm> C<I look.> " TWO, .in_reasoning = true),
     CASE("hunyuan-a13b", NULL, "<tool_calls>[{\"name\": \"ping\", \"arguments\": {}}]</tool_calls>",
          "ping{};"),
@@ -597,23 +592,64 @@ const struct toolcall_case toolcall_cases[] = {
     CASE("hunyuan-a13b", NULL, "<answer>A list of <tool_calls>[] is empty</answer>",
          "C<A list of <tool_calls>[] is empty>"),
     CASE("hunyuan-a13b", NULL, "<answer>It rai", "C<It rai>"),
-    CASE("firefunction", NULL,
-         " functools[{\"name\": \"get_weather\", \"arguments\": " PARIS
-         "}, {\"name\": \"search_files\", \"arguments\": " FIND "}]",
+    CASE("jamba", NULL, " Sure.<tool_calls>[\n    " WEATHER ",\n    " SEARCH "\n]</tool_calls>",
+         "C< Sure.> " TWO),
+    CASE("jamba", NULL, "<tool_calls>[\n]</tool_calls>", "C<<tool_calls>[\n]</tool_calls>>"),
+    CASE("hunyuan-dense", "think",
+         "<think>\nhm\n</think>\n<tool_calls><tool_call>get_weather\n```json\n" PARIS
+         "\n```</tool_call>\n<tool_call>search_files\n```json\n" FIND
+         "\n```</tool_call></tool_calls>",
+         "R<hm> " TWO),
+    CASE("hunyuan-dense", NULL,
+         "<tool_calls>\n<tool_call>get_weather\n```json\n" PARIS
+         "\n```</tool_call>\n</tool_calls>\nDone",
+         "get_weather" PARIS "; C<Done>"),
+    CASE("hunyuan-dense", NULL,
+         "<answer>\nI look.\n<tool_calls><tool_call>ping\n```\n{}\n```</tool_call></tool_calls>\n"
+         "</answer>\n",
+         "C<I look.> ping{};"),
+    CASE("hunyuan-dense", NULL, "<tool_call>ping\n{}</tool_call>\nDone", "ping{}; C<Done>"),
+    CASE("hunyuan-dense", "think",
+         "<think>\n\n</think>\n<answer>\nIt is <answer>5</answer> here.\n</answer>",
+         "C<It is <answer>5</answer> here.>"),
+    CASE("hunyuan-dense", NULL, "Write <tool_calls> or <tool_call>x</tool_call>",
+         "C<Write <tool_calls> or <tool_call>x</tool_call>>"),
+    CASE("hunyuan-dense", NULL, "<tool_calls><tool_call>ping\n```json\n[1]\n```</tool_call>",
+         "C<<tool_calls><tool_call>ping\n```json\n[1]\n```</tool_call>>"),
+    CASE("internlm", NULL,
+         "I look.<|action_start|><|plugin|>\n" LLAMA("get_weather", PARIS) "<|action_end|>",
+         "C<I look.> get_weather" PARIS ";"),
+    CASE("internlm", NULL,
+         "<|action_start|><|plugin|>\n" WEATHER
+         "<|action_end|><|action_start|><|plugin|>" LLAMA("search_files", FIND) "<|action_end|>\n",
          TWO),
+    CASE("internlm", NULL, "<|action_start|><|plugin|>" LLAMA("ping", "{}") "<|action_end|>.",
+         "ping{}; C<.>"),
+    CASE("internlm", NULL,
+         "<|action_start|><|interpreter|>\n```python\nprint(1)\n```<|action_end|>",
+         "C<<|action_start|><|interpreter|>\n```python\nprint(1)\n```<|action_end|>>"),
+    CASE("internlm", NULL, "<|action_start|><|plugin|>\n[1]<|action_end|>",
+         "C<<|action_start|><|plugin|>\n[1]<|action_end|>>"),
+    CASE("plamo3", "plamo3",
+         PLAMO("begin_think") "hm" PLAMO("end_think") "I look." PLAMO("begin_tool_requests")
+             PLAMO_CALL("get_weather", "<|plamo:constrain|>json<|plamo:msg|>", PARIS)
+                 PLAMO_CALL("search_files", "<|plamo:msg|>", FIND) PLAMO("end_tool_requests"),
+         "R<hm> C<I look.> " TWO),
+    CASE("plamo3", "plamo3",
+         "hm" PLAMO("begin_tool_requests") PLAMO_CALL("ping", "<|plamo:msg|>", "{}")
+             PLAMO("end_tool_requests"),
+         "R<hm> ping{};", .in_reasoning = true),
+    CASE("plamo3", NULL, "A tag: " PLAMO("begin_tool_requests") " and " PLAMO("begin_tool_name"),
+         "C<A tag: " PLAMO("begin_tool_requests") " and " PLAMO("begin_tool_name") ">"),
+    CASE("plamo3", NULL, PLAMO("begin_tool_requests") PLAMO_CALL("ping", "<|plamo:msg|>", "[1]"),
+         "C<" PLAMO("begin_tool_requests") PLAMO_CALL("ping", "<|plamo:msg|>", "[1]") ">"),
+    CASE("firefunction", NULL, " functools[" WEATHER ", " SEARCH "]", TWO),
     CASE("firefunction", NULL, "python has functools[1]", "C<python has functools[1]>"),
-    CASE("granite", NULL,
-         "<|tool_call|>[{\"name\": \"get_weather\", \"arguments\": " PARIS
-         "}, {\"name\": \"search_files\", \"arguments\": " FIND "}]",
-         TWO),
+    CASE("granite", NULL, "<|tool_call|>[" WEATHER ", " SEARCH "]", TWO),
     CASE("granite", NULL, "Look <|tool_call|> here", "C<Look <|tool_call|> here>"),
-    CASE("phi4", NULL,
-         "Look\n<|tool_call|>[{\"name\": \"get_weather\", \"arguments\": " PARIS
-         "}, {\"name\": \"search_files\", \"arguments\": " FIND "}]<|/tool_call|>",
+    CASE("phi4", NULL, "Look\n<|tool_call|>[" WEATHER ", " SEARCH "]<|/tool_call|>",
          "C<Look> " TWO),
-    CASE("gigachat", NULL,
-         "Look<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"get_weather\", "
-         "\"arguments\": " PARIS "}",
+    CASE("gigachat", NULL, "Look<|message_sep|>\n\nfunction call<|role_sep|>\n" WEATHER,
          "C<Look> get_weather" PARIS ";"),
 
     /* ernie */
@@ -621,9 +657,8 @@ const struct toolcall_case toolcall_cases[] = {
          "R<so> C<It rains.>", .in_reasoning = true),
     CASE("ernie", "think", "so\n</think>\nIt rains.", "R<so> C<It rains.>", .in_reasoning = true),
     CASE("ernie", "think",
-         "so\n</think>\n\n\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": " PARIS
-         "}\n</tool_call>\n\n<tool_call>\n{\"name\": \"search_files\", \"arguments\": " FIND
-         "}\n</tool_call>\n",
+         "so\n</think>\n\n\n<tool_call>\n" WEATHER "\n</tool_call>\n\n<tool_call>\n" SEARCH
+         "\n</tool_call>\n",
          "R<so> " TWO, .in_reasoning = true),
     CASE("ernie", NULL,
          "<response>\nI look.\n</response>\n<tool_call>\n{\"name\": \"ping\", \"arguments\": "
