@@ -8,7 +8,7 @@
  *     weft.tensor.pieces      [n]       pieces of each tensor
  *     weft.tensor.rows        [n]       rows of a piece
  *     weft.tensor.interleave  [n]       struct tensor.interleave
- *     weft.tensor.repack      [8 n]     struct repack; all 0: the pieces are rows
+ *     weft.tensor.repack      [9 n]     struct repack; all 0: the pieces are rows
  *     weft.piece.files        [p]       file of each piece
  *     weft.piece.offsets      [p]       offset of each piece in its file
  *

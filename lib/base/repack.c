@@ -17,6 +17,11 @@ static bool repack_is_integer(const struct repack *p) {
     return p->kind >= REPACK_GPTQ && p->kind <= REPACK_INT8;
 }
 
+/* Returns true if the codes of a column lie together. */
+static bool repack_is_by_columns(const struct repack *p) {
+    return p->kind == REPACK_GPTQ || p->kind == REPACK_AWQ;
+}
+
 enum tensor_type repack_type(const struct repack *p, uint64_t n_in) {
     switch (p->kind) {
     case REPACK_FP8:
@@ -71,6 +76,8 @@ static bool repack_is_valid(const struct repack *p, uint64_t n_rows, uint64_t n_
     bool skips = p->kind == REPACK_MXFP4 || p->kind == REPACK_TURNED;
     if (p->zeros > 2 || p->indexed > 1 || p->skip > skips)
         return false;
+    if (p->stride && (!repack_is_by_columns(p) || p->stride < n_rows || p->stride > SIDE_MAX))
+        return false;
     if (p->kind == REPACK_TURNED && p->scale_type == TENSOR_F32)
         return false;
     if (!repack_is_integer(p))
@@ -79,7 +86,14 @@ static bool repack_is_valid(const struct repack *p, uint64_t n_rows, uint64_t n_
         return false;
     if (p->kind == REPACK_INT8)
         return p->bits == 8 && p->zeros == 0 && !p->indexed;
-    return p->kind != REPACK_AWQ || (p->bits == 4 && p->zeros == 1 && n_rows % 8 == 0);
+    if (p->kind != REPACK_AWQ)
+        return true;
+    return p->bits == 4 && p->zeros == 1 && n_rows % 8 == 0 && p->stride % 8 == 0;
+}
+
+/* Returns the rows of the stored matrix. */
+static uint64_t repack_stride(const struct repack *p, uint64_t n_rows) {
+    return p->stride ? p->stride : n_rows;
 }
 
 int repack_sizes(const struct repack *p, uint64_t n_rows, uint64_t n_in,
@@ -88,7 +102,7 @@ int repack_sizes(const struct repack *p, uint64_t n_rows, uint64_t n_in,
         return -EINVAL;
     uint64_t groups = repack_n_groups(p, n_in);
     uint64_t row_groups = (n_rows + p->group_rows - 1) / p->group_rows;
-    uint64_t n_lines = n_rows + (n_rows - 1) * p->skip;
+    uint64_t n_lines = n_rows + (n_rows - 1) * p->skip, stride = repack_stride(p, n_rows);
 
     memset(bytes, 0, REPACK_PARTS * sizeof(*bytes));
     switch (p->kind) {
@@ -110,13 +124,14 @@ int repack_sizes(const struct repack *p, uint64_t n_rows, uint64_t n_in,
         bytes[REPACK_ZEROS] = repack_words(p, n_rows) * groups * 4;
         break;
     default:
-        bytes[REPACK_CODES] = repack_words(p, n_in) * n_rows * 4;
-        bytes[REPACK_ZEROS] = groups * repack_words(p, n_rows) * 4;
+        bytes[REPACK_CODES] = ((repack_words(p, n_in) - 1) * stride + n_rows) * 4;
+        bytes[REPACK_ZEROS] =
+            ((groups - 1) * repack_words(p, stride) + repack_words(p, n_rows)) * 4;
         break;
     }
     if (p->kind == REPACK_AWQ)
-        bytes[REPACK_CODES] = n_in * repack_words(p, n_rows) * 4;
-    bytes[REPACK_SCALES] = groups * n_rows * repack_scale_bytes(p);
+        bytes[REPACK_CODES] = ((n_in - 1) * stride + n_rows) / 2;
+    bytes[REPACK_SCALES] = ((groups - 1) * stride + n_rows) * repack_scale_bytes(p);
     bytes[REPACK_INDEX] = 4 * n_in;
     if (!p->zeros)
         bytes[REPACK_ZEROS] = 0;
@@ -125,11 +140,48 @@ int repack_sizes(const struct repack *p, uint64_t n_rows, uint64_t n_in,
     return 0;
 }
 
+int repack_slice(const struct repack *p, uint64_t n_rows, uint64_t n_in, uint64_t from, uint64_t n,
+                 struct repack *out, uint64_t at[REPACK_PARTS]) {
+    uint64_t groups = repack_n_groups(p, n_in), in_group = from % p->group_rows;
+    bool words = p->zeros && repack_is_integer(p);
+
+    if (n < 1 || n > n_rows || from > n_rows - n || p->kind == REPACK_TURNED || p->skip)
+        return -EINVAL;
+    if (words && from * p->bits % 32)
+        return -EINVAL;
+    if (in_group && in_group + n > p->group_rows)
+        return -EINVAL;
+    *out = *p;
+    memset(at, 0, REPACK_PARTS * sizeof(*at));
+    if (repack_is_by_columns(p)) {
+        out->stride = (uint32_t)repack_stride(p, n_rows);
+        at[REPACK_CODES] = p->kind == REPACK_AWQ ? from / 2 : 4 * from;
+        at[REPACK_SCALES] = from * repack_scale_bytes(p);
+        at[REPACK_ZEROS] = words ? from * p->bits / 8 : 0;
+        return 0;
+    }
+    at[REPACK_SCALES] = from / p->group_rows * groups * repack_scale_bytes(p);
+    switch (p->kind) {
+    case REPACK_PACKED:
+        at[REPACK_CODES] = from * repack_words(p, n_in) * 4;
+        at[REPACK_ZEROS] = words ? from * p->bits / 8 * groups : 0;
+        return 0;
+    case REPACK_MXFP4:
+    case REPACK_NVFP4:
+        at[REPACK_CODES] = from * n_in / 2;
+        at[REPACK_SCALES] = from * n_in / (p->kind == REPACK_MXFP4 ? 32 : 16);
+        return 0;
+    default:
+        at[REPACK_CODES] = from * n_in;
+        return 0;
+    }
+}
+
 /* A row that is read. */
 struct repack_row {
     const struct repack *p;
     const uint8_t *const *part;
-    /* number of the row, and of rows and columns of the parts */
+    /* number of the row, and of rows of the stored matrix, and columns of the parts */
     uint64_t row, n_rows, n_in, n_groups;
 };
 
@@ -285,14 +337,47 @@ static void repack_integer_block(const struct repack_row *w, enum tensor_type ty
     }
 }
 
+/* Returns code @k of a row with two codes a byte, the lower half first. */
+static uint8_t repack_nibble(const uint8_t *codes, uint64_t k) {
+    return codes[k / 2] >> (k % 2 * 4) & 15;
+}
+
+/* Returns the value of column @k of MXFP4 or NVFP4. */
+static float repack_fp4_value(const struct repack_row *w, uint64_t k) {
+    static const float twice[8] = {0, 1, 2, 3, 4, 6, 8, 12};
+    uint64_t line = w->row * (1 + w->p->skip);
+    uint8_t code = repack_nibble(w->part[REPACK_CODES] + line * w->n_in / 2, k);
+    const uint8_t *scales = w->part[REPACK_SCALES];
+    float v = twice[code & 7];
+
+    if (w->p->kind == REPACK_MXFP4)
+        v *= mx_e8m0_half(scales[(line * w->n_in + k) / 32]);
+    else
+        v *= mx_e4m3_to_float(scales[(line * w->n_in + k) / 16]) / 2;
+    return code & 8 ? -v : v;
+}
+
+/* Returns the value of column @k. */
+static float repack_value(const struct repack_row *w, uint64_t k) {
+    float scale;
+
+    switch (w->p->kind) {
+    case REPACK_FP8:
+        scale = repack_scale(w, k / w->p->group);
+        return mx_e4m3_to_float(w->part[REPACK_CODES][w->row * w->n_in + k]) * scale;
+    case REPACK_MXFP4:
+    case REPACK_NVFP4:
+        return repack_fp4_value(w, k);
+    default:
+        scale = repack_scale(w, repack_group(w, k));
+        return scale * (float)(repack_code(w, k) - repack_zero(w, repack_group(w, k)));
+    }
+}
+
 /* Writes values [first, first + n) as F16. */
 static void repack_halves(const struct repack_row *w, uint64_t first, uint64_t n, uint8_t *out) {
-    for (uint64_t k = first; k < first + n; k++, out += 2) {
-        uint64_t g = repack_group(w, k);
-        float v = repack_scale(w, g) * (float)(repack_code(w, k) - repack_zero(w, g));
-
-        repack_store_half(out, mx_float_to_half(v));
-    }
+    for (uint64_t k = first; k < first + n; k++, out += 2)
+        repack_store_half(out, mx_float_to_half(repack_value(w, k)));
 }
 
 /* Rounds to the nearest bfloat16, of two the even one. */
@@ -325,11 +410,6 @@ static void repack_turned(const struct repack_row *w, uint64_t first, uint64_t n
 
     for (uint64_t k = 0; k < n; k++)
         memcpy(out + 2 * k, from + k * stride, 2);
-}
-
-/* Returns code @k of a row with two codes a byte, the lower half first. */
-static uint8_t repack_nibble(const uint8_t *codes, uint64_t k) {
-    return codes[k / 2] >> (k % 2 * 4) & 15;
 }
 
 /* Writes the block of columns [32 b, 32 b + 32). */
@@ -369,7 +449,7 @@ static struct repack_row repack_row_of(const struct tensor *t, uint64_t r) {
         .p = t->repack,
         .part = t->piece + matrix * REPACK_PARTS,
         .row = r - matrix * t->piece_rows,
-        .n_rows = t->piece_rows,
+        .n_rows = repack_stride(t->repack, t->piece_rows),
         .n_in = t->ne[0],
         .n_groups = repack_n_groups(t->repack, t->ne[0]),
     };
@@ -381,6 +461,14 @@ const uint8_t *repack_fp8_codes(const struct tensor *t, uint64_t r, uint64_t k, 
     assert(w.p->kind == REPACK_FP8 && k < w.n_in);
     *scale = repack_scale(&w, k / w.p->group);
     return w.part[REPACK_CODES] + w.row * w.n_in + k;
+}
+
+void repack_values(const struct tensor *t, uint64_t r, float *out) {
+    const struct repack_row w = repack_row_of(t, r);
+
+    assert(w.p->kind != REPACK_TURNED);
+    for (uint64_t k = 0; k < w.n_in; k++)
+        out[k] = repack_value(&w, k);
 }
 
 void repack_blocks(const struct tensor *t, uint64_t r, uint64_t first, uint64_t n, uint8_t *out) {

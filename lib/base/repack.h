@@ -54,9 +54,11 @@ struct repack {
     uint32_t indexed;
     /* rows of another matrix behind each row, 0 or 1; MXFP4 and TURNED alone */
     uint32_t skip;
+    /* rows of the stored matrix, of which this one has some; 0: it has all; GPTQ and AWQ alone */
+    uint32_t stride;
 };
 
-#define REPACK_NUMBERS 8u
+#define REPACK_NUMBERS 9u
 
 /* Returns the format of GGUF that the blocks of a matrix with @n_in columns have. */
 enum tensor_type repack_type(const struct repack *p, uint64_t n_in);
@@ -64,6 +66,14 @@ enum tensor_type repack_type(const struct repack *p, uint64_t n_in);
  * their parts; 0: there is no such part. Returns 0 or -EINVAL. */
 int repack_sizes(const struct repack *p, uint64_t n_rows, uint64_t n_in,
                  uint64_t bytes[REPACK_PARTS]);
+/* Finds rows [from, from + n) of a matrix of @n_rows rows: the layout *out of a matrix of these
+ * rows, and where each of its parts begins in that of the whole matrix, in bytes. Returns 0;
+ * -EINVAL: the rows share a word or a scale with others. */
+int repack_slice(const struct repack *p, uint64_t n_rows, uint64_t n_in, uint64_t from, uint64_t n,
+                 struct repack *out, uint64_t at[REPACK_PARTS]);
+/* Writes the values of row @r of the whole tensor, scale times code, to the t->ne[0] floats at
+ * @out. Layouts of TURNED have no codes. */
+void repack_values(const struct tensor *t, uint64_t r, float *out);
 /* Returns the codes of row @r of the whole tensor from column @k on, of FP8, and sets *scale to the
  * scale of that column. */
 const uint8_t *repack_fp8_codes(const struct tensor *t, uint64_t r, uint64_t k, float *scale);

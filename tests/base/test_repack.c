@@ -30,32 +30,32 @@ struct layout {
 #define BF16 TENSOR_BF16
 
 static const struct layout layouts[] = {
-    {"fp8, tensor", {REPACK_FP8, 8, 64, 7, F32, 0, 0, 0}, 7, 64, BF16},
-    {"fp8, rows", {REPACK_FP8, 8, 96, 1, BF16, 0, 0, 0}, 5, 96, BF16},
-    {"fp8, blocks", {REPACK_FP8, 8, 48, 4, F32, 0, 0, 0}, 11, 130, BF16},
-    {"fp8, odd", {REPACK_FP8, 8, 33, 3, F16, 0, 0, 0}, 1, 67, BF16},
-    {"mxfp4", {REPACK_MXFP4, 4, 1, 1, F32, 0, 0, 0}, 3, 96, TENSOR_MXFP4},
-    {"mxfp4 of two matrices", {REPACK_MXFP4, 4, 1, 1, F32, 0, 0, 1}, 7, 64, TENSOR_MXFP4},
-    {"nvfp4", {REPACK_NVFP4, 4, 1, 1, F32, 0, 0, 0}, 5, 192, TENSOR_NVFP4},
-    {"gptq", {REPACK_GPTQ, 4, 32, 1, F16, 0, 0, 0}, 9, 96, TENSOR_Q4_0},
-    {"gptq, zeros", {REPACK_GPTQ, 4, 64, 1, F16, 1, 0, 0}, 8, 128, TENSOR_Q5_0},
-    {"gptq, zeros less one", {REPACK_GPTQ, 4, 32, 1, BF16, 2, 0, 0}, 24, 96, TENSOR_Q5_0},
-    {"gptq, odd rows", {REPACK_GPTQ, 4, 32, 1, F16, 2, 0, 0}, 13, 64, TENSOR_Q5_0},
-    {"gptq, a short group", {REPACK_GPTQ, 4, 64, 1, F16, 1, 0, 0}, 8, 96, TENSOR_Q5_0},
-    {"gptq, whole rows", {REPACK_GPTQ, 4, 160, 1, F16, 0, 0, 0}, 3, 160, TENSOR_Q4_0},
-    {"gptq, act-order", {REPACK_GPTQ, 4, 32, 1, F16, 2, 1, 0}, 8, 96, F16},
-    {"gptq, groups of 24", {REPACK_GPTQ, 4, 24, 1, F16, 1, 0, 0}, 8, 72, F16},
-    {"gptq, 8 bits", {REPACK_GPTQ, 8, 32, 1, F16, 0, 0, 0}, 7, 96, TENSOR_Q8_0},
-    {"gptq, 8 bits, zeros", {REPACK_GPTQ, 8, 32, 1, F16, 2, 0, 0}, 6, 64, F16},
-    {"awq", {REPACK_AWQ, 4, 32, 1, F16, 1, 0, 0}, 16, 96, TENSOR_Q5_0},
-    {"awq, groups of 16", {REPACK_AWQ, 4, 16, 1, F16, 1, 0, 0}, 24, 48, F16},
-    {"packed", {REPACK_PACKED, 4, 32, 1, BF16, 0, 0, 0}, 5, 128, TENSOR_Q4_0},
-    {"packed, zeros", {REPACK_PACKED, 4, 64, 1, F16, 1, 0, 0}, 13, 128, TENSOR_Q5_0},
-    {"packed, act-order", {REPACK_PACKED, 4, 32, 1, F16, 0, 1, 0}, 3, 64, F16},
-    {"packed, odd columns", {REPACK_PACKED, 4, 43, 1, F16, 0, 0, 0}, 4, 43, F16},
-    {"packed, 8 bits", {REPACK_PACKED, 8, 64, 1, F16, 0, 0, 0}, 3, 64, TENSOR_Q8_0},
-    {"int8", {REPACK_INT8, 8, 96, 1, BF16, 0, 0, 0}, 5, 96, TENSOR_Q8_0},
-    {"int8, tensor", {REPACK_INT8, 8, 64, 6, F16, 0, 0, 0}, 6, 64, TENSOR_Q8_0},
+    {"fp8, tensor", {REPACK_FP8, 8, 64, 7, F32, 0, 0, 0, 0}, 7, 64, BF16},
+    {"fp8, rows", {REPACK_FP8, 8, 96, 1, BF16, 0, 0, 0, 0}, 5, 96, BF16},
+    {"fp8, blocks", {REPACK_FP8, 8, 48, 4, F32, 0, 0, 0, 0}, 11, 130, BF16},
+    {"fp8, odd", {REPACK_FP8, 8, 33, 3, F16, 0, 0, 0, 0}, 1, 67, BF16},
+    {"mxfp4", {REPACK_MXFP4, 4, 1, 1, F32, 0, 0, 0, 0}, 3, 96, TENSOR_MXFP4},
+    {"mxfp4 of two matrices", {REPACK_MXFP4, 4, 1, 1, F32, 0, 0, 1, 0}, 7, 64, TENSOR_MXFP4},
+    {"nvfp4", {REPACK_NVFP4, 4, 1, 1, F32, 0, 0, 0, 0}, 5, 192, TENSOR_NVFP4},
+    {"gptq", {REPACK_GPTQ, 4, 32, 1, F16, 0, 0, 0, 0}, 9, 96, TENSOR_Q4_0},
+    {"gptq, zeros", {REPACK_GPTQ, 4, 64, 1, F16, 1, 0, 0, 0}, 8, 128, TENSOR_Q5_0},
+    {"gptq, zeros less one", {REPACK_GPTQ, 4, 32, 1, BF16, 2, 0, 0, 0}, 24, 96, TENSOR_Q5_0},
+    {"gptq, odd rows", {REPACK_GPTQ, 4, 32, 1, F16, 2, 0, 0, 0}, 13, 64, TENSOR_Q5_0},
+    {"gptq, a short group", {REPACK_GPTQ, 4, 64, 1, F16, 1, 0, 0, 0}, 8, 96, TENSOR_Q5_0},
+    {"gptq, whole rows", {REPACK_GPTQ, 4, 160, 1, F16, 0, 0, 0, 0}, 3, 160, TENSOR_Q4_0},
+    {"gptq, act-order", {REPACK_GPTQ, 4, 32, 1, F16, 2, 1, 0, 0}, 8, 96, F16},
+    {"gptq, groups of 24", {REPACK_GPTQ, 4, 24, 1, F16, 1, 0, 0, 0}, 8, 72, F16},
+    {"gptq, 8 bits", {REPACK_GPTQ, 8, 32, 1, F16, 0, 0, 0, 0}, 7, 96, TENSOR_Q8_0},
+    {"gptq, 8 bits, zeros", {REPACK_GPTQ, 8, 32, 1, F16, 2, 0, 0, 0}, 6, 64, F16},
+    {"awq", {REPACK_AWQ, 4, 32, 1, F16, 1, 0, 0, 0}, 16, 96, TENSOR_Q5_0},
+    {"awq, groups of 16", {REPACK_AWQ, 4, 16, 1, F16, 1, 0, 0, 0}, 24, 48, F16},
+    {"packed", {REPACK_PACKED, 4, 32, 1, BF16, 0, 0, 0, 0}, 5, 128, TENSOR_Q4_0},
+    {"packed, zeros", {REPACK_PACKED, 4, 64, 1, F16, 1, 0, 0, 0}, 13, 128, TENSOR_Q5_0},
+    {"packed, act-order", {REPACK_PACKED, 4, 32, 1, F16, 0, 1, 0, 0}, 3, 64, F16},
+    {"packed, odd columns", {REPACK_PACKED, 4, 43, 1, F16, 0, 0, 0, 0}, 4, 43, F16},
+    {"packed, 8 bits", {REPACK_PACKED, 8, 64, 1, F16, 0, 0, 0, 0}, 3, 64, TENSOR_Q8_0},
+    {"int8", {REPACK_INT8, 8, 96, 1, BF16, 0, 0, 0, 0}, 5, 96, TENSOR_Q8_0},
+    {"int8, tensor", {REPACK_INT8, 8, 64, 6, F16, 0, 0, 0, 0}, 6, 64, TENSOR_Q8_0},
 };
 
 /* A matrix as numbers; scale and zero by row and column. */
@@ -374,8 +374,93 @@ Test(repack, blocks_have_the_values_of_float64) {
     }
 }
 
+/* Compares rows [from, from + n) of @m as a matrix of their own, each part of which ends where the
+ * last row ends: what is read behind it is found by the sanitizer. */
+static void check_slice(const struct layout *whole, const struct naive *m, uint32_t from,
+                        uint32_t n) {
+    struct layout l = {whole->name, whole->how, n, whole->n_in, whole->type};
+    uint64_t bytes[REPACK_PARTS], at[REPACK_PARTS];
+    const uint8_t *piece[REPACK_PARTS] = {0};
+    static struct naive rows;
+    struct tensor t;
+
+    cr_assert_eq(repack_slice(&whole->how, whole->n_rows, whole->n_in, from, n, &l.how, at), 0,
+                 "%s", whole->name);
+    cr_assert_eq(repack_sizes(&l.how, n, l.n_in, bytes), 0, "%s", l.name);
+    for (int i = 0; i < REPACK_PARTS; i++) {
+        if (!bytes[i])
+            continue;
+        uint8_t *copy = malloc(bytes[i]);
+
+        memcpy(copy, m->part[i] + at[i], bytes[i]);
+        piece[i] = copy;
+    }
+    memcpy(rows.value, m->value[from], n * sizeof(rows.value[0]));
+    view(&t, &l, piece, 1);
+    for (uint32_t r = 0; r < n; r++)
+        check_blocks(&t, &rows, r, 0, l.n_in / t.format->block);
+    for (int i = 0; i < REPACK_PARTS; i++)
+        free((uint8_t *)piece[i]);
+}
+
+Test(repack, rows_of_a_matrix_have_its_values) {
+    static const uint32_t slices[][2] = {{0, 1}, {0, 8}, {2, 3}, {3, 1}, {4, 4}, {8, 8}, {16, 8}};
+    uint32_t n_checked = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(layouts); i++) {
+        const struct layout *l = &layouts[i];
+        struct rng rng = {i + 1};
+        struct naive *m = make(l, &rng);
+        uint64_t at[REPACK_PARTS];
+        struct repack how;
+
+        for (size_t k = 0; k < ARRAY_SIZE(slices); k++) {
+            uint32_t from = slices[k][0], n = slices[k][1];
+            bool words = l->how.zeros && from % (32 / l->how.bits);
+            bool whole_words = l->how.kind != REPACK_AWQ || n % 8 == 0;
+            bool in_group =
+                from % l->how.group_rows == 0 || from % l->how.group_rows + n <= l->how.group_rows;
+
+            if (from + n <= l->n_rows && !l->how.skip && !words && in_group && whole_words) {
+                check_slice(l, m, from, n);
+                n_checked++;
+            } else if (whole_words)
+                cr_expect_eq(repack_slice(&l->how, l->n_rows, l->n_in, from, n, &how, at), -EINVAL,
+                             "%s: %u rows from %u", l->name, n, from);
+        }
+        drop(m);
+    }
+    cr_expect_gt(n_checked, 40);
+}
+
+Test(repack, values_are_those_of_float64) {
+    for (size_t i = 0; i < ARRAY_SIZE(layouts); i++) {
+        const struct layout *l = &layouts[i];
+        struct rng rng = {i + 1};
+        struct naive *m = make(l, &rng);
+        float value[COLUMNS_MAX];
+        struct tensor t;
+
+        view(&t, l, (const uint8_t *const *)m->part, 1);
+        for (uint32_t r = 0; r < l->n_rows; r++) {
+            repack_values(&t, r, value);
+            for (uint32_t k = 0; k < l->n_in; k++) {
+                double v = (double)value[k];
+
+                if (l->type == BF16)
+                    v = bfloat(v);
+                if (l->type == F16)
+                    v = half(v);
+                cr_assert_eq(v, m->value[r][k], "%s: row %u, column %u: %a, not %a", l->name, r, k,
+                             v, m->value[r][k]);
+            }
+        }
+        drop(m);
+    }
+}
+
 Test(repack, a_group_that_is_not_there_is_the_last_one) {
-    const struct layout l = {"index", {REPACK_GPTQ, 4, 32, 1, F16, 1, 1, 0}, 8, 64, F16};
+    const struct layout l = {"index", {REPACK_GPTQ, 4, 32, 1, F16, 1, 1, 0, 0}, 8, 64, F16};
     struct rng rng = {1};
     struct naive *m = make(&l, &rng);
     struct tensor t;
@@ -396,34 +481,37 @@ Test(repack, a_group_that_is_not_there_is_the_last_one) {
 
 Test(repack, layouts_that_no_tool_writes_are_refused) {
     static const struct layout bad[] = {
-        {"no kind", {REPACK_NONE, 4, 32, 1, F16, 0, 0, 0}, 8, 64, 0},
-        {"unknown kind", {REPACK_KINDS, 4, 32, 1, F16, 0, 0, 0}, 8, 64, 0},
-        {"3 bits", {REPACK_GPTQ, 3, 32, 1, F16, 0, 0, 0}, 8, 64, 0},
-        {"scales of F32", {REPACK_GPTQ, 4, 32, 1, F32, 0, 0, 0}, 8, 64, 0},
-        {"scales of Q4_0", {REPACK_FP8, 8, 32, 1, TENSOR_Q4_0, 0, 0, 0}, 8, 64, 0},
-        {"no group", {REPACK_GPTQ, 4, 0, 1, F16, 0, 0, 0}, 8, 64, 0},
-        {"no rows of a group", {REPACK_FP8, 8, 32, 0, F32, 0, 0, 0}, 8, 64, 0},
-        {"zeros 3", {REPACK_GPTQ, 4, 32, 1, F16, 3, 0, 0}, 8, 64, 0},
-        {"zeros of FP8", {REPACK_FP8, 8, 32, 1, F32, 1, 0, 0}, 8, 64, 0},
-        {"index of FP8", {REPACK_FP8, 8, 32, 1, F32, 0, 1, 0}, 8, 64, 0},
-        {"index 2", {REPACK_GPTQ, 4, 32, 1, F16, 0, 2, 0}, 8, 64, 0},
-        {"int8 of 4 bits", {REPACK_INT8, 4, 32, 1, F16, 0, 0, 0}, 8, 64, 0},
-        {"AWQ of 12 rows", {REPACK_AWQ, 4, 32, 1, F16, 1, 0, 0}, 12, 64, 0},
-        {"AWQ without zeros", {REPACK_AWQ, 4, 32, 1, F16, 0, 0, 0}, 8, 64, 0},
-        {"AWQ of 8 bits", {REPACK_AWQ, 8, 32, 1, F16, 1, 0, 0}, 8, 64, 0},
-        {"MXFP4 of 48 columns", {REPACK_MXFP4, 4, 1, 1, F32, 0, 0, 0}, 8, 48, 0},
-        {"NVFP4 of 96 columns", {REPACK_NVFP4, 4, 1, 1, F32, 0, 0, 0}, 8, 96, 0},
-        {"two matrices of NVFP4", {REPACK_NVFP4, 4, 1, 1, F32, 0, 0, 1}, 8, 64, 0},
-        {"three matrices", {REPACK_MXFP4, 4, 1, 1, F32, 0, 0, 2}, 8, 64, 0},
-        {"no rows", {REPACK_GPTQ, 4, 32, 1, F16, 0, 0, 0}, 0, 64, 0},
-        {"no columns", {REPACK_GPTQ, 4, 32, 1, F16, 0, 0, 0}, 8, 0, 0},
+        {"no kind", {REPACK_NONE, 4, 32, 1, F16, 0, 0, 0, 0}, 8, 64, 0},
+        {"unknown kind", {REPACK_KINDS, 4, 32, 1, F16, 0, 0, 0, 0}, 8, 64, 0},
+        {"3 bits", {REPACK_GPTQ, 3, 32, 1, F16, 0, 0, 0, 0}, 8, 64, 0},
+        {"scales of F32", {REPACK_GPTQ, 4, 32, 1, F32, 0, 0, 0, 0}, 8, 64, 0},
+        {"scales of Q4_0", {REPACK_FP8, 8, 32, 1, TENSOR_Q4_0, 0, 0, 0, 0}, 8, 64, 0},
+        {"no group", {REPACK_GPTQ, 4, 0, 1, F16, 0, 0, 0, 0}, 8, 64, 0},
+        {"no rows of a group", {REPACK_FP8, 8, 32, 0, F32, 0, 0, 0, 0}, 8, 64, 0},
+        {"zeros 3", {REPACK_GPTQ, 4, 32, 1, F16, 3, 0, 0, 0}, 8, 64, 0},
+        {"zeros of FP8", {REPACK_FP8, 8, 32, 1, F32, 1, 0, 0, 0}, 8, 64, 0},
+        {"index of FP8", {REPACK_FP8, 8, 32, 1, F32, 0, 1, 0, 0}, 8, 64, 0},
+        {"index 2", {REPACK_GPTQ, 4, 32, 1, F16, 0, 2, 0, 0}, 8, 64, 0},
+        {"int8 of 4 bits", {REPACK_INT8, 4, 32, 1, F16, 0, 0, 0, 0}, 8, 64, 0},
+        {"AWQ of 12 rows", {REPACK_AWQ, 4, 32, 1, F16, 1, 0, 0, 0}, 12, 64, 0},
+        {"AWQ without zeros", {REPACK_AWQ, 4, 32, 1, F16, 0, 0, 0, 0}, 8, 64, 0},
+        {"AWQ of 8 bits", {REPACK_AWQ, 8, 32, 1, F16, 1, 0, 0, 0}, 8, 64, 0},
+        {"MXFP4 of 48 columns", {REPACK_MXFP4, 4, 1, 1, F32, 0, 0, 0, 0}, 8, 48, 0},
+        {"NVFP4 of 96 columns", {REPACK_NVFP4, 4, 1, 1, F32, 0, 0, 0, 0}, 8, 96, 0},
+        {"two matrices of NVFP4", {REPACK_NVFP4, 4, 1, 1, F32, 0, 0, 1, 0}, 8, 64, 0},
+        {"three matrices", {REPACK_MXFP4, 4, 1, 1, F32, 0, 0, 2, 0}, 8, 64, 0},
+        {"a stride of FP8", {REPACK_FP8, 8, 32, 1, F32, 0, 0, 0, 16}, 8, 64, 0},
+        {"a stride of few rows", {REPACK_GPTQ, 4, 32, 1, F16, 0, 0, 0, 7}, 8, 64, 0},
+        {"a stride of 12 rows of AWQ", {REPACK_AWQ, 4, 32, 1, F16, 1, 0, 0, 12}, 8, 64, 0},
+        {"no rows", {REPACK_GPTQ, 4, 32, 1, F16, 0, 0, 0, 0}, 0, 64, 0},
+        {"no columns", {REPACK_GPTQ, 4, 32, 1, F16, 0, 0, 0, 0}, 8, 0, 0},
     };
     uint64_t bytes[REPACK_PARTS];
 
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
         cr_expect_eq(repack_sizes(&bad[i].how, bad[i].n_rows, bad[i].n_in, bytes), -EINVAL, "%s",
                      bad[i].name);
-    const struct repack big = {REPACK_FP8, 8, 1, 1, F32, 0, 0, 0};
+    const struct repack big = {REPACK_FP8, 8, 1, 1, F32, 0, 0, 0, 0};
     cr_expect_eq(repack_sizes(&big, 1u << 28, 1u << 28, bytes), 0);
     cr_expect_eq(bytes[REPACK_SCALES], 1ull << 58);
     cr_expect_eq(repack_sizes(&big, (1u << 28) + 1, 64, bytes), -EINVAL);
