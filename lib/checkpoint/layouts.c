@@ -3,9 +3,11 @@
  *
  * Such a tensor consists of equal groups of rows (the experts, or the key heads), and each group of
  * parts. A tensor of GGUF is a list of parts, each taken from all groups: it stays in the file, as
- * pieces of rows. Only the keys' half of latent attention is turned, which needs a copy.
+ * pieces of rows, whether or not these are quantised. Only the keys' half of latent attention is
+ * turned, which needs a copy; if it is quantised, both halves are copied, in 16 bits.
  */
 
+#include <endian.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,6 +17,7 @@
 
 #include "base/mathx.h"
 #include "base/try.h"
+#include "checkpoint/quantised.h"
 #include "checkpoint/reader.h"
 
 /* Rows [from, from + n) of each group. */
@@ -33,6 +36,8 @@ struct layout_target {
 /* A tensor of a checkpoint as groups of rows. */
 struct layout_rows {
     const struct st_tensor *t;
+    /* NULL: the values stand for themselves */
+    const struct quantised *q;
     enum tensor_type type;
     uint32_t layer;
     uint64_t n_groups, n_each, n_columns;
@@ -43,26 +48,42 @@ static int layout_bad(const struct reader *r, const struct st_tensor *t) {
                    r->file[t->file].name, t->name);
 }
 
-/* Finds the rows of @t in @n_groups groups of @n_each rows; 0: as many as the shape says. */
-static int layout_rows(const struct reader *r, const struct st_tensor *t, uint64_t n_groups,
-                       uint64_t n_each, struct layout_rows *out) {
-    uint64_t n = 1;
+/* Counts the rows of @rows, and those of each of its matrices. Returns 0 or -EINVAL. */
+static int layout_count(const struct reader *r, struct layout_rows *rows, uint64_t *n,
+                        uint64_t *n_each) {
+    const struct st_tensor *t = rows->t;
 
+    *n = 1;
+    if (rows->q) {
+        rows->n_columns = rows->q->n_in;
+        *n_each = rows->q->n_rows;
+        *n = MAX(rows->q->n_stack, 1u) * rows->q->n_rows;
+        return 0;
+    }
     if (t->n_dims < 2 || t->n_dims > 3)
         return layout_bad(r, t);
     for (uint32_t d = 0; d + 1 < t->n_dims; d++)
-        if (t->dim[d] == 0 || __builtin_mul_overflow(n, t->dim[d], &n))
+        if (t->dim[d] == 0 || __builtin_mul_overflow(*n, t->dim[d], n))
             return layout_bad(r, t);
-    if (t->n_dims == 3 && n_groups == 0) {
-        n_groups = t->dim[0];
-        n_each = t->dim[1];
+    rows->n_columns = t->dim[t->n_dims - 1];
+    *n_each = t->dim[t->n_dims - 2];
+    return rows->n_columns ? 0 : layout_bad(r, t);
+}
+
+/* Divides the rows of @rows into @n_groups groups of @n_each; 0: those of its matrices. */
+static int layout_divide(const struct reader *r, uint64_t n_groups, uint64_t n_each,
+                         struct layout_rows *rows) {
+    uint64_t n = 0, n_own = 0;
+
+    TRY(layout_count(r, rows, &n, &n_own));
+    if (n_groups == 0) {
+        n_each = n_own;
+        n_groups = n / n_each;
     }
-    if (n_groups == 0 || n_each == 0 || n % n_groups || n / n_groups != n_each ||
-        t->dim[t->n_dims - 1] == 0)
-        return layout_bad(r, t);
-    out->n_groups = n_groups;
-    out->n_each = n_each;
-    out->n_columns = t->dim[t->n_dims - 1];
+    if (n_each == 0 || n % n_groups || n / n_groups != n_each)
+        return layout_bad(r, rows->t);
+    rows->n_groups = n_groups;
+    rows->n_each = n_each;
     return 0;
 }
 
@@ -72,24 +93,50 @@ static void layout_name(char out[64], const char *pattern, uint32_t layer) {
     snprintf(out, 64, "%.*s%u%s", (int)(at - pattern), pattern, layer, at + 1);
 }
 
-/* Returns the most rows that divide all parts and their places. */
-static uint64_t layout_piece_rows(const struct layout_target *to) {
-    uint64_t a = 0;
+/* Returns the largest number that divides @a and @b. */
+static uint64_t layout_divisor(uint64_t a, uint64_t b) {
+    for (uint64_t rest; b; b = rest) {
+        rest = a % b;
+        a = b;
+    }
+    return a;
+}
+
+/* Returns the most rows that divide all parts of @to. Where rows share scales in blocks, a piece has
+ * rows of one block alone. */
+static uint64_t layout_piece_rows(const struct layout_rows *rows, const struct layout_target *to) {
+    uint64_t block = rows->q ? rows->q->how.group_rows : 1, n = 0;
+    bool blocks = block > 1 && block < rows->q->n_rows;
 
     for (uint32_t i = 0; i < to->n; i++)
-        for (uint64_t b = to->part[i].n, rest; b; b = rest) {
-            rest = a % b;
-            a = b;
-        }
-    return a;
+        n = layout_divisor(n, to->part[i].n);
+    for (uint32_t i = 0; blocks && i < to->n; i++)
+        n = layout_divisor(n, to->part[i].from);
+    return blocks ? layout_divisor(layout_divisor(n, block), rows->n_each) : n;
+}
+
+/* Writes the place of rows [row, row + n), which is one of each part if they are quantised. */
+static int layout_place(const struct reader *r, const struct layout_rows *rows, uint64_t row,
+                        uint64_t n, struct repack *how, struct gguf_piece *out) {
+    uint64_t row_bytes = rows->n_columns * st_type_bytes(rows->t->type);
+
+    if (!rows->q) {
+        *out = (struct gguf_piece){rows->t->file, rows->t->offset + row * row_bytes};
+        return 0;
+    }
+    if (quantised_slice(rows->q, row, n, how, out) < 0)
+        return err_set(r->err, 0, NULL,
+                       "%s: tensor '%s' is cut where its codes or scales belong together",
+                       r->file[rows->t->file].name, rows->t->name);
+    return 0;
 }
 
 /* Adds the tensor @to, which stays in the file. */
 static int layout_add(struct reader *r, const struct layout_rows *rows,
                       const struct layout_target *to) {
     struct gguf_built b = {.type = rows->type, .n_dims = 2};
-    uint64_t n_rows = 0, piece_rows = layout_piece_rows(to), k = 0;
-    uint64_t row_bytes = rows->n_columns * st_type_bytes(rows->t->type);
+    uint64_t n_rows = 0, piece_rows = layout_piece_rows(rows, to), k = 0;
+    uint64_t each = rows->q ? REPACK_PARTS : 1;
 
     layout_name(b.name, to->name, rows->layer);
     for (uint32_t i = 0; i < to->n; i++)
@@ -103,27 +150,28 @@ static int layout_add(struct reader *r, const struct layout_rows *rows,
     uint64_t n_pieces = n_rows / piece_rows * rows->n_groups;
     if (n_pieces > 1 << 20)
         return layout_bad(r, rows->t);
-    CLEANUP(freep) struct gguf_piece *piece = calloc(n_pieces, sizeof(*piece));
+    CLEANUP(freep) struct gguf_piece *piece = calloc(n_pieces, each * sizeof(*piece));
     if (!piece)
         return -ENOMEM;
     for (uint32_t i = 0; i < to->n; i++)
         for (uint64_t g = 0; g < rows->n_groups; g++)
-            for (uint64_t at = 0; at < to->part[i].n; at += piece_rows) {
+            for (uint64_t at = 0; at < to->part[i].n; at += piece_rows, k += each) {
                 uint64_t row = g * rows->n_each + to->part[i].from + at;
 
-                piece[k++] = (struct gguf_piece){rows->t->file, rows->t->offset + row * row_bytes};
+                TRY(layout_place(r, rows, row, piece_rows, &b.repack, &piece[k]));
             }
-    return gguf_build_scattered(&r->build, &b, piece, (uint32_t)k);
+    TRY(gguf_build_scattered(&r->build, &b, piece, (uint32_t)k));
+    return rows->q ? reader_write_factors(r, &b, &rows->q->factor, 1) : 0;
 }
 
 /* Experts' gate and up projections: [experts][gate rows, up rows][columns]. */
 static int layout_gate_up(struct reader *r, struct layout_rows *rows) {
-    TRY(layout_rows(r, rows->t, 0, 0, rows));
+    TRY(layout_divide(r, 0, 0, rows));
     uint64_t half = rows->n_each / 2;
     const struct layout_target gate = {"blk.#.ffn_gate_exps.weight", true, 1, {{0, half}}};
     const struct layout_target up = {"blk.#.ffn_up_exps.weight", true, 1, {{half, half}}};
 
-    if (rows->t->n_dims != 3 || rows->n_each % 2)
+    if (rows->t->n_dims != 3 || rows->n_each < 2 || rows->n_each % 2)
         return layout_bad(r, rows->t);
     TRY(layout_add(r, rows, &gate));
     return layout_add(r, rows, &up);
@@ -131,12 +179,12 @@ static int layout_gate_up(struct reader *r, struct layout_rows *rows) {
 
 /* The gate and up projections of one expert that all tokens use. */
 static int layout_shared_gate_up(struct reader *r, struct layout_rows *rows) {
-    TRY(layout_rows(r, rows->t, 1, rows->t->dim[0], rows));
+    TRY(layout_divide(r, 0, 0, rows));
     uint64_t half = rows->n_each / 2;
     const struct layout_target gate = {"blk.#.ffn_gate_shexp.weight", false, 1, {{0, half}}};
     const struct layout_target up = {"blk.#.ffn_up_shexp.weight", false, 1, {{half, half}}};
 
-    if (rows->n_each % 2)
+    if (rows->n_groups != 1 || rows->n_each < 2 || rows->n_each % 2)
         return layout_bad(r, rows->t);
     TRY(layout_add(r, rows, &gate));
     return layout_add(r, rows, &up);
@@ -154,7 +202,7 @@ static int layout_qkvz(struct reader *r, struct layout_rows *rows) {
           values <= 4096 && value_dim >= 1 && value_dim <= 4096 && fmod(values, keys) == 0))
         return layout_bad(r, rows->t);
     uint64_t k = (uint64_t)key_dim, v = (uint64_t)values / (uint64_t)keys * (uint64_t)value_dim;
-    TRY(layout_rows(r, rows->t, (uint64_t)keys, 2 * k + 2 * v, rows));
+    TRY(layout_divide(r, (uint64_t)keys, 2 * k + 2 * v, rows));
     const struct layout_target qkv = {
         "blk.#.attn_qkv.weight", false, 3, {{0, k}, {k, k}, {2 * k, v}}};
     const struct layout_target z = {"blk.#.attn_gate.weight", false, 1, {{2 * k + v, v}}};
@@ -163,49 +211,120 @@ static int layout_qkvz(struct reader *r, struct layout_rows *rows) {
     return layout_add(r, rows, &z);
 }
 
-/* Writes the first @n rows of each group to @to, turned: [groups][columns][rows]. */
-static int layout_turn(const struct reader *r, const struct layout_rows *rows, uint64_t n,
-                       uint8_t *to) {
-    size_t size = st_type_bytes(rows->t->type), row_bytes = rows->n_columns * size;
-    CLEANUP(freep) uint8_t *row = malloc(row_bytes);
+/* Reads rows of a tensor in order, in 16 or 32 bits. */
+struct layout_input {
+    const struct reader *r;
+    const struct layout_rows *rows;
+    struct quantised_parts parts;
+    /* a row of values, if the tensor is quantised */
+    float *value;
+};
+
+static void layout_input_close(struct layout_input *in) {
+    quantised_free_parts(&in->parts);
+    free(in->value);
+}
+
+static int layout_input_open(struct layout_input *in) {
+    const struct quantised *q = in->rows->q;
+
+    if (!q)
+        return 0;
+    in->value = malloc(q->n_in * sizeof(*in->value));
+    return in->value ? quantised_read_parts(in->r, q, &in->parts) : -ENOMEM;
+}
+
+/* Writes row @i to @out: as it is stored, or its values rounded to rows->type. */
+static int layout_input_row(struct layout_input *in, uint64_t i, uint8_t *out) {
+    const struct layout_rows *rows = in->rows;
+    const struct st_tensor *t = rows->t;
+    size_t n = rows->n_columns, bytes = n * st_type_bytes(t->type);
+
+    if (!rows->q) {
+        if (pread(in->r->file[t->file].fd, out, bytes, (off_t)(t->offset + i * bytes)) !=
+            (ssize_t)bytes)
+            return err_set(in->r->err, 0, NULL, "%s: cannot read tensor '%s'",
+                           in->r->file[t->file].name, t->name);
+        return 0;
+    }
+    repack_values(&in->parts.t, i, in->value);
+    for (size_t c = 0; c < n; c++) {
+        float v = in->value[c] * (rows->q->factor ? rows->q->factor : 1);
+        uint16_t half = rows->type == TENSOR_BF16 ? mx_float_to_bf16(v) : mx_float_to_half(v);
+
+        half = htole16(half);
+        memcpy(out + 2 * c, &half, sizeof(half));
+    }
+    return 0;
+}
+
+/* Rows [from, from + n) of each group, as a copy. */
+struct layout_copy {
+    const char *name;
+    uint64_t from, n;
+    /* [groups][columns][rows] in place of [groups][rows][columns] */
+    bool turned;
+};
+
+/* Writes the rows of @c to @to, whose values have @size bytes. */
+static int layout_write_copy(struct layout_input *in, const struct layout_copy *c, size_t size,
+                             uint8_t *to) {
+    const struct layout_rows *rows = in->rows;
+    uint64_t n_columns = rows->n_columns;
+    CLEANUP(freep) uint8_t *row = malloc(n_columns * size);
 
     if (!row)
         return -ENOMEM;
     for (uint64_t g = 0; g < rows->n_groups; g++)
-        for (uint64_t i = 0; i < n; i++) {
-            uint64_t at = rows->t->offset + (g * rows->n_each + i) * row_bytes;
+        for (uint64_t i = 0; i < c->n; i++) {
+            TRY(layout_input_row(in, g * rows->n_each + c->from + i, row));
+            uint8_t *own = to + (g * c->n + i) * n_columns * size;
 
-            if (pread(r->file[rows->t->file].fd, row, row_bytes, (off_t)at) != (ssize_t)row_bytes)
-                return err_set(r->err, 0, NULL, "%s: cannot read tensor '%s'",
-                               r->file[rows->t->file].name, rows->t->name);
-            for (uint64_t c = 0; c < rows->n_columns; c++)
-                memcpy(to + ((g * rows->n_columns + c) * n + i) * size, row + c * size, size);
+            if (!c->turned)
+                memcpy(own, row, n_columns * size);
+            for (uint64_t k = 0; c->turned && k < n_columns; k++)
+                memcpy(to + ((g * n_columns + k) * c->n + i) * size, row + k * size, size);
         }
     return 0;
+}
+
+/* Adds a copy of rows. */
+static int layout_add_copy(struct layout_input *in, struct reader *r, const struct layout_copy *c) {
+    const struct layout_rows *rows = in->rows;
+    size_t size = rows->type == TENSOR_F32 ? 4 : 2;
+    struct gguf_built b = {.type = rows->type, .n_dims = 3};
+    uint8_t *to;
+
+    layout_name(b.name, c->name, rows->layer);
+    b.ne[0] = c->turned ? c->n : rows->n_columns;
+    b.ne[1] = c->turned ? rows->n_columns : c->n;
+    b.ne[2] = rows->n_groups;
+    b.ne[3] = 1;
+    TRY(gguf_build_tensor(&r->build, &b, c->n * rows->n_columns * rows->n_groups * size, &to));
+    return layout_write_copy(in, c, size, to);
 }
 
 /* Latent attention: rows of a head's keys and values. The engine multiplies queries by the keys'
  * matrix, which is turned for it. */
 static int layout_kv_b(struct reader *r, struct layout_rows *rows) {
     double nope = reader_number(r, "qk_nope_head_dim"), value = reader_number(r, "v_head_dim");
-    struct gguf_built b = {.type = rows->type, .n_dims = 3};
-    uint8_t *to;
 
     if (!(nope >= 1 && nope <= 4096 && value >= 1 && value <= 4096))
         return layout_bad(r, rows->t);
+    if (rows->q && rows->q->n_stack)
+        return layout_bad(r, rows->t);
     uint64_t k = (uint64_t)nope, v = (uint64_t)value;
-    TRY(layout_rows(r, rows->t, r->n_head, k + v, rows));
+    TRY(layout_divide(r, r->n_head, k + v, rows));
     const struct layout_target values = {"blk.#.attn_v_b.weight", true, 1, {{k, v}}};
+    const struct layout_copy key_rows = {"blk.#.attn_k_b.weight", 0, k, true};
+    const struct layout_copy value_rows = {"blk.#.attn_v_b.weight", k, v, false};
+    CLEANUP(layout_input_close) struct layout_input in = {.r = r, .rows = rows};
 
-    TRY(layout_add(r, rows, &values));
-    layout_name(b.name, "blk.#.attn_k_b.weight", rows->layer);
-    b.ne[0] = k;
-    b.ne[1] = rows->n_columns;
-    b.ne[2] = rows->n_groups;
-    b.ne[3] = 1;
-    size_t bytes = k * rows->n_columns * rows->n_groups * st_type_bytes(rows->t->type);
-    TRY(gguf_build_tensor(&r->build, &b, bytes, &to));
-    return layout_turn(r, rows, k, to);
+    if (rows->q)
+        rows->type = quantised_halves(rows->q);
+    TRY(layout_input_open(&in));
+    TRY(layout_add_copy(&in, r, &key_rows));
+    return rows->q ? layout_add_copy(&in, r, &value_rows) : layout_add(r, rows, &values);
 }
 
 /* Finds the scales beside the blocks @t, of [experts, rows, groups]: a scale for each block. */
@@ -321,9 +440,13 @@ int reader_write_turned(struct reader *r, const struct st_tensor *t, enum name_h
 }
 
 int reader_write_layout(struct reader *r, const struct st_tensor *t, enum name_how how,
-                        uint32_t layer, enum tensor_type type) {
-    struct layout_rows rows = {.t = t, .type = type, .layer = layer};
+                        uint32_t layer, const struct quantised *q) {
+    struct layout_rows rows = {.t = t, .q = q, .layer = layer};
 
+    if (q)
+        rows.type = repack_type(&q->how, q->n_in);
+    else
+        TRY(reader_type(r, t, &rows.type));
     switch (how) {
     case NAME_GATE_UP:
         return layout_gate_up(r, &rows);

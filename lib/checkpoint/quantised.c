@@ -198,8 +198,38 @@ static const struct st_tensor *quantised_beside(const struct reader *r, const ch
     return (size_t)n < sizeof(name) ? st_find(&r->list, name) : NULL;
 }
 
+/* Ends of names of tensors beside a stack of matrices, whose name they follow. */
+static const char *const stack_companions[] = {"_scale_inv", "_scale", "_activation_scale",
+                                               "_input_scale"};
+
+/* Returns true if @t has codes of a stack of matrices: [matrices, rows, columns]. */
+static bool quantised_is_stack(const struct st_tensor *t) {
+    return t->type == ST_F8_E4M3 && t->n_dims == 3;
+}
+
+/* Returns true if values of @type stand for themselves. */
+static bool quantised_is_plain(enum st_type type) {
+    return type == ST_F32 || type == ST_F16 || type == ST_BF16;
+}
+
+/* Returns true if @t stands beside the codes of a stack, also of one whose format is refused. */
+static bool quantised_is_beside_stack(const struct reader *r, const struct st_tensor *t) {
+    for (size_t i = 0; i < ARRAY_SIZE(stack_companions); i++) {
+        if (!quantised_ends_in(t->name, stack_companions[i]))
+            continue;
+        int len = (int)(strlen(t->name) - strlen(stack_companions[i]));
+        const struct st_tensor *codes = quantised_beside(r, t->name, len, "");
+
+        if (codes && codes->n_dims == 3 && !quantised_is_plain(codes->type))
+            return true;
+    }
+    return false;
+}
+
 /* Returns true if @t stands beside the codes of a matrix. */
 static bool quantised_is_companion(const struct reader *r, const struct st_tensor *t) {
+    if (quantised_is_beside_stack(r, t))
+        return true;
     for (size_t i = 0; i < ARRAY_SIZE(companions); i++) {
         if (!quantised_ends_in(t->name, companions[i]))
             continue;
@@ -342,6 +372,29 @@ static int quantised_read_bytes(const struct quantised_search *s) {
     return quantised_share(s, scale, s->r->rule.block);
 }
 
+/* A stack of FP8: [matrices, rows, columns], of which each has scales of its own. */
+static int quantised_read_stack(const struct quantised_search *s) {
+    const struct st_tensor *scale =
+        quantised_beside(s->r, s->t->name, s->base, stack_companions[0]);
+    struct quantised *q = s->out;
+
+    if (!scale)
+        TRY(quantised_need(s, stack_companions[1], &scale));
+    TRY(quantised_sides(s, s->t->dim[1], s->t->dim[2]));
+    TRY(quantised_scale_type(s, scale));
+    q->how.kind = REPACK_FP8;
+    q->how.bits = 8;
+    q->n_stack = s->t->dim[0];
+    if (q->n_stack < 1 || q->n_stack > 1 << 16)
+        return quantised_bad(s, s->t, "has a shape that is not supported");
+    if (scale->n_dims < 1 || scale->dim[0] != q->n_stack)
+        return quantised_bad(s, scale, "has a shape that does not fit the matrices");
+    struct st_tensor one = *scale;
+    one.n_dims--;
+    memmove(one.dim, one.dim + 1, one.n_dims * sizeof(one.dim[0]));
+    return quantised_share(s, &one, s->r->rule.block);
+}
+
 /* MXFP4 and NVFP4: [rows, columns / 2]. */
 static int quantised_read_fp4(const struct quantised_search *s) {
     struct quantised *q = s->out;
@@ -480,15 +533,7 @@ static int quantised_read_matrix(const struct quantised_search *s) {
     bool flat = s->t->n_dims == 2, words = s->t->type == ST_I32;
     const char *end = s->t->name + s->base;
 
-    switch (s->t->type) {
-    case ST_F32:
-    case ST_F16:
-    case ST_BF16:
-        return QUANTISED_NO;
-    default:
-        break;
-    }
-    if (!flat)
+    if (!flat || quantised_is_plain(s->t->type))
         return QUANTISED_NO;
     if (s->t->type == ST_F8_E4M3 || s->t->type == ST_I8)
         TRY(quantised_read_bytes(s));
@@ -512,7 +557,8 @@ static int quantised_check_parts(const struct quantised_search *s) {
     for (int i = 0; i < REPACK_PARTS; i++) {
         const struct st_tensor *t = s->out->part[i];
 
-        if ((t ? t->n_bytes : 0) != bytes[i])
+        if (size_mul(bytes[i], MAX(s->out->n_stack, 1u), &bytes[i]) ||
+            (t ? t->n_bytes : 0) != bytes[i])
             return quantised_bad(s, t ? t : s->t, "has not the size that its shape requires");
     }
     return 0;
@@ -524,15 +570,67 @@ int quantised_find(struct reader *r, const struct st_tensor *t, struct quantised
 
     if (quantised_is_companion(r, t))
         return QUANTISED_COMPANION;
+    *out = (struct quantised){.part = {t}};
+    if (quantised_is_stack(t)) {
+        s.base = (int)strlen(t->name);
+        snprintf(out->name, sizeof(out->name), "%s", t->name);
+        TRY(quantised_read_stack(&s));
+        TRY(quantised_check_parts(&s));
+        return QUANTISED_MATRIX;
+    }
     while (k < ARRAY_SIZE(codes_of) && !quantised_ends_in(t->name, codes_of[k]))
         k++;
     if (k == ARRAY_SIZE(codes_of))
         return QUANTISED_NO;
     s.base = (int)(strlen(t->name) - strlen(codes_of[k]));
-    *out = (struct quantised){.part = {t}};
     snprintf(out->name, sizeof(out->name), "%.*s.weight", s.base, t->name);
     int result = quantised_read_matrix(&s);
     if (result == QUANTISED_MATRIX)
         TRY(quantised_check_parts(&s));
     return result;
+}
+
+int quantised_slice(const struct quantised *q, uint64_t from, uint64_t n, struct repack *how,
+                    struct gguf_piece part[REPACK_PARTS]) {
+    uint64_t at[REPACK_PARTS], bytes[REPACK_PARTS], matrix = from / q->n_rows;
+
+    TRY(repack_sizes(&q->how, q->n_rows, q->n_in, bytes));
+    TRY(repack_slice(&q->how, q->n_rows, q->n_in, from % q->n_rows, n, how, at));
+    for (int i = 0; i < REPACK_PARTS; i++) {
+        const struct st_tensor *t = q->part[i];
+
+        part[i] = (struct gguf_piece){0};
+        if (t)
+            part[i] = (struct gguf_piece){t->file, t->offset + matrix * bytes[i] + at[i]};
+    }
+    return 0;
+}
+
+int quantised_read_parts(const struct reader *r, const struct quantised *q,
+                         struct quantised_parts *out) {
+    *out = (struct quantised_parts){.t = {.ne = {q->n_in, q->n_rows, 1, 1},
+                                          .n_dims = 2,
+                                          .piece = out->part,
+                                          .piece_rows = q->n_rows,
+                                          .repack = &q->how}};
+    for (int i = 0; i < REPACK_PARTS; i++) {
+        uint8_t *bytes;
+
+        if (!q->part[i])
+            continue;
+        TRY(reader_bytes(r, q->part[i], &bytes));
+        out->part[i] = bytes;
+    }
+    return 0;
+}
+
+void quantised_free_parts(struct quantised_parts *p) {
+    for (int i = 0; i < REPACK_PARTS; i++)
+        free((uint8_t *)p->part[i]);
+}
+
+enum tensor_type quantised_halves(const struct quantised *q) {
+    if (q->how.kind == REPACK_FP8 || q->how.kind == REPACK_MXFP4)
+        return TENSOR_BF16;
+    return TENSOR_F16;
 }

@@ -28,6 +28,8 @@ struct quantised_rule {
     uint32_t block[2];
 };
 
+struct quantised;
+
 /* Invariant: text is config or a member of it; files that are not open have fd -1. */
 struct reader {
     /* descriptor of the folder */
@@ -107,7 +109,11 @@ int reader_write_blocks(struct reader *r, const struct st_tensor *t, enum name_h
 /* Writes the experts' matrices that @t has by columns (layouts.c). Returns 0 or -errno. */
 int reader_write_turned(struct reader *r, const struct st_tensor *t, enum name_how how,
                         uint32_t layer);
-/* Writes the tensors of GGUF that @t, whose values have format @type, holds together (layouts.c).
- * Returns 0 or -errno. */
+/* Writes the tensors of GGUF that @t holds together (layouts.c). @q: the matrix whose codes are @t;
+ * NULL: the values stand for themselves. Returns 0 or -errno. */
 int reader_write_layout(struct reader *r, const struct st_tensor *t, enum name_how how,
-                        uint32_t layer, enum tensor_type type);
+                        uint32_t layer, const struct quantised *q);
+/* Adds the @n factors of the matrices of tensor @b, NAME.scale beside NAME.weight, unless they are
+ * 0, which stands for none. Returns 0 or -errno. */
+int reader_write_factors(struct reader *r, const struct gguf_built *b, const float *factor,
+                         uint32_t n);

@@ -415,9 +415,8 @@ static void weights_quantised_shape(const struct quantised *q, struct gguf_built
     b->ne[2] = b->ne[3] = 1;
 }
 
-/* Adds the @n factors of the matrices of tensor @b, NAME.scale beside NAME.weight. */
-static int weights_factors(struct reader *r, const struct gguf_built *b, const float *factor,
-                           uint32_t n) {
+int reader_write_factors(struct reader *r, const struct gguf_built *b, const float *factor,
+                         uint32_t n) {
     struct gguf_built s = {.type = TENSOR_F32, .ne = {n, 1, 1, 1}, .n_dims = 1};
     const char *end = strstr(b->name, ".weight");
     uint8_t *to;
@@ -433,6 +432,19 @@ static int weights_factors(struct reader *r, const struct gguf_built *b, const f
     return 0;
 }
 
+/* Adds the stack of matrices @q, whose codes are @t, as one tensor. */
+static int weights_stack(struct reader *r, const struct quantised *q, struct gguf_built *b) {
+    CLEANUP(freep) struct gguf_piece *piece = calloc(q->n_stack, REPACK_PARTS * sizeof(*piece));
+
+    if (!piece)
+        return -ENOMEM;
+    for (uint64_t i = 0; i < q->n_stack; i++)
+        TRY(quantised_slice(q, i * q->n_rows, q->n_rows, &b->repack, piece + i * REPACK_PARTS));
+    b->n_dims = 3;
+    b->ne[2] = q->n_stack;
+    return gguf_build_scattered(&r->build, b, piece, (uint32_t)q->n_stack * REPACK_PARTS);
+}
+
 /* Adds the quantised matrix @q, whose codes are @t. */
 static int weights_quantised(struct reader *r, const struct st_tensor *t, const struct quantised *q,
                              enum name_how how, struct gguf_built *b) {
@@ -443,9 +455,11 @@ static int weights_quantised(struct reader *r, const struct st_tensor *t, const 
                        r->file[t->file].name, t->name, st_type_name(t->type));
     weights_quantised_shape(q, b);
     TRY(weights_order(r, r->file[t->file].name, t->name, how, b));
+    if (q->n_stack)
+        return weights_stack(r, q, b);
     weights_parts(q, piece);
     TRY(gguf_build_scattered(&r->build, b, piece, REPACK_PARTS));
-    return weights_factors(r, b, &q->factor, 1);
+    return reader_write_factors(r, b, &q->factor, 1);
 }
 
 /* Keeps a matrix of an expert for weights_add_experts(). */
@@ -486,6 +500,9 @@ static int weights_add(struct weights *w, const struct st_tensor *t) {
     if (p.name->how == NAME_EXPERT)
         return weights_add_expert(w, &p, t);
     weights_name(b.name, &p);
+    if (p.name->how >= NAME_GATE_UP && p.name->how <= NAME_KV_B)
+        return reader_write_layout(r, t, p.name->how, p.layer,
+                                   form == QUANTISED_MATRIX ? &q : NULL);
     if (form == QUANTISED_MATRIX)
         return weights_quantised(r, t, &q, p.name->how, &b);
     if (p.name->how == NAME_BLOCKS_GATE_UP || p.name->how == NAME_BLOCKS_DOWN)
@@ -495,8 +512,6 @@ static int weights_add(struct weights *w, const struct st_tensor *t) {
     TRY(reader_type(r, t, &b.type));
     if (p.name->how == NAME_GATE_UP_BIAS)
         return weights_split_bias(r, t, p.layer);
-    if (p.name->how >= NAME_GATE_UP && p.name->how <= NAME_KV_B)
-        return reader_write_layout(r, t, p.name->how, p.layer, b.type);
     bool floats = t->n_dims < 2 || (p.name->how != NAME_PLAIN && p.name->how != NAME_ROTATED);
     TRY(weights_shape(r, t, floats, &b));
     if (p.name->how >= NAME_HEADS && p.name->how <= NAME_GROUPS)
@@ -532,15 +547,15 @@ static int weights_join_quantised(struct reader *r, const struct weight_expert *
 
         if (form < 0)
             return form;
-        if (form != QUANTISED_MATRIX || q.n_rows != first->n_rows || q.n_in != first->n_in ||
-            memcmp(&q.how, &first->how, sizeof(q.how)) != 0)
+        if (form != QUANTISED_MATRIX || q.n_stack || q.n_rows != first->n_rows ||
+            q.n_in != first->n_in || memcmp(&q.how, &first->how, sizeof(q.how)) != 0)
             return err_set(r->err, 0, NULL, "tensors '%s' and '%s' differ in shape or type",
                            e->t->name, e[i].t->name);
         weights_parts(&q, piece + (size_t)i * REPACK_PARTS);
         factor[i] = q.factor;
     }
     TRY(gguf_build_scattered(&r->build, &b, piece, n * REPACK_PARTS));
-    return weights_factors(r, &b, factor, n);
+    return reader_write_factors(r, &b, factor, n);
 }
 
 /* Adds the tensor of the @n experts at @e, which are not quantised. */
