@@ -553,6 +553,8 @@ static int rope_yarn(struct reader *r, const struct config_rope *p) {
     TRY(config_add_f32(r, "rope.scaling.factor", factor));
     if (original >= 1 && original < 1 << 30)
         TRY(config_add_u32(r, "rope.scaling.original_context_length", (uint32_t)original));
+    if (original >= 1 && original < 1 << 30 && r->row->latent)
+        TRY(config_add_u32(r, "attention.temperature_length", (uint32_t)original));
     TRY(rope_copy(r, p, "beta_fast", "rope.scaling.yarn_beta_fast"));
     TRY(rope_copy(r, p, "beta_slow", "rope.scaling.yarn_beta_slow"));
     double all = rope_number(p, "mscale_all_dim");
@@ -628,8 +630,9 @@ static int rope_find(struct reader *r, struct config_rope *p) {
     *p = (struct config_rope){.from = from, .base = reader_number(r, "rope_theta")};
     if (isnan(part))
         part = rope_number(p, "partial_rotary_factor");
+    /* with latent attention, full_dim is the part that rotates already */
     if (isnan(n))
-        n = isnan(part) ? r->full_dim : floor(r->full_dim * part);
+        n = isnan(part) || r->row->latent ? r->full_dim : floor(r->full_dim * part);
     if (!(n >= 2 && n <= r->full_dim))
         return config_bad(r, "partial_rotary_factor");
     p->n_rot = p->n_turned = (uint32_t)n;

@@ -115,6 +115,7 @@ HYBRID = {**SHARED, "post_attention_norm": "post_attention_layernorm", "ssm_qkvz
           "attn_gate": "linear_attn.in_proj_z", "ssm_beta": "linear_attn.in_proj_b",
           "ssm_alpha": "linear_attn.in_proj_a", "ssm_conv1d": "linear_attn.conv1d", "ssm_dt": "linear_attn.dt_bias",
           "ssm_a": "linear_attn.A_log", "ssm_norm": "linear_attn.norm", "ssm_out": "linear_attn.out_proj"}
+FUSED = {"ffn_gate_up_exps": "mlp.experts.gate_up_proj", "ffn_down_exps": "mlp.experts.down_proj"}
 NEMOTRON_ENDS = {"token_embd.weight": "backbone.embeddings.weight", "output_norm.weight": "backbone.norm_f.weight",
                  "output.weight": "lm_head.weight"}
 # of a block of multi-token prediction: beside the layers, and as Qwen's models have it
@@ -138,9 +139,9 @@ ARCHS = {
     "ernie4_5-moe": ("ernie4_5_moe", {"exp_probs_b": "mlp.moe_statics.e_score_correction_bias"}, False),
     "gemma": ("gemma", {}, False), "arcee": ("arcee", {}, True), "olmoe": ("olmoe", {}, False),
     "granitemoe": ("granitemoeshared", GRANITEMOE, True), "deepseek2": ("deepseek_v3", LATENT, False),
+    "mistral4": ("mistral4", {**LATENT, **FUSED}, False),
     "qwen3next": ("qwen3_next", HYBRID, False), "qwen35": ("qwen3_5_text", HYBRID, False),
-    "qwen35moe": ("qwen3_5_moe_text", {**HYBRID, "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
-                                       "ffn_down_exps": "mlp.experts.down_proj"}, False),
+    "qwen35moe": ("qwen3_5_moe_text", {**HYBRID, **FUSED}, False),
     "nemotron_h_moe": ("nemotron_h", NEMOTRON, False), "nemotron_h": ("nemotron_h", NEMOTRON, False),
     "gpt-oss": ("gpt_oss", {"attn_sinks": "self_attn.sinks", "ffn_gate_inp": "mlp.router",
                             "post_attention_norm": "post_attention_layernorm"}, False),
@@ -191,10 +192,10 @@ def sizes_of(g, arch, n_layer):
 
     if arch == "granitemoe":
         return {"shared_intermediate_size": key("expert_shared_feed_forward_length")}
-    if arch == "deepseek2":
+    if arch in ("deepseek2", "mistral4"):
         n_rot = key("rope.dimension_count")
         softmax = g.keys.get(arch + ".expert_gating_func") == 1
-        return {"model_type": "deepseek_v2" if softmax else "deepseek_v3",
+        return {"model_type": "mistral4" if arch == "mistral4" else "deepseek_v2" if softmax else "deepseek_v3",
                 "scoring_func": "softmax" if softmax else "sigmoid",
                 "topk_method": "greedy" if softmax else "noaux_tc", "q_lora_rank": g.keys.get(arch + ".attention.q_lora_rank"),
                 "kv_lora_rank": key("attention.kv_lora_rank"), "qk_rope_head_dim": n_rot,
@@ -266,7 +267,7 @@ def config_of(g):
         config["num_dense_layers"] = config.pop("first_k_dense_replace", None)
     if arch + ".expert_count" in g.keys:
         config["num_experts" if arch.startswith(("qwen", "lfm", "olmoe")) else
-               "n_routed_experts" if arch.startswith(("glm", "dots", "deepseek", "nemotron")) else "num_local_experts"] = g.keys[arch + ".expert_count"]
+               "n_routed_experts" if arch.startswith(("glm", "dots", "deepseek", "nemotron", "mistral4")) else "num_local_experts"] = g.keys[arch + ".expert_count"]
     if arch == "gpt-oss":
         config["num_local_experts"] = g.keys["gpt-oss.expert_count"]
         config["layer_types"] = ["full_attention" if i % 2 else "sliding_attention" for i in range(n_layer)]
@@ -296,7 +297,7 @@ def config_of(g):
     if n_rot != head_dim:
         config["partial_rotary_factor"] = n_rot / head_dim
     scaling = rope_of(g, arch)
-    if scaling and arch == "deepseek2" and "mscale_all_dim" in scaling:
+    if scaling and arch in ("deepseek2", "mistral4") and "mscale_all_dim" in scaling:
         scaling["mscale_all_dim"] /= 0.1
     if scaling:
         config["rope_scaling"] = scaling
@@ -304,7 +305,7 @@ def config_of(g):
         config.update(gemma4_config(g, config))
     if arch.startswith("nemotron_h"):
         config.update(nemotron_config(g, arch, n_layer))
-    if arch == "deepseek2":
+    if arch in ("deepseek2", "mistral4"):
         config.pop("head_dim"), config.pop("partial_rotary_factor", None)
     return config
 
@@ -416,6 +417,17 @@ def with_logarithms(gguf, out):
     return str(out)
 
 
+def with_temperature_length(gguf, out):
+    """Copies Mistral 4's golden model; the temperature of queries rises from the original context on, as in a folder."""
+    g = Gguf(gguf)
+    data = bytearray(g.data)
+    key = b"mistral4.attention.temperature_length"
+    at = data.index(key) + len(key) + 4
+    data[at:at + 4] = struct.pack("<I", g.keys["mistral4.rope.scaling.original_context_length"])
+    pathlib.Path(out).write_bytes(data)
+    return str(out)
+
+
 def numbers(values):
     """Returns the type and the bytes of a key with an array of whole numbers."""
     return struct.pack("<IIQ", 9, 4, len(values)) + struct.pack(f"<{len(values)}I", *values)
@@ -451,7 +463,7 @@ def joined_tensors(g):
     arch, out = g.keys["general.architecture"], dict(g.tensors)
     for name in g.tensors:
         layer = name.split(".")[1]
-        if arch == "deepseek2" and name.endswith("attn_k_b.weight"):
+        if arch in ("deepseek2", "mistral4") and name.endswith("attn_k_b.weight"):
             out[f"blk.{layer}.attn_kv_b.weight"] = latent_kv(g, layer)
             del out[name], out[f"blk.{layer}.attn_v_b.weight"]
         if arch == "qwen3next" and name.endswith("attn_gate.weight"):
@@ -459,7 +471,7 @@ def joined_tensors(g):
             del out[name], out[f"blk.{layer}.attn_qkv.weight"]
         if arch.startswith("qwen35") and name.startswith("blk.") and name in out:
             out[name] = grouped(g, arch, name, g.tensors[name])
-        for kind in ("exps", "shexp") if arch == "granitemoe" else ("exps",) if arch == "qwen35moe" else ():
+        for kind in ("exps", "shexp") if arch == "granitemoe" else ("exps",) if arch in ("qwen35moe", "mistral4") else ():
             if name.endswith(f"ffn_gate_{kind}.weight"):
                 up = f"blk.{layer}.ffn_up_{kind}.weight"
                 out[f"blk.{layer}.ffn_gate_up_{kind}.weight"] = joined([g.tensors[name], g.tensors[up]])
@@ -502,7 +514,7 @@ def tensors_of(g):
             dims = (dims[0], 1, dims[1])
         if role == "ffn_gate_inp_shexp" or (role == "exp_probs_b" and arch == "ernie4_5-moe"):
             dims = (dims[0], 1)
-        fused = arch == "qwen35moe" and role.endswith("_exps")
+        fused = arch in ("qwen35moe", "mistral4") and role.endswith("_exps")
         suffix = "" if role in ("exp_probs_b", "ssm_a", "ssm_d", "ssm_dt", "attn_sinks") or fused else "." + end
         if arch.startswith("nemotron_h"):
             second = block >= 0 and role.startswith(("ffn_", "exp_", "post_attention_norm", "nextn.shared"))

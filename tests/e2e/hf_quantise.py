@@ -1,7 +1,9 @@
 """Writes the folder of a golden model with quantised matrices as tools publish them, and a GGUF file of the same
 numbers. Codes, scales and zero points are random; values are computed from them in float64, and the blocks of the GGUF
 file from the values, so that nothing here follows lib/base/repack.c."""
-import json
+import array
+import copy
+import math
 import pathlib
 import random
 import struct
@@ -141,7 +143,7 @@ def integers(rng, n_rows, n_in, how, bits=4, group=32, zeros=False, order=False,
             tensors["weight_zero_point"] = ("I32", [n_rows // per, n_groups], words([w for x in lines for w in x]))
         if order:
             tensors["weight_g_idx"] = ("I32", [n_in], words(index))
-    if order or group % 32 or (bits == 8 and zeros):
+    if index != sorted(index) or group % 32 or (bits == 8 and zeros):
         return Matrix(tensors, values, "F16", float_rows(values, "F16"))
     to = "Q8_0" if bits == 8 else "Q5_0" if zeros else "Q4_0"
     return Matrix(tensors, values, to, integer_rows(values, lambda n, k: scale[n][k // group], to))
@@ -266,12 +268,6 @@ def decoded(kind, row):
     return out
 
 
-def permuted(rows, head_dim):
-    """Puts rows into the order in which RoPE rotates neighbours."""
-    half = head_dim // 2
-    return [rows[h + i % 2 * half + i // 2] for h in range(0, len(rows), head_dim) for i in range(head_dim)]
-
-
 def write_gguf(path, g, tensors, flags=()):
     """Writes the keys of @g, keys that are true, and the tensors, which are (type name, dimensions, bytes)."""
     n_keys = struct.unpack_from("<Q", g.data, 16)[0]
@@ -353,27 +349,77 @@ def write_bf16(gguf, folder, file):
     write_gguf(file, g, ordered, [arch + ".ssm.grouped_heads"])
 
 
+LINEAR = ("proj.weight", ".w1.weight", ".w2.weight", ".w3.weight", "proj_qkvz.weight", "proj_ba.weight", "proj_qkv.weight",
+          "proj_z.weight", "proj_b.weight", "proj_a.weight", "linear.weight")
+
+
 def is_linear(name):
-    return name.endswith(("proj.weight", ".w1.weight", ".w2.weight", ".w3.weight"))
+    return name.endswith(LINEAR) and not name.endswith("router.proj.weight")
+
+
+def can_have(form, shape):
+    """Returns true if tools write matrices of @shape in this form; others stay as they are, as names in "ignore" do."""
+    words = form.startswith(("awq", "gptq", "packed")) and shape[-2] % 8
+    return shape[-1] % (64 if form.startswith("nvfp4") else 32) == 0 and not words
+
+
+def stacked(matrices, scale):
+    """Returns the tensors of a stack by the ends of their names, for matrices of FP8."""
+    out = {}
+    for end, to in (("weight", ""), (scale, "_" + scale.replace("weight_", ""))):
+        kind, shape, _ = matrices[0].tensors[end]
+        out[to] = (kind, [len(matrices), *shape], b"".join(m.tensors[end][2] for m in matrices))
+    return out
+
+
+def numbered(g):
+    """Returns @g with the number of each value in its place. Vectors keep their values, which some layouts change."""
+    out, at = copy.copy(g), 0
+    out.tensors = dict(g.tensors)
+    for name, (kind, dims, data) in g.tensors.items():
+        n = math.prod(dims)
+        if len(dims) > 1 and name.endswith("weight"):
+            out.tensors[name] = (kind, dims, array.array("I", range(at, at + n)).tobytes())
+            at += n
+    return out, at
+
+
+def in_order_of(g, name, tensor):
+    """Returns a tensor as the GGUF file has it: that of Qwen 3.5 has its value heads in the folder's order, and says so."""
+    arch = g.keys["general.architecture"]
+    return hf_folder.grouped(g, arch, name, tensor) if arch.startswith("qwen35") and name.startswith("blk.") else tensor
 
 
 def write_pair(form, gguf, folder, file, seed=1):
-    """Writes the folder, and the GGUF file @file of the same numbers, of the golden model @gguf."""
+    """Writes the folder, and the GGUF file @file of the same numbers, of the golden model @gguf. Returns the number of the
+    quantised matrices."""
     make, config = FORMS[form]
     rng = random.Random(f"{form} {seed}")
     g = hf_folder.Gguf(gguf)
-    tensors, made = hf_folder.tensors_of(g), {}
-    for name in [n for n in tensors if is_linear(n)]:
-        _, (n_rows, n_in), _ = tensors[name]
-        if n_in % (64 if form.startswith("nvfp4") else 32):
-            continue  # as a name in "ignore"
+    numbers, n_values = numbered(g)
+    places, tensors = hf_folder.tensors_of(numbers), hf_folder.tensors_of(g)
+    made = []  # matrices, each with the numbers of its values
+    for name, (_, shape, _) in [*tensors.items()]:
+        fused = len(shape) == 3 and form.startswith("fp8")
+        if not (is_linear(name) or (fused and name.endswith(("experts.gate_up_proj", "experts.down_proj")))) or not can_have(form, shape):
+            continue
+        if len(shape) > 2 and not fused:
+            continue
+        matrices = [make(rng, *shape[-2:]) for _ in range(shape[0] if fused else 1)]
+        ids, n = array.array("I", places[name][2]), math.prod(shape[-2:])
+        made += [(m, ids[i * n:(i + 1) * n]) for i, m in enumerate(matrices)]
         tensors.pop(name)
-        made[name] = m = make(rng, n_rows, n_in)
-        for end, tensor in m.tensors.items():
-            tensors[name[:-len("weight")] + end] = tensor
+        ends = matrices[0].tensors if not fused else stacked(matrices, next(e for e in matrices[0].tensors if "weight_scale" in e))
+        for end in ends:
+            to = name + end if fused else name[:-len("weight")] + end
+            tensors[to] = ends[end]
+    for m, _ in made:
         check_values(m)
     hf_folder.write_folder(gguf, folder, 2, tensors, {"quantization_config": config})
-    write_gguf(file, g, same_numbers(g, made))
+    qwen = g.keys["general.architecture"].startswith("qwen35")
+    write_gguf(file, g, same_numbers(g, numbers, n_values, made),
+               [g.keys["general.architecture"] + ".ssm.grouped_heads"] if qwen else [])
+    return len(made)
 
 
 def in_turns(a, b):
@@ -430,27 +476,53 @@ def check_values(m):
         assert [v * (m.factor or 1) for v in decoded(m.kind, row)] == values
 
 
-def same_numbers(g, made):
-    """Returns the tensors of the GGUF file in which the matrices @made stand."""
-    arch = g.keys["general.architecture"]
-    config = hf_folder.config_of(g)
-    head_dim = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
-    _, own, turned = hf_folder.ARCHS[arch]
-    names = {**hf_folder.COMMON, **own}
+def copied_rows(made, of, shape, ids):
+    """Returns the kind and the rows of a matrix that is made of single values, which are rounded to 16 bits."""
+    kind, rows = None, []
+    for at in range(0, len(ids), shape[0]):
+        row = []
+        for i in ids[at:at + shape[0]]:
+            m, k = made[of[i] >> 24][0], of[i] & 0xFFFFFF
+            n_in = len(m.values[0])
+            kind = "BF16" if m.kind in ("BF16", "MXFP4") else "F16"
+            row.append(f32(m.values[k // n_in][k % n_in]))
+        rows.append(row)
+    return kind, float_rows(rows, kind)
+
+
+def same_numbers(g, numbers, n_values, made):
+    """Returns the tensors of the GGUF file in which the matrices @made stand: whole rows, or single values where a layout
+    takes rows apart."""
+    assert len(made) < 255 and all(len(ids) < 1 << 24 for _, ids in made)
+    of = array.array("I", [0xFFFFFFFF]) * n_values  # matrix and place in it of each value
+    for i, (_, ids) in enumerate(made):
+        for k, number in enumerate(ids):
+            of[number] = i << 24 | k
     out = {}
     for name, tensor in g.tensors.items():
-        _, layer, role = [*name.rsplit(".", 1)[0].split(".", 2), "", ""][:3]
-        to = f"model.layers.{layer}.{names.get(role, '')}.weight"
-        parts = [to.format(e) for e in range(config.get("num_experts", 1))] if "{}" in to else [to]
-        if not name.startswith("blk.") or not name.endswith(".weight") or parts[0] not in made:
+        tensor = in_order_of(g, name, tensor)
+        if numbers.tensors[name] is g.tensors[name]:
             out[name] = tensor
             continue
-        matrices = [made[p] for p in parts]
-        rows = [r for m in matrices for r in m.rows]
-        if turned and role in ("attn_q", "attn_k"):
-            rows = permuted(rows, head_dim)
-        out[name] = (matrices[0].kind, tensor[1], b"".join(rows))
-        if matrices[0].factor:
-            out[name[:-len("weight")] + "scale"] = ("F32", (len(parts),), struct.pack(
-                f"<{len(parts)}f", *(m.factor for m in matrices)))
+        dims, n = tensor[1], tensor[1][0]
+        ids = array.array("I", in_order_of(g, name, numbers.tensors[name])[2])
+        if of[ids[0]] == 0xFFFFFFFF:
+            out[name] = tensor
+            continue
+        if name.endswith(("attn_k_b.weight", "attn_v_b.weight")):
+            kind, rows = copied_rows(made, of, dims, ids)
+            out[name] = (kind, dims, b"".join(rows))
+            continue
+        rows, factors = [], []
+        for at in range(0, len(ids), n):
+            first = of[ids[at]]
+            m = made[first >> 24][0]
+            assert (first & 0xFFFFFF) % n == 0 and [*range(first, first + n)] == [of[i] for i in ids[at:at + n]], name
+            rows.append(m.rows[(first & 0xFFFFFF) // n])
+            if not factors or m is not last:
+                factors.append(m.factor)
+            last = m
+        out[name] = (last.kind, dims, b"".join(rows))
+        if last.factor:
+            out[name[:-len("weight")] + "scale"] = ("F32", (len(factors),), struct.pack(f"<{len(factors)}f", *factors))
     return out

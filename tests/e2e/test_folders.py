@@ -66,10 +66,26 @@ def wrap(folder, change):
                      .replace('"model.embed', '"model.language_model.embed'))
 
 
+def model_of(name, where):
+    """Returns a golden model, or a copy of it whose numbers a folder can have."""
+    if name in HYBRIDS:
+        return hf_folder.with_logarithms(golden(name), os.path.join(where, "model.gguf"))
+    if name == "mistral4":
+        return hf_folder.with_temperature_length(golden(name), os.path.join(where, "model.gguf"))
+    return golden(name)
+
+
+def test_experts_in_one_tensor_give_the_bits_of_a_gguf_file():
+    with tempfile.TemporaryDirectory() as where:
+        model = model_of("mistral4", where)
+        folder = hf_folder.write_folder(model, os.path.join(where, "folder"), 2)
+        assert digests(folder) == digests(model)
+
+
 def test_hybrids_give_the_tokens_of_a_gguf_file():
     for name, same_bits in HYBRIDS.items():
         with tempfile.TemporaryDirectory() as where:
-            model = hf_folder.with_logarithms(golden(name), pathlib.Path(where) / "model.gguf")
+            model = model_of(name, where)
             folder = hf_folder.write_folder(model, pathlib.Path(where) / name, 2)
             results = []
             for path in (folder, model):
@@ -82,15 +98,13 @@ def test_hybrids_give_the_tokens_of_a_gguf_file():
 # A model of each architecture whose folders are published often.
 PUBLISHED_IN_BF16 = ("llama-gqa", "mistral3", "qwen2", "qwen3", "qwen3moe", "qwen3next", "qwen35-mtp", "qwen35moe-mtp", "gemma3", "gemma4",
                      "gemma4-moe", "gemma4-ple", "glm4moe-mtp", "phi3", "granite", "olmo2", "nemotron-h-moe-mtp", "lfm2", "lfm2moe",
-                     "deepseek2-v3", "minimax-m2", "gpt-oss-f32")
+                     "deepseek2-v3", "mistral4", "minimax-m2", "gpt-oss-f32")
 
 
 def in_bf16(name, where):
     """Writes the folder and the file of a golden model in BF16. Returns their paths."""
-    model, folder, file = golden(name), os.path.join(where, name), os.path.join(where, name + ".gguf")
-    if name in HYBRIDS:
-        model = hf_folder.with_logarithms(model, os.path.join(where, "logarithms.gguf"))
-    hf_quantise.write_bf16(model, folder, file)
+    folder, file = os.path.join(where, name), os.path.join(where, name + ".gguf")
+    hf_quantise.write_bf16(model_of(name, where), folder, file)
     return folder, file
 
 
@@ -309,7 +323,7 @@ def quantised(form, name, where):
     if form == "gpt-oss":
         hf_quantise.write_gpt_oss(golden("gpt-oss-f32"), folder, file)
         return folder, file
-    hf_quantise.write_pair(form, golden(name), folder, file)
+    hf_quantise.write_pair(form, model_of(name, where), folder, file)
     return folder, file
 
 
@@ -325,6 +339,52 @@ def test_quantised_experts_give_the_bits_of_a_gguf_file():
         with tempfile.TemporaryDirectory() as where:
             folder, file = quantised(form, "lfm2moe", where)
             assert digests(folder) == digests(file), form
+
+
+# A model of each type, and the forms of the page of measurements.
+PAIRED = ("llama-gqa", "mistral3", "mistral4", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "qwen3next", "qwen35-mtp", "qwen35moe-mtp",
+          "gemma", "gemma2", "gemma3", "gemma4", "gemma4-moe", "gemma4-ple", "phi3", "granite", "granitemoe", "olmo2", "olmoe", "glm4",
+          "glm4moe-mtp", "minimax-m2", "lfm2", "lfm2moe", "smollm3", "seed-oss", "exaone4", "ernie4-5", "ernie4-5-moe", "arcee", "dots1",
+          "deepseek", "deepseek2-lite", "deepseek2-v3", "nemotron-h-moe-mtp")
+PAIRED_FORMS = ("fp8-tensor", "fp8-channel", "fp8-block", "nvfp4-modelopt", "nvfp4-compressed", "mxfp4", "awq", "gptq-sym", "gptq-asym",
+                "gptq-act-order", "gptq-8", "packed", "int8")
+
+
+def test_each_form_gives_the_bits_of_a_gguf_file_in_each_architecture():
+    """FP8 with a scale for blocks of 128 columns is rounded to BF16 by the backend `reference` alone."""
+    few = (("qwen3next", "awq"), ("qwen3next", "nvfp4-modelopt"), ("qwen35moe-mtp", "fp8-block"), ("gemma4-moe", "fp8-channel"),
+           ("deepseek2-lite", "gptq-asym"), ("mistral4", "fp8-channel"))
+    for name, form in every([*itertools.product(PAIRED, PAIRED_FORMS)], few):
+        with tempfile.TemporaryDirectory() as where:
+            folder, file = quantised(form, name, where)
+            flags = ("--backend", "reference") if form.startswith("fp8") else ()
+            assert digests(folder, *flags) == digests(file, *flags), (name, form)
+
+
+def test_the_page_names_the_forms_and_architectures_that_are_compared():
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "measurements" / "checkpoints.md").read_text()
+    table = page[page.index("## Formats and architectures"):page.index("## Tokenizers")]
+    assert [name for name in PAIRED + PAIRED_FORMS if f"`{name}`" not in table] == []
+    assert f"{len(PAIRED)} models, {len(PAIRED_FORMS)} forms" in table
+
+
+STACK = "experts.down_proj"
+STACK_REFUSED = [
+    (lambda t, name: t.pop(name + "_scale"), "has no '", "down_proj_scale'"),
+    (lambda t, name: t.update({name + "_scale": ("F32", [3, 1, 1], bytes(12))}), "down_proj_scale'", "does not fit the matrices"),
+    (lambda t, name: t.update({name: ("I8", *t[name][1:])}), "down_proj'", "has type I8, which is not supported there"),
+    (lambda t, name: t.update({name: (t[name][0], [0, *t[name][1][1:]], b"")}), "down_proj'", "has a shape that is not supported"),
+]
+
+
+def test_damaged_stacks_of_experts_name_file_and_key():
+    with tempfile.TemporaryDirectory() as where:
+        whole = quantised("fp8-tensor", "qwen35moe-mtp", os.path.join(where, "whole"))[0]
+        for i, (change, *reasons) in enumerate(STACK_REFUSED):
+            folder = pathlib.Path(shutil.copytree(whole, os.path.join(where, str(i))))
+            damage(folder, lambda t: change(t, next(name for name in t if name.endswith(STACK))))
+            code, message = info(folder)
+            assert code == 1 and all(r in message for r in reasons) and ".safetensors: tensor" in message, (i, message)
 
 
 def test_gpt_oss_gives_the_bits_of_a_gguf_file():
@@ -777,11 +837,11 @@ def spread(pattern):
 def write_published(row, folder, left_out=""):
     """Writes a folder with the names and shapes of @row, whose values are zeros that take no room; single values, which
     may be factors, are 1."""
-    sizes, at, header = {"BF16": 2, "F32": 4, "U8": 1}, 0, {}
+    sizes, at, header = {"BF16": 2, "F32": 4, "U8": 1, "F8_E4M3": 1}, 0, {}
     for pattern, shape in row["tensors"].items():
         kind = row.get("types", {}).get(pattern, "BF16")
         for name in spread(pattern):
-            if name == left_out:
+            if left_out and name.startswith(left_out.removesuffix("weight")):
                 continue
             n = math.prod(shape) * sizes[kind]
             header[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, at + n]}
