@@ -16,7 +16,10 @@ static const struct {
     {PROJECTOR_GEMMA4V, "gemma4"},   {PROJECTOR_GEMMA4UV, "gemma4"},
     {PROJECTOR_PIXTRAL, "mistral3"}, {PROJECTOR_PIXTRAL, "llama"},
     {PROJECTOR_LFM2, "lfm2"},        {PROJECTOR_LFM2, "lfm2moe"},
-    {PROJECTOR_IDEFICS3, "llama"},
+    {PROJECTOR_IDEFICS3, "llama"},   {PROJECTOR_INTERNVL, "qwen2"},
+    {PROJECTOR_INTERNVL, "qwen3"},   {PROJECTOR_INTERNVL, "qwen3moe"},
+    {PROJECTOR_INTERNVL, "gpt-oss"}, {PROJECTOR_INTERNVL, "internlm2"},
+    {PROJECTOR_INTERNVL, "llama"},
 };
 
 /* Checks that the projector's kind fits the model. Returns 0, or -EINVAL with @err, which names the

@@ -18,6 +18,7 @@ static const struct {
     [PROJECTOR_GEMMA4UV] = {"<|image>", "<|image|>", "<image|>"},
     [PROJECTOR_PIXTRAL] = {"", "[IMG]", "[IMG_END]"},
     [PROJECTOR_LFM2] = {"<|image_start|>", "<image>", "<|image_end|>"},
+    [PROJECTOR_INTERNVL] = {"<img>", "<IMG_CONTEXT>", "</img>"},
     [PROJECTOR_IDEFICS3] = {"<fake_token_around_image>", "<image>", "<fake_token_around_image>"},
 };
 

@@ -17,6 +17,10 @@ struct vis_norm { /* in the backend's memory; w NULL: there is none */
 
 struct vis_layer {
     struct vis_norm ln1, ln2, q_norm, k_norm, attn_post, ffn_post;
+    /* norms of queries and keys over all heads together */
+    struct vis_norm wide[2];
+    /* factors of the branches, [n_embd]; NULL: there are none */
+    const float *attn_scale, *ffn_scale;
     /* the second NULL: the first computes all three */
     struct vis_mat *qkv[3];
     struct vis_mat *out, *gate, *up, *down;
@@ -35,7 +39,7 @@ struct vis_clip {
 
 /* Positions of the patches of a picture, in the order in which they are computed. */
 struct vis_grid {
-    /* patches */
+    /* n: rows that attend, the patches and vis_extra() */
     uint32_t n, height, width;
     /* [n] */
     uint32_t *row, *column;
@@ -106,8 +110,8 @@ struct image_encoder {
     struct vis_layer *layer;
     struct vis_mat *patch, *merge, *mm_in, *mm_out;
     struct vis_norm patch_norm[3], pre_ln, post_ln, mm_norm, std;
-    /* table: in the backend's memory */
-    const float *table, *line_break;
+    /* In the backend's memory but for the line break; zeros: [n_embd]. */
+    const float *table, *line_break, *class_row, *zeros;
     /* Rows of marks, [PICTURE_MARKS][p.n_out]. NULL without a text model. */
     float *marks;
     bool has_mark[PICTURE_MARKS];
@@ -152,6 +156,10 @@ void vis_begin(struct image_encoder *e, const uint8_t *rgb, const struct picture
 int vis_step(struct image_encoder *e, uint64_t work, uint64_t *left);
 uint64_t vis_work(const struct image_encoder *e, const struct picture_layout *l);
 
+/* Returns the number of rows that attend behind the patches: the class embedding of internvl. */
+static inline uint32_t vis_extra(const struct image_encoder *e) {
+    return e->p.kind == PROJECTOR_INTERNVL;
+}
 /* Fills e->freq. */
 void vis_frequencies(struct image_encoder *e);
 /* Returns the most bytes of e->grid. */

@@ -32,6 +32,14 @@ static void add_windows(struct vis_grid *g, uint32_t side, uint32_t merge) {
     g->window[g->n_windows] = g->n;
 }
 
+/* Adds the row of the class embedding, which has no place in the picture. */
+static void add_class(struct vis_grid *g) {
+    assert(g->n_windows == 1);
+    g->row[g->n] = g->column[g->n] = 0;
+    g->window[1] = ++g->n;
+    g->longest++;
+}
+
 /* Returns frequency @i of the half of a head of @dim values that turns by one coordinate. */
 static double frequency(enum projector_kind kind, uint32_t dim, uint32_t i, bool by_column) {
     if (kind == PROJECTOR_PIXTRAL) /* even ones for rows, odd ones for columns */
@@ -44,6 +52,7 @@ bool vis_has_rope(const struct image_encoder *e) {
     case PROJECTOR_GEMMA3:
     case PROJECTOR_LFM2:
     case PROJECTOR_IDEFICS3:
+    case PROJECTOR_INTERNVL:
         return false;
     default:
         return e->p.n_layer > 0;
@@ -168,7 +177,8 @@ static uint32_t vis_row_of(const struct image_encoder *e, uint32_t i) {
 
 /* Rows and columns together are at most one more than the patches. */
 size_t vis_place_bytes(const struct image_encoder *e) {
-    size_t n = e->max_patches, quarter = vis_has_rope(e) ? e->p.n_embd / e->p.n_head / 4 : 0;
+    size_t n = e->max_patches + vis_extra(e),
+           quarter = vis_has_rope(e) ? e->p.n_embd / e->p.n_head / 4 : 0;
     size_t sides = n + 1;
 
     return 4 * (3 * n + n + 1 + sides * quarter * 2 + sides + 2 +
@@ -204,8 +214,8 @@ void vis_place(struct image_encoder *e) {
 
     g->width = c->l.width / e->p.patch;
     g->height = c->l.height / e->p.patch;
-    size_t n = (size_t)g->width * g->height;
-    assert(n <= e->max_patches);
+    size_t n = (size_t)g->width * g->height + vis_extra(e);
+    assert(n <= e->max_patches + vis_extra(e));
     g->n = g->n_windows = g->longest = 0;
     g->used = 0;
     g->row = vis_alloc(g, n);
@@ -213,6 +223,8 @@ void vis_place(struct image_encoder *e) {
     uint32_t *to = vis_alloc(g, n);
     g->window = vis_alloc(g, n + 1);
     add_windows(g, e->p.window ? e->p.window : MAX(g->width, g->height), merge);
+    if (vis_extra(e))
+        add_class(g);
     assert(g->n == n);
     for (uint32_t i = 0; i < n && merged; i++)
         to[i] = vis_row_of(e, i / area) * area + i % area;
@@ -238,6 +250,18 @@ static struct vis_rows of_patches(const struct image_encoder *e, enum vis_row_ki
                                   uint32_t at, uint32_t n) {
     return (struct vis_rows){
         .kind = kind, .n = n, .first = at, .width = e->p.n_embd, .at = e->grid.at};
+}
+
+/* Writes the class embedding behind the patches. */
+static void copy_class(struct image_encoder *e) {
+    const struct vis_rows a = {.kind = VIS_AFFINE,
+                               .n = 1,
+                               .width = e->p.n_embd,
+                               .in = e->class_row,
+                               .factor = 1,
+                               .out = e->x + (size_t)(e->grid.n - 1) * e->p.n_embd};
+
+    e->ops->rows(e->be, &a);
 }
 
 void vis_embed(struct image_encoder *e, uint32_t at, uint32_t n) {
@@ -268,6 +292,8 @@ void vis_embed(struct image_encoder *e, uint32_t at, uint32_t n) {
     norm_patches(e, 2, x, width, n);
     if (e->pre_ln.w)
         vis_norm_rows(e, &e->pre_ln, x, width, e->p.eps, n, x);
+    if (e->class_row && at == 0)
+        copy_class(e);
 }
 
 /* Applies the final norm to blocks [at, at + n). Qwen computes patches by windows and blocks; their
@@ -291,8 +317,8 @@ void vis_arrange(struct image_encoder *e, uint32_t at, uint32_t n) {
         e->ops->rows(e->be, &a);
 }
 
-/* Writes all values of blocks [at, at + n) to e->in; lfm2 may have a norm, whose epsilon files do
- * not have. */
+/* Writes all values of blocks [at, at + n) to e->in; lfm2 may have a norm and internvl has one,
+ * whose epsilon files do not have. */
 static void gather_blocks(struct image_encoder *e, uint32_t at, uint32_t n) {
     struct vis_rows a = of_patches(e, VIS_BLOCK, at, n);
 
@@ -301,7 +327,7 @@ static void gather_blocks(struct image_encoder *e, uint32_t at, uint32_t n) {
     a.in = e->x;
     a.out = e->in;
     e->ops->rows(e->be, &a);
-    if (e->p.kind == PROJECTOR_LFM2 && e->mm_norm.w)
+    if (e->p.kind != PROJECTOR_PIXTRAL && e->mm_norm.w)
         vis_norm_rows(e, &e->mm_norm, e->in, e->p.merge * e->p.merge * e->p.n_embd, 1e-5f, n,
                       e->in);
 }
@@ -354,7 +380,7 @@ uint32_t vis_project(struct image_encoder *e, uint32_t at, uint32_t n) {
         return project_line(e, at, n);
     if (e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL) {
         vis_mlp(e, e->mm_in, e->mm_out, e->o + (size_t)at * block, n, to, stride);
-    } else if (e->p.kind == PROJECTOR_LFM2) {
+    } else if (e->p.kind == PROJECTOR_LFM2 || e->p.kind == PROJECTOR_INTERNVL) {
         gather_blocks(e, at, n);
         vis_mlp(e, e->mm_in, e->mm_out, e->in, n, to, stride);
     } else if (e->p.kind == PROJECTOR_IDEFICS3) {

@@ -51,21 +51,38 @@ void vis_norm_rows(struct image_encoder *e, const struct vis_norm *w, const floa
     e->ops->rows(e->be, &a);
 }
 
-/* Adds a branch to rows [first, first + n): x += post (W in + bias). */
+/* Multiplies @n rows of e->in by factors of their values. */
+static void vis_scale(struct image_encoder *e, const float *scale, uint32_t n) {
+    const struct vis_rows a = {.kind = VIS_AFFINE,
+                               .n = n,
+                               .width = e->p.n_embd,
+                               .in = e->in,
+                               .w = scale,
+                               .bias = e->zeros,
+                               .factor = 1,
+                               .out = e->in};
+
+    e->ops->rows(e->be, &a);
+}
+
+/* Adds a branch to rows [first, first + n): x += post (W in + bias), or scale (W in + bias). */
 static void vis_add_branch(struct image_encoder *e, const struct vis_mat *m,
-                           const struct vis_norm *post, const float *in, uint32_t first,
-                           uint32_t n) {
+                           const struct vis_norm *post, const float *scale, const float *in,
+                           uint32_t first, uint32_t n) {
     uint32_t width = e->p.n_embd;
     struct vis_rows sum = {
         .kind = VIS_ADD, .n = n, .width = width, .in = e->in, .out = e->x + (size_t)first * width};
 
-    if (!post->w) {
+    if (!post->w && !scale) {
         vis_linear(e, m, in, n, sum.out, true);
         return;
     }
     assert(in != e->in);
     vis_linear(e, m, in, n, e->in, false);
-    vis_norm_rows(e, post, e->in, width, e->p.eps, n, e->in);
+    if (post->w)
+        vis_norm_rows(e, post, e->in, width, e->p.eps, n, e->in);
+    else
+        vis_scale(e, scale, n);
     e->ops->rows(e->be, &sum);
 }
 
@@ -108,6 +125,8 @@ void vis_qkv(struct image_encoder *e, uint32_t at, uint32_t n) {
 
         if (y->qkv[k])
             vis_linear(e, y->qkv[k], e->in, n, to, false);
+        if (k < 2 && y->wide[k].w)
+            vis_norm_rows(e, &y->wide[k], to, width, e->p.eps, n, to);
         a.in[k] = to;
     }
     e->ops->heads(e->be, &a);
@@ -137,7 +156,7 @@ void vis_attend(struct image_encoder *e, uint32_t at, uint32_t n) {
 void vis_out(struct image_encoder *e, uint32_t at, uint32_t n) {
     const struct vis_layer *y = vis_current_layer(e);
 
-    vis_add_branch(e, y->out, &y->attn_post, e->o + (size_t)at * e->p.n_embd, at, n);
+    vis_add_branch(e, y->out, &y->attn_post, y->attn_scale, e->o + (size_t)at * e->p.n_embd, at, n);
 }
 
 /* Computes x = act(x), or act(x) up, for @n rows. */
@@ -166,7 +185,7 @@ void vis_ffn(struct image_encoder *e, uint32_t at, uint32_t n) {
     if (up)
         vis_linear(e, y->up, e->in, n, up, false);
     vis_activate(e, e->p.act, e->ffn, up, e->p.n_ff, n);
-    vis_add_branch(e, y->down, &y->ffn_post, e->ffn, at, n);
+    vis_add_branch(e, y->down, &y->ffn_post, y->ffn_scale, e->ffn, at, n);
 }
 
 void vis_linear_to_host(struct image_encoder *e, const struct vis_mat *m, const float *in,

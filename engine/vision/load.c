@@ -203,7 +203,19 @@ static void load_patch(struct loader *l) {
         vis_load_into(l, vis_load_make(l, n_in, p->n_embd, first, "v.patch_embd.weight"), bias);
 }
 
-/* Loads a square table of positions, or two tables for columns and rows. */
+/* Loads the class embedding, to which the first position of the table @v belongs. */
+static void load_class(struct loader *l, const float *v) {
+    uint32_t n = l->e->p.n_embd;
+    const float *own = vis_load_vector(l, BIND_MUST, n, "v.class_embd");
+    float *sum = vis_load_own(l, n);
+
+    for (uint32_t i = 0; i < n && own && v && sum; i++)
+        sum[i] = own[i] + v[i];
+    l->e->class_row = resident(l, sum, n);
+}
+
+/* Loads a square table of positions, behind that of the class embedding if there is one, or two
+ * tables for columns and rows. */
 static void vis_load_table(struct loader *l) {
     struct image_encoder *e = l->e;
     const struct projector *p = &e->p;
@@ -214,7 +226,9 @@ static void vis_load_table(struct loader *l) {
     const struct tensor *t = bind_any(&l->b, "v.position_embd.weight");
     if (l->b.r < 0)
         return;
-    uint32_t n = t && t->ne[1] <= UINT16_MAX ? (uint32_t)t->ne[1] : 0;
+    uint32_t extra = vis_extra(e), n = 0;
+    if (t && t->ne[1] <= UINT16_MAX && t->ne[1] > extra)
+        n = (uint32_t)t->ne[1] - extra;
     uint32_t root = (uint32_t)lround(sqrt(n));
     bool fits = n > 0 && t->ne[0] == p->n_embd && t->ne[2] == (two ? 2 : 1) && t->ne[3] == 1 &&
                 t->format->block == 1 && (two || root * root == n) &&
@@ -227,7 +241,12 @@ static void vis_load_table(struct loader *l) {
         e->n_table = n;
     else
         e->n_table = root;
-    e->table = resident(l, values(l, t), (uint64_t)n * (two ? 2 : 1) * p->n_embd);
+    const float *v = values(l, t);
+    if (extra)
+        load_class(l, v);
+    if (v)
+        e->table =
+            resident(l, v + (size_t)extra * p->n_embd, (uint64_t)n * (two ? 2 : 1) * p->n_embd);
 }
 
 /* Loads the FFN of layer @i. p->n_ff is the hidden width even if the file swaps the names of up and
@@ -242,6 +261,24 @@ static void load_ffn(struct loader *l, uint32_t i, struct vis_layer *y) {
     y->up = vis_load_linear(l, BIND_MUST, p->n_embd, p->n_ff, name);
     snprintf(name, sizeof(name), "v.blk.%u.%s", i, l->swapped ? "ffn_up" : "ffn_down");
     y->down = vis_load_linear(l, BIND_MUST, p->n_ff, p->n_embd, name);
+}
+
+/* Loads what only layers of internvl have: factors of the branches, and in the larger encoder norms
+ * of queries and keys over all heads. */
+static void load_intern(struct loader *l, uint32_t i, struct vis_layer *y) {
+    uint32_t n = l->e->p.n_embd;
+    char name[64];
+
+    snprintf(name, sizeof(name), "v.blk.%u.ls1.weight", i);
+    y->attn_scale = resident(l, vis_load_vector(l, BIND_MUST, n, name), n);
+    snprintf(name, sizeof(name), "v.blk.%u.ls2.weight", i);
+    y->ffn_scale = resident(l, vis_load_vector(l, BIND_MUST, n, name), n);
+    snprintf(name, sizeof(name), "v.blk.%u.attn_q_norm", i);
+    y->wide[0] = vis_load_norm(l, BIND_MAY, n, name);
+    snprintf(name, sizeof(name), "v.blk.%u.attn_k_norm", i);
+    y->wide[1] = vis_load_norm(l, bind_if(y->wide[0].w, BIND_MUST), n, name);
+    if (y->wide[0].w && !y->qkv[1])
+        bind_refuse(&l->b, "layer %u has norms of queries and keys, which are in one tensor", i);
 }
 
 static void load_layer(struct loader *l, uint32_t i, struct vis_layer *y) {
@@ -266,6 +303,8 @@ static void load_layer(struct loader *l, uint32_t i, struct vis_layer *y) {
     y->attn_post = vis_load_norm(l, bind_if(gemma4, BIND_MUST), n, NAME("attn_post_norm"));
     y->ffn_post = vis_load_norm(l, bind_if(gemma4, BIND_MUST), n, NAME("ffn_post_norm"));
     load_ffn(l, i, y);
+    if (p->kind == PROJECTOR_INTERNVL)
+        load_intern(l, i, y);
     y->deep_norm = vis_load_norm(l, bind_if(p->n_deep, BIND_MAY), 4 * n,
                                  (snprintf(name, sizeof(name), "v.deepstack.%u.norm", i), name));
     if (!y->deep_norm.w)
@@ -318,6 +357,11 @@ static void load_merger(struct loader *l) {
         break;
     case PROJECTOR_IDEFICS3:
         e->mm_out = vis_load_linear(l, BIND_MUST, block, p->n_out, "mm.model.fc");
+        break;
+    case PROJECTOR_INTERNVL:
+        e->mm_norm = vis_load_norm(l, BIND_MUST, block, "mm.model.mlp.0");
+        e->mm_in = vis_load_linear(l, BIND_MUST, block, e->hidden, "mm.model.mlp.1");
+        e->mm_out = vis_load_linear(l, BIND_MUST, e->hidden, p->n_out, "mm.model.mlp.3");
         break;
     case PROJECTOR_LFM2:
         e->mm_norm = vis_load_norm(l, BIND_MAY, block, "mm.input_norm");
@@ -395,6 +439,26 @@ static void load_marks(struct loader *l, const struct gguf *text) {
     }
 }
 
+/* Describes a vector of n_embd zeros, which factors of branches need beside them. */
+static struct tensor zero_tensor(const struct image_encoder *e) {
+    return (struct tensor){
+        .name = "zeros",
+        .format = tensor_format(TENSOR_F32),
+        .n_dims = 1,
+        .ne = {e->p.n_embd, 1, 1, 1},
+        .row_bytes = e->p.n_embd * sizeof(float),
+        .n_bytes = e->p.n_embd * sizeof(float),
+    };
+}
+
+static const float *load_zeros(struct loader *l) {
+    float *v = vis_load_own(l, l->e->p.n_embd);
+
+    if (v)
+        memset(v, 0, l->e->p.n_embd * sizeof(*v));
+    return resident(l, v, l->e->p.n_embd);
+}
+
 /* Loads the tensors of all kinds, in the order of computation. */
 static void load_all(struct loader *l) {
     struct image_encoder *e = l->e;
@@ -403,6 +467,8 @@ static void load_all(struct loader *l) {
 
     load_patch(l);
     vis_load_table(l);
+    if (vis_extra(e))
+        e->zeros = load_zeros(l);
     e->pre_ln =
         vis_load_norm(l, bind_if(p->kind == PROJECTOR_PIXTRAL, BIND_MUST), p->n_embd, "v.pre_ln");
     for (uint32_t i = 0; i < p->n_layer && l->b.r == 0; i++)
@@ -423,6 +489,8 @@ static int read_hidden(struct image_encoder *e, const struct gguf *file, struct 
         name = "mm.0.weight";
     else if (e->p.kind == PROJECTOR_PIXTRAL || e->p.kind == PROJECTOR_LFM2)
         name = "mm.1.weight";
+    else if (e->p.kind == PROJECTOR_INTERNVL)
+        name = "mm.model.mlp.1.weight";
     const struct tensor *t = NULL;
 
     if (name)
@@ -449,7 +517,8 @@ struct buffer {
 enum { BUFFERS = 7 };
 
 static void list_buffers(struct image_encoder *e, struct buffer out[BUFFERS]) {
-    size_t n = e->max_patches, width = e->p.n_embd, widest = MAX(e->in_width, e->ffn_width);
+    size_t n = e->max_patches + vis_extra(e), width = e->p.n_embd,
+           widest = MAX(e->in_width, e->ffn_width);
     const struct buffer all[BUFFERS] = {
         {&e->x, n * width},
         {&e->o, n * width},
@@ -470,7 +539,7 @@ static struct vis_sizes vis_load_sizes(const struct image_encoder *e) {
     return (struct vis_sizes){
         .max_rows = VIS_CHUNK,
         .max_in = (uint32_t)MAX(e->in_width, e->ffn_width),
-        .max_keys = e->max_patches,
+        .max_keys = e->max_patches + vis_extra(e),
         .n_head = e->p.n_head,
         .head_dim = e->p.n_embd / e->p.n_head,
         .place_bytes = vis_place_bytes(e),
@@ -496,6 +565,9 @@ int vis_fit(struct image_encoder_fit *out, struct image_encoder *e, const struct
         if (strncmp(t->name, "a.", 2) != 0 && strncmp(t->name, "mm.a.", 5) != 0)
             out->weights += e->ops->tensor_bytes(t);
     }
+    const struct tensor zeros = zero_tensor(e);
+    if (vis_extra(e))
+        out->weights += e->ops->tensor_bytes(&zeros);
     return 0;
 }
 

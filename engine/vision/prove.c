@@ -25,9 +25,9 @@ static uint32_t side_of(const struct image_encoder *e, uint32_t most) {
 /* Computes the first layer's rows of @rgb to @out. Returns 0 or -EIO. */
 static int first_layer(struct image_encoder *e, const uint8_t *rgb, uint32_t width, uint32_t height,
                        float *out) {
-    uint32_t n = width * height, patch = e->p.patch;
+    uint32_t n = width * height, patch = e->p.patch, all = n + vis_extra(e);
 
-    assert(n <= MIN(e->max_patches, VIS_CHUNK) && !e->under_way.rgb);
+    assert(n <= e->max_patches && all <= VIS_CHUNK && !e->under_way.rgb);
     e->under_way = (struct vis_cursor){
         .rgb = rgb,
         .pixels = rgb,
@@ -37,11 +37,12 @@ static int first_layer(struct image_encoder *e, const uint8_t *rgb, uint32_t wid
     vis_place(e);
     vis_embed(e, 0, n);
     if (e->p.n_layer) {
-        vis_qkv(e, 0, n);
+        vis_qkv(e, 0, all);
         vis_attend(e, 0,
-                   vis_full_attention(e, 0) ? e->p.n_head * vis_head_blocks(n) : e->grid.n_windows);
-        vis_out(e, 0, n);
-        vis_ffn(e, 0, n);
+                   vis_full_attention(e, 0) ? e->p.n_head * vis_head_blocks(all)
+                                            : e->grid.n_windows);
+        vis_out(e, 0, all);
+        vis_ffn(e, 0, all);
     }
     e->ops->get(e->be, e->x, n, e->p.n_embd, out, e->p.n_embd);
     e->under_way = (struct vis_cursor){0};

@@ -30,7 +30,7 @@ static uint32_t n_units(const struct image_encoder *e, const struct picture_layo
     switch (stage) {
     case VIS_ATTEND:
         if (vis_full_attention(e, layer))
-            return e->p.n_head * vis_head_blocks(patches(e, l));
+            return e->p.n_head * vis_head_blocks(patches(e, l) + vis_extra(e));
         return windows(e, l);
     case VIS_DEEP:
         if (!e->layer[layer].deep_norm.w)
@@ -40,15 +40,18 @@ static uint32_t n_units(const struct image_encoder *e, const struct picture_layo
         return blocks(e, l);
     case VIS_PROJECT:
         return l->n_columns * l->n_lines;
-    default:
+    case VIS_EMBED:
         return patches(e, l);
+    default:
+        return patches(e, l) + vis_extra(e);
     }
 }
 
 /* Multiply-adds of a unit; functions of rows count as one of a product as wide. */
 static uint64_t unit_work(const struct image_encoder *e, const struct picture_layout *l,
                           enum vis_stage stage, uint32_t layer) {
-    uint64_t n = e->p.n_embd, area = (uint64_t)e->p.merge * e->p.merge, all = patches(e, l);
+    uint64_t n = e->p.n_embd, area = (uint64_t)e->p.merge * e->p.merge;
+    uint64_t all = patches(e, l) + vis_extra(e);
     uint64_t window = MIN((uint64_t)e->p.window * e->p.window, all);
 
     switch (stage) {

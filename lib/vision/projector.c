@@ -22,6 +22,7 @@ static const struct kind {
     [PROJECTOR_PIXTRAL] = {"pixtral", 1, 8, 1024, FILTER_BICUBIC, false, false},
     [PROJECTOR_LFM2] = {"lfm2", 2, 64, 256, FILTER_BILINEAR, false, false, MARKS_PLACE},
     [PROJECTOR_IDEFICS3] = {"idefics3", 2, 0, 0, FILTER_LANCZOS, false, true, MARKS_FENCED},
+    [PROJECTOR_INTERNVL] = {"internvl", 2, 0, 0, FILTER_BICUBIC, false, true},
 };
 
 const char *projector_kind_name(enum projector_kind kind) {
@@ -139,26 +140,33 @@ static void read_layers(struct reader *d, struct projector *p) {
                        p->n_embd, p->n_head, PROJECTOR_HEAD_MAX);
 }
 
-/* Reads the sizes of tiles: 512 pixels, and 2 to 10 tiles, unless the file has other values. */
-static void read_tiles(struct reader *d, struct projector *p) {
-    uint32_t align = p->patch * p->merge;
-
-    p->tile = want(d, "clip.vision.preproc_image_size", 1, 4096, 512);
-    p->least_tiles = want(d, "clip.vision.preproc_min_tiles", 1, PROJECTOR_TILES_MAX, 2);
-    p->most_tiles =
-        want(d, "clip.vision.preproc_max_tiles", 1, PROJECTOR_TILES_MAX, PROJECTOR_TILES_MAX);
-    if (d->r == 0 && (p->tile % align || p->least_tiles > p->most_tiles))
-        d->r = err_set(d->err, 0, NULL,
-                       "%u to %u tiles of %u pixels: their side is no multiple of %u, or the "
-                       "least number is above the most",
-                       p->least_tiles, p->most_tiles, p->tile, align);
-}
-
 /* Returns the rows of a tile, without its marks. */
 static uint32_t tile_rows(const struct projector *p) {
     uint32_t side = p->tile / (p->patch * p->merge);
 
     return side * side;
+}
+
+/* Reads the sizes of tiles. Unless the file has other values, those of lfm2 are 2 to 10 of 512
+ * pixels, and those of a kind with an only size 1 to 12 of that. */
+static void read_tiles(struct reader *d, struct projector *p) {
+    uint32_t align = p->patch * p->merge, least = 1, most = PROJECTOR_TILES_MAX;
+
+    p->tile = p->side;
+    if (!p->tile) {
+        p->tile = want(d, "clip.vision.preproc_image_size", 1, 4096, 512);
+        least = 2;
+        most = 10;
+    }
+    p->least_tiles = want(d, "clip.vision.preproc_min_tiles", 1, PROJECTOR_TILES_MAX, least);
+    p->most_tiles = want(d, "clip.vision.preproc_max_tiles", 1, PROJECTOR_TILES_MAX, most);
+    if (p->side)
+        p->least = p->most = tile_rows(p);
+    if (d->r == 0 && (p->tile % align || p->least_tiles > p->most_tiles))
+        d->r = err_set(d->err, 0, NULL,
+                       "%u to %u tiles of %u pixels: their side is no multiple of %u, or the "
+                       "least number is above the most",
+                       p->least_tiles, p->most_tiles, p->tile, align);
 }
 
 /* Reads the longer side of idefics3's grids, which is a number of tiles of the only size. */
@@ -202,6 +210,7 @@ static uint32_t read_merge(struct reader *d, enum projector_kind kind) {
     case PROJECTOR_GEMMA4V:
     case PROJECTOR_LFM2:
     case PROJECTOR_IDEFICS3:
+    case PROJECTOR_INTERNVL:
         return want(d, "clip.vision.projector.scale_factor", 1, 8, own);
     default:
         return own;
@@ -231,6 +240,8 @@ static void read_special(struct reader *d, struct projector *p) {
         read_side(d, p);
     if (p->kind == PROJECTOR_IDEFICS3 && d->r == 0)
         read_longest(d, p);
+    if (p->kind == PROJECTOR_INTERNVL && d->r == 0)
+        read_tiles(d, p);
 }
 
 /* Reads the limits of a picture's pixels, which only narrow those of the kind: memory is planned
@@ -427,6 +438,8 @@ static bool needs_tiles(const struct projector *p, uint32_t width, uint32_t heig
     double pixels =
         (double)align_side((float)width, align, roundf) * align_side((float)height, align, roundf);
 
+    if (p->side)
+        return MAX(width, height) > p->side;
     return pixels > 2 * (double)most * (double)align * (double)align;
 }
 

@@ -27,6 +27,8 @@ enum projector_kind {
     PROJECTOR_LFM2,
     /* SmolVLM, Granite Docling: all pictures in tiles */
     PROJECTOR_IDEFICS3,
+    /* InternVL: pictures larger than a tile in tiles */
+    PROJECTOR_INTERNVL,
     PROJECTOR_KINDS
 };
 
@@ -120,7 +122,7 @@ void projector_layout(const struct projector *p, uint32_t width, uint32_t height
 uint32_t projector_most_rows(const struct projector *p, const struct picture_budget *budget);
 
 /* most tiles of a side: models have tokens for the marks of no more */
-#define PROJECTOR_TILES_MAX 10u
+#define PROJECTOR_TILES_MAX 12u
 
 /* Marks: of the small picture, of the break between lines of tiles, of that between the tiles and
  * the small picture, the fence, and from MARK_TILE on those of tiles by line and column. */

@@ -89,10 +89,10 @@ Test(projector, values_out_of_range_are_refused) {
          "windows of 112 pixels have a side of more than 32 patches"},
         {"pixtral", "patch=14", "clip.vision.spatial_merge_size", 0, 0, "is 0, 1 to 4 are allowed"},
         {"gemma3", "patch=14,side=64", "clip.vision.image_size", 0, 897, "is 897, no multiple of"},
-        {IDEFICS3 "preproc_image_size", 0, 63, "is 63, which is not 1 to 10 tiles of 64"},
-        {IDEFICS3 "preproc_image_size", 0, 96, "is 96, which is not 1 to 10 tiles of 64"},
-        {IDEFICS3 "preproc_image_size", 0, 640, NULL},
-        {IDEFICS3 "preproc_image_size", 0, 704, "is 704, which is not 1 to 10 tiles of 64"},
+        {IDEFICS3 "preproc_image_size", 0, 63, "is 63, which is not 1 to 12 tiles of 64"},
+        {IDEFICS3 "preproc_image_size", 0, 96, "is 96, which is not 1 to 12 tiles of 64"},
+        {IDEFICS3 "preproc_image_size", 0, 768, NULL},
+        {IDEFICS3 "preproc_image_size", 0, 832, "is 832, which is not 1 to 12 tiles of 64"},
         {IDEFICS3 "image_size", 0, 31, "is 31, no multiple of 32"},
         {LFM2 "preproc_image_size", 0, 65, "tiles of 65 pixels: their side is no multiple of"},
         {LFM2 "preproc_image_size", 0, 4096, NULL},
@@ -227,6 +227,38 @@ Test(projector, grids_of_idefics3_are_those_of_training) {
     }
 }
 
+/* Of InternVL's grids of 1 to 12 tiles the one whose aspect is nearest, of equally near ones the
+ * larger if the picture has more than half of its pixels; a picture within one tile is not cut. */
+Test(projector, grids_of_internvl_are_those_of_training) {
+    static const struct {
+        uint32_t width, height, n_columns, n_lines;
+    } cases[] = {
+        {448, 448, 0, 0},  {100, 50, 0, 0},    {449, 449, 1, 1},  {800, 800, 2, 2},
+        {640, 480, 4, 3},  {1920, 1080, 4, 2}, {1024, 512, 2, 1}, {2048, 1024, 4, 2},
+        {1600, 900, 4, 2}, {500, 5000, 1, 10}, {16384, 1, 12, 1}, {4032, 3024, 4, 3},
+    };
+    struct projector p = make("internvl", "tiny");
+    struct picture_budget own = {0}, low = {.most = 64, .whole = true};
+    struct picture_layout l;
+
+    cr_assert(p.least_tiles == 1 && p.most_tiles == 12);
+    p.side = p.tile = 448;
+    p.patch = 14;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        uint32_t n = cases[i].n_columns * cases[i].n_lines;
+
+        n = n > 1 ? n : 0;
+        projector_layout(&p, cases[i].width, cases[i].height, &own, &l);
+        cr_expect(projector_parts(&p, &l) == n + 1 && l.n_rows == 256 * (n + 1), "%zu: %u rows", i,
+                  l.n_rows);
+        cr_expect(n == 0 || (l.width == cases[i].n_columns * 448 &&
+                             l.height == (cases[i].n_lines + 1) * 448),
+                  "%zu: %u x %u", i, l.width, l.height);
+        projector_layout(&p, cases[i].width, cases[i].height, &low, &l);
+        cr_expect(projector_parts(&p, &l) == 1 && l.n_rows == 256 && l.width == 448);
+    }
+}
+
 /* The processor of SmolVLM2 2.2B: pictures of 384 pixels are 27 patches of 14, which become 9
  * rows. */
 Test(projector, patches_need_not_fill_a_tile) {
@@ -327,9 +359,10 @@ Test(projector, no_picture_has_more_rows_than_the_bound) {
         const char *kind, *shape;
         uint32_t most;
     } cases[] = {
-        {"qwen3vl_merger", "tiny", 4096}, {"gemma3", "patch=14,side=64", 256},
-        {"pixtral", "patch=14", 1535},    {"lfm2", "patch=16", 256 + 10 * 257 + 1},
-        {"gemma4v", "tiny", 1120},        {"idefics3", "side=32", 5 * 256 + 11},
+        {"qwen3vl_merger", "tiny", 4096},  {"gemma3", "patch=14,side=64", 256},
+        {"pixtral", "patch=14", 1535},     {"lfm2", "patch=16", 256 + 10 * 257 + 1},
+        {"gemma4v", "tiny", 1120},         {"idefics3", "side=32", 5 * 256 + 11},
+        {"internvl", "side=32", 13 * 256},
     };
     static const uint32_t sides[] = {60,   224,  300,  512,  640,   1024, 1500,
                                      1920, 2048, 4000, 8192, 14336, 16384};

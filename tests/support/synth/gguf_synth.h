@@ -187,6 +187,8 @@ struct synth_projector {
     uint32_t bounds;
     /* number of last layers with deepstack */
     uint32_t n_deep;
+    /* 1: internvl has RMS norms, also of queries and keys, as the larger of its encoders */
+    uint32_t rms;
 };
 
 /* Parses like synth_shape_parse(), for a kind of vision/projector.h. */

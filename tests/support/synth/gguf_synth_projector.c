@@ -55,6 +55,7 @@ static const struct {
     {"tile", offsetof(struct synth_projector, tile), 0, 4096},
     {"bounds", offsetof(struct synth_projector, bounds), 0, 1},
     {"n_deep", offsetof(struct synth_projector, n_deep), 0, 128},
+    {"rms", offsetof(struct synth_projector, rms), 0, 1},
 };
 
 static int set_part(struct synth_projector *s, char *part, bool first, struct err *err) {
@@ -205,6 +206,7 @@ static void positions(struct planner *p, const struct synth_projector *s) {
     struct synth_tensor *t = &p->plan->tensor[p->plan->n_tensors - 1];
     t->n_dims = two ? 3 : 2;
     t->ne[1] = two ? 16 * s->side : s->side * s->side;
+    t->ne[1] += s->kind == PROJECTOR_INTERNVL; /* the position of the class embedding */
     t->ne[2] = two ? 2 : 1;
     t->std = 0.5;
 }
@@ -215,8 +217,16 @@ static bool is_siglip(const struct synth_projector *s) {
            s->kind == PROJECTOR_IDEFICS3;
 }
 
+/* Adds a norm of queries or keys, which the larger encoder of internvl has. */
+static void norm_over_heads(struct planner *p, const struct synth_projector *s,
+                            const char *prefix) {
+    if (s->rms)
+        norm(p, false, s->n_embd, prefix);
+}
+
 static void layer(struct planner *p, const struct synth_projector *s, uint32_t i) {
-    bool bias = s->kind == PROJECTOR_QWEN3VL || is_siglip(s);
+    bool intern = s->kind == PROJECTOR_INTERNVL && !s->rms;
+    bool bias = s->kind == PROJECTOR_QWEN3VL || is_siglip(s) || intern;
     bool part_bias = bias || s->kind == PROJECTOR_QWEN25VL, gemma4 = s->kind == PROJECTOR_GEMMA4V;
     uint32_t n = s->n_embd;
     char name[64];
@@ -238,7 +248,13 @@ static void layer(struct planner *p, const struct synth_projector *s, uint32_t i
         norm(p, false, n, NAME("attn_post_norm"));
         norm(p, false, n, NAME("ffn_post_norm"));
     }
-    if (!bias)
+    if (s->kind == PROJECTOR_INTERNVL) {
+        vector(p, n, 0.5, "v.blk.%u.ls1.weight", i);
+        vector(p, n, 0.5, "v.blk.%u.ls2.weight", i);
+        norm_over_heads(p, s, NAME("attn_q_norm"));
+        norm_over_heads(p, s, NAME("attn_k_norm"));
+    }
+    if (!bias && s->kind != PROJECTOR_INTERNVL)
         linear(p, part_bias, n, s->n_ff, NAME("ffn_gate"));
     linear(p, part_bias, n, s->n_ff, NAME("ffn_up"));
     linear(p, part_bias, s->n_ff, n, NAME("ffn_down"));
@@ -287,6 +303,11 @@ static void ends(struct planner *p, const struct synth_projector *s) {
         norm(p, true, n, "v.post_ln");
         linear(p, false, 4 * n, s->n_out, "mm.model.fc");
         break;
+    case PROJECTOR_INTERNVL:
+        norm(p, true, 4 * n, "mm.model.mlp.0");
+        linear(p, true, 4 * n, 2 * n, "mm.model.mlp.1");
+        linear(p, true, 2 * n, s->n_out, "mm.model.mlp.3");
+        break;
     case PROJECTOR_LFM2:
         norm(p, true, n, "v.post_ln");
         linear(p, true, 4 * n, 2 * n, "mm.1");
@@ -319,8 +340,10 @@ int synth_projector_plan(struct synth_plan *out, const struct synth_projector *s
     patch(&p, s, "");
     if (qwen)
         patch(&p, s, ".1");
-    if (s->kind == PROJECTOR_QWEN3VL || is_siglip(s))
+    if (s->kind == PROJECTOR_QWEN3VL || s->kind == PROJECTOR_INTERNVL || is_siglip(s))
         vector(&p, s->n_embd, 0, "v.patch_embd.bias");
+    if (s->kind == PROJECTOR_INTERNVL)
+        vector(&p, s->n_embd, 0, "v.class_embd");
     positions(&p, s);
     if (s->kind == PROJECTOR_PIXTRAL)
         norm(&p, false, s->n_embd, "v.pre_ln");
@@ -340,7 +363,7 @@ static void write_colours(struct gguf_write *w, const char *key, double value) {
 void synth_projector_keys(struct gguf_write *w, const struct synth_projector *s,
                           const struct synth_plan *p, const char *name) {
     bool flat = s->kind == PROJECTOR_GEMMA4UV, gemma4 = s->kind == PROJECTOR_GEMMA4V || flat;
-    bool gelu = s->kind == PROJECTOR_QWEN3VL || is_siglip(s);
+    bool gelu = s->kind == PROJECTOR_QWEN3VL || s->kind == PROJECTOR_INTERNVL || is_siglip(s);
 
     gguf_write_text(w, "general.architecture", "clip");
     gguf_write_text(w, "general.type", "mmproj");
@@ -365,10 +388,10 @@ void synth_projector_keys(struct gguf_write *w, const struct synth_projector *s,
         gguf_write_u32(w, "clip.vision.spatial_merge_size", 2);
     if (s->kind == PROJECTOR_GEMMA3) /* a divisor of the side */
         gguf_write_u32(w, "clip.vision.projector.scale_factor", s->side % 4 ? 1 : 4);
-    if (s->kind == PROJECTOR_IDEFICS3) {
+    if (s->kind == PROJECTOR_IDEFICS3 || s->kind == PROJECTOR_INTERNVL)
         gguf_write_u32(w, "clip.vision.projector.scale_factor", 2);
+    if (s->kind == PROJECTOR_IDEFICS3)
         gguf_write_u32(w, "clip.vision.preproc_image_size", 2 * s->side * s->patch);
-    }
     if (s->kind == PROJECTOR_LFM2 && s->tile)
         gguf_write_u32(w, "clip.vision.preproc_image_size", s->tile);
     if (s->kind == PROJECTOR_QWEN25VL)
