@@ -16,10 +16,10 @@
 #include <string.h>
 
 #include "engine/arch/mtp.h"
+#include "engine/arch/streams.h"
 #include "engine/bind/meta.h"
 #include "engine/compressed.h"
 #include "engine/rope.h"
-#include "engine/sinkhorn.h"
 
 /* Hyperparameters that differ by layer, or that are not in the shape. */
 struct plan {
@@ -89,17 +89,6 @@ static void read_rope(struct binder *b, struct model_shape *s) {
     s->rope[1].mscale = 1;
 }
 
-/* Reads the hyperparameters of the residual streams. */
-static void read_streams(struct binder *b, struct stream_shape *t) {
-    double eps = 1e-6;
-
-    meta_u32(b, "hyper_connection.count", 2, MAX_STREAMS, &t->n);
-    meta_u32(b, "hyper_connection.sinkhorn_iterations", 1, 1000, &t->rounds);
-    meta_f32_opt(b, "hyper_connection.epsilon", 0, 0.1, &eps);
-    t->eps = (float)eps;
-    t->n_low = t->n * (t->n + 2);
-}
-
 /* Corrects the number of layers: some files count their last layers as MTP blocks although they
  * have the tensors of ordinary layers. */
 static void count_layers(const struct gguf *file, struct model *m) {
@@ -138,7 +127,7 @@ static void deepseek4_read_all(struct binder *b, struct model_shape *s, struct p
     meta_refuse_other(b, "leading_dense_block_count", 0);
     s->gating = GATING_ROOT;
     deepseek4_read_plan(b, s, s->n_layer, p);
-    read_streams(b, &s->stream);
+    streams_read(b, &s->stream);
     read_rope(b, s);
     if (b->r < 0)
         return;
@@ -155,35 +144,6 @@ static void deepseek4_read_all(struct binder *b, struct model_shape *s, struct p
         .n_out = c->n_group * p->n_out,
         .n_floats = (uint64_t)c->window * s->head_dim,
     };
-}
-
-/* Adds an HC_IN of layer @l with the tensors whose names begin with @name. @ends: the last HC_IN,
- * before the logits, which has no weights for HC_OUT. */
-static void add_hc_in(struct binder *b, struct model *m, uint32_t l, const char *name, bool ends) {
-    uint64_t n = m->shape.stream.n, width = n * m->shape.n_embd;
-    uint64_t n_out = m->shape.stream.n_low;
-
-    if (ends)
-        n_out = n;
-    model_add(m, &(struct model_op){
-                     .kind = OP_HC_IN,
-                     .layer = l,
-                     .w = {bind_matrix(b, BIND_MUST, width, n_out, "%s_fn.weight", name)},
-                     .weigh = bind_vector(b, BIND_MUST, ends ? 1 : 3, "%s_scale.weight", name),
-                     .pick_bias = bind_vector(b, BIND_MUST, n_out, "%s_base.weight", name),
-                 });
-}
-
-/* Adds the HC_IN before branch @what, "attn" or "ffn", of layer @l. */
-static void deepseek4_add_branch(struct binder *b, struct model *m, uint32_t l, const char *what) {
-    char name[32];
-
-    snprintf(name, sizeof(name), "blk.%u.hc_%s", l, what);
-    add_hc_in(b, m, l, name, false);
-}
-
-static void deepseek4_add_hc_out(struct model *m, uint32_t l, bool begins) {
-    model_add(m, &(struct model_op){.kind = OP_HC_OUT, .layer = l, .begins = begins});
 }
 
 static const struct tensor *attn_norm(struct binder *b, const struct model *m, uint32_t l) {
@@ -364,12 +324,12 @@ static void deepseek4_add_experts(struct binder *b, struct model *m, const struc
 }
 
 static void add_layer(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
-    deepseek4_add_branch(b, m, l, "attn");
+    streams_add_branch(b, m, l, "attn");
     deepseek4_add_attention(b, m, p, l);
-    deepseek4_add_hc_out(m, l, false);
-    deepseek4_add_branch(b, m, l, "ffn");
+    streams_add_out(m, l, false);
+    streams_add_branch(b, m, l, "ffn");
     deepseek4_add_experts(b, m, p, l);
-    deepseek4_add_hc_out(m, l, false);
+    streams_add_out(m, l, false);
 }
 
 void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d) {
@@ -381,10 +341,10 @@ void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d) 
     count_layers(b->file, m);
     deepseek4_read_all(b, s, &p);
     decoder_ends(b, m, d, &logits);
-    deepseek4_add_hc_out(m, 0, true);
+    streams_add_out(m, 0, true);
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++)
         add_layer(b, m, &p, i);
-    add_hc_in(b, m, s->n_layer, "output_hc", true);
+    streams_add_in(b, m, s->n_layer, "output_hc", true);
     model_add(m, &logits);
 }
 
@@ -405,7 +365,7 @@ static void add_draft_out(struct binder *b, struct model *m, uint32_t l,
     snprintf(name, sizeof(name), "blk.%u.nextn.hc_head", l);
     snprintf(own, sizeof(own), "%s_fn.weight", name);
     if (gguf_find(b->file, own))
-        add_hc_in(b, m, l, name, true);
+        streams_add_in(b, m, l, name, true);
     else
         model_add(m, &end[0]);
     if (norm)

@@ -16,6 +16,7 @@
 #include <stdio.h>
 
 #include "engine/arch/hybrid.h"
+#include "engine/arch/streams.h"
 
 /* Reads the first @n integers of an array, which must be below 2^53; with @n = 0 all integers of an
  * optional array that has at most @most. Returns their number, 0 after an error or without the
@@ -192,11 +193,6 @@ static void add_index(struct binder *b, struct model *m, uint32_t l) {
     m->shape.state.n_more += (uint64_t)p->ratio * p->dim;
 }
 
-/* Adds an HC_OUT, which adds the preceding branch to the streams, or (@begins) sets them to x. */
-static void qwen4exp_add_hc_out(struct model *m, uint32_t l, bool begins) {
-    model_add(m, &(struct model_op){.kind = OP_HC_OUT, .layer = l, .begins = begins});
-}
-
 void qwen4exp_bind(struct binder *b, struct model *m, const struct decoder *of) {
     struct decoder own = *of, *d = &own;
     struct model_shape *s = &m->shape;
@@ -216,7 +212,7 @@ void qwen4exp_bind(struct binder *b, struct model *m, const struct decoder *of) 
     if (b->r == 0 && s->n_picture)
         bind_refuse(b, "pictures are not supported for %s models", b->arch);
     decoder_ends(b, m, d, &logits);
-    qwen4exp_add_hc_out(m, 0, true);
+    streams_add_out(m, 0, true);
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
         struct layer l = decoder_layer(m, i);
 
@@ -230,10 +226,10 @@ void qwen4exp_bind(struct binder *b, struct model *m, const struct decoder *of) 
             add_index(b, m, i);
             decoder_attention(b, m, d, &l);
         }
-        qwen4exp_add_hc_out(m, i, false);
+        streams_add_out(m, i, false);
         add_mix(b, m, i, "ffn");
         decoder_experts(b, m, d, i);
-        qwen4exp_add_hc_out(m, i, false);
+        streams_add_out(m, i, false);
     }
     add_mix(b, m, s->n_layer, "");
     model_add(m, &logits);
