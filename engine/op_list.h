@@ -78,14 +78,14 @@ OP(STATE_IN, state_in, "recurrent layers", products)
  * in[2] has, for each key head, the betas of its value heads, then the alphas. For each token in
  * order:
  *   c = silu(sum over j of conv[.][j] u of token t - kernel + 1 + j); c is q, k, v of all heads
- *   q, k: scaled to unit length per head (eps of the norm under the root); q /= sqrt(dim)
+ *   q, k: scaled to unit length per head (delta.eps under the root); q /= sqrt(dim)
  *   g = decay softplus(alpha + dt), b = sigmoid(beta)
  *   M = e^g M; M += k (b (v - M^T k))^T; d = norm(M^T q) silu(z), per value head */
 OP(DELTA, delta, "gated delta nets", products)
 /* Kimi delta attention (Kimi Team 2025, "Kimi Linear"): a delta net with a decay for each element
  * of the key. in: u, z, raw decays, betas before the sigmoid. The rows of conv are divided among
  * three tensors (conv, conv_more). As DELTA, but per head and for each element i of the key:
- *   g[i] = lower sigmoid(decay (raw[i] + dt[i])), b = sigmoid(beta); if lower is 0,
+ *   g[i] = lower sigmoid(|decay| (raw[i] + dt[i])), b = sigmoid(beta); if lower is 0,
  *   g[i] = decay softplus(raw[i] + dt[i])
  *   M[i] = e^g[i] M[i]; M += k (b (v - M^T k))^T; d = norm(M^T q) sigmoid(z) */
 OP(KDA, kda, "Kimi delta attention", products)

@@ -150,6 +150,8 @@ struct delta_shape {
     bool elementwise;
     /* KDA: lower bound of the logarithm of a decay, negative; 0: there is none */
     float lower;
+    /* added under the root of the lengths of queries and keys */
+    float eps;
 };
 
 /* Mamba-2 (Dao and Gu 2024). The convolution's channels are x of all heads, then B and C of all

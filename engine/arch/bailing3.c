@@ -1,11 +1,13 @@
 #include "engine/arch/bailing3.h"
 
 #include <assert.h>
+#include <stdio.h>
 
 #include "engine/arch/deepseek2.h"
 #include "engine/arch/limits.h"
 
-static void bailing3_read_kda(struct binder *b, struct model_shape *s, bool bounded) {
+static void bailing3_read_kda(struct binder *b, struct model_shape *s,
+                              const struct kda_rules *rules) {
     struct delta_shape *d = &s->delta;
     double lower = 0;
 
@@ -14,19 +16,24 @@ static void bailing3_read_kda(struct binder *b, struct model_shape *s, bool boun
     meta_f32_opt(b, "kda.gate_lower_bound", -1e3, 0, &lower);
     if (b->r < 0)
         return;
-    if (d->dim % 16 || d->dim != s->mla.n_value)
+    if (rules->plain && d->dim % 16)
+        bind_refuse(b, "'%s.kda.head_dim' is %u; a multiple of 16 is needed", b->arch, d->dim);
+    else if (!rules->plain && (d->dim % 16 || d->dim != s->mla.n_value))
         bind_refuse(b,
                     "'%s.kda.head_dim' is %u; a multiple of 16 is needed, and the values of a "
                     "latent head, %u",
                     b->arch, d->dim, s->mla.n_value);
-    bool bound = meta_bool(b, "kda.safe_gate") && lower < 0;
-    if (bounded && !bound)
+    bool bound = (meta_bool(b, "kda.safe_gate") || rules->own_bound) && lower < 0;
+    if (rules->bounded && !bound)
         bind_refuse(b, "decays without '%s.kda.gate_lower_bound' are not supported", b->arch);
     d->elementwise = true;
     if (bound)
         d->lower = (float)lower;
     else
         d->lower = 0;
+    d->eps = s->rms_eps;
+    if (rules->eps > 0)
+        d->eps = rules->eps;
     d->n_key_head = d->n_value_head = s->n_head;
     uint32_t inner = s->n_head * d->dim;
     s->state = (struct state_shape){
@@ -42,6 +49,17 @@ static const struct tensor *taps(struct binder *b, const struct model_shape *s, 
                                  char which) {
     return bind_matrices(b, BIND_MUST, s->state.kernel, 1, s->state.n_out,
                          "blk.%u.ssm_conv1d_%c.weight", l, which);
+}
+
+/* Binds the decays of @n heads: a vector, or a matrix with a row for each head. */
+static const struct tensor *bind_decays(struct binder *b, uint32_t l, uint64_t n) {
+    char name[32];
+
+    snprintf(name, sizeof(name), "blk.%u.ssm_a", l);
+    const struct tensor *found = gguf_find(b->file, name);
+    if (found && found->ne[0] == n)
+        return bind_vector(b, BIND_MUST, n, "%s", name);
+    return bind_flat(b, bind_vectors(b, BIND_MUST, 1, n, "%s", name));
 }
 
 /* Adds in[1] to in[3] of Kimi delta attention: gates of the output, raw decays and betas. */
@@ -109,18 +127,17 @@ void bailing3_kda(struct binder *b, struct model *m, uint32_t l, bool low) {
         bind_low_gates(b, m, l, norm);
     else
         bind_gates(b, m, l, norm);
-    model_add(
-        m, &(struct model_op){
-               .kind = OP_KDA,
-               .layer = l,
-               .recurrent.state = m->shape.state.n_layer++,
-               .norm = layer_vector(b, l, "ssm_norm", s->delta.dim),
-               .recurrent.conv = taps(b, s, l, 'q'),
-               .recurrent.conv_more = {taps(b, s, l, 'k'), taps(b, s, l, 'v')},
-               .recurrent.dt = bind_vector(b, BIND_MUST, inner, "blk.%u.ssm_dt.bias", l),
-               .recurrent.decay = bind_flat(b, bind_vectors(b, BIND_MUST, 1, n, "blk.%u.ssm_a", l)),
-           });
-    decoder_project(b, m, l, ACT_D, inner, "attn_output", false);
+    model_add(m, &(struct model_op){
+                     .kind = OP_KDA,
+                     .layer = l,
+                     .recurrent.state = m->shape.state.n_layer++,
+                     .norm = layer_vector(b, l, "ssm_norm", s->delta.dim),
+                     .recurrent.conv = taps(b, s, l, 'q'),
+                     .recurrent.conv_more = {taps(b, s, l, 'k'), taps(b, s, l, 'v')},
+                     .recurrent.dt = bind_vector(b, BIND_MUST, inner, "blk.%u.ssm_dt.bias", l),
+                     .recurrent.decay = bind_decays(b, l, n),
+                 });
+    decoder_project(b, m, l, ACT_D, inner, "attn_output", s->stream.n > 0);
 }
 
 /* Binds layer @i: latent attention or Kimi delta attention, then the FFN or experts. */
@@ -129,7 +146,7 @@ static void bailing3_bind_layer(struct binder *b, struct model *m, const struct 
     const struct layer l = decoder_layer(m, i);
 
     if (latent)
-        deepseek2_attention(b, m, i, true);
+        deepseek2_attention(b, m, i, &(struct latent){.gated = true});
     else
         bailing3_kda(b, m, i, false);
     uint32_t first = m->n_ops;
@@ -147,13 +164,13 @@ void bailing3_block(struct binder *b, struct model *m, const struct decoder *d, 
         bailing3_bind_layer(b, m, d, &limits, index, true);
 }
 
-void bailing3_read(struct binder *b, struct model *m, uint32_t n, bool bounded,
+void bailing3_read(struct binder *b, struct model *m, uint32_t n, const struct kda_rules *rules,
                    uint32_t n_kv[MODEL_LAYERS_MAX]) {
     assert(m->n_ops == 0 && n <= MODEL_LAYERS_MAX);
     meta_u32_layers(b, "attention.head_count_kv", 0, m->shape.n_head, n, n_kv);
     m->shape.n_head_kv = 1; /* some files count the key heads before absorption */
-    deepseek2_read(b, m);
-    bailing3_read_kda(b, &m->shape, bounded);
+    deepseek2_read(b, m, !rules->plain);
+    bailing3_read_kda(b, &m->shape, rules);
 }
 
 void bailing3_bind(struct binder *b, struct model *m, const struct decoder *d) {
@@ -162,7 +179,7 @@ void bailing3_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct limits limits;
     struct model_op logits;
 
-    bailing3_read(b, m, n_all, true, n_kv);
+    bailing3_read(b, m, n_all, &(struct kda_rules){.bounded = true}, n_kv);
     limits_read(b, m->shape.n_layer, &limits);
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++)

@@ -289,6 +289,11 @@ static void ffn_in(struct binder *b, struct model *m, const struct decoder *d,
     model_add(m, &up);
 }
 
+/* Returns true if branches go to residual streams behind an HC_IN. */
+static bool has_branches(const struct model *m) {
+    return m->shape.stream.rounds > 0;
+}
+
 /* Adds x += down h. */
 static void ffn_out(struct binder *b, struct model *m, const struct decoder *d,
                     const struct layer *layer) {
@@ -299,6 +304,7 @@ static void ffn_out(struct binder *b, struct model *m, const struct decoder *d,
                      .kind = OP_PROJ,
                      .layer = l,
                      .in = ACT_H,
+                     .branch = has_branches(m),
                      .gain = m->scale.residual,
                      .w = {layer_matrix(b, l, "ffn_down", n, s->n_embd)},
                      .bias = {bind_vector(b, d->ffn_bias, s->n_embd, "blk.%u.ffn_down.bias", l)},
@@ -398,17 +404,19 @@ static void sum_experts(struct binder *b, struct model *m, const struct decoder 
 }
 
 void decoder_experts(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
-    /* A norm of the sum of both outputs needs the sum apart from x. */
-    bool joins = d->ffn_post_norm && m->n_ff_common;
+    /* A norm of the sum of both outputs needs the sum apart from x, as a branch does. */
+    bool joins = (d->ffn_post_norm || has_branches(m)) && m->n_ff_common;
 
     if (m->n_ff_common)
         common_in(b, m, d, l);
     if (joins)
         decoder_project(b, m, l, ACT_H, m->n_ff_common, "ffn_down_shexp", true);
     route_experts(b, m, d, l);
-    sum_experts(b, m, d, l, d->streams || joins);
+    sum_experts(b, m, d, l, d->streams || has_branches(m) || joins);
     if (m->shape.n_ff_shared)
         shared_expert(b, m, d, l);
+    if (has_branches(m))
+        return;
     if (joins)
         model_add(m, &(struct model_op){.kind = OP_JOIN,
                                         .layer = l,

@@ -41,12 +41,15 @@ static void read_temper(struct binder *b, struct temper *t) {
     t->slope = (float)slope;
 }
 
-void deepseek2_read(struct binder *b, struct model *m) {
+void deepseek2_read(struct binder *b, struct model *m, bool rotates) {
     struct model_shape *s = &m->shape;
     struct mla_shape *d = &s->mla;
     uint32_t n_rot = 0, key_length = 0, func = 0;
 
-    meta_u32(b, "rope.dimension_count", 2, s->head_dim, &n_rot);
+    if (rotates)
+        meta_u32(b, "rope.dimension_count", 2, s->head_dim, &n_rot);
+    else
+        meta_u32(b, "rope.dimension_count", 0, 0, &n_rot);
     meta_u32(b, "attention.kv_lora_rank", 1, 1024, &d->rank);
     meta_u32(b, "attention.key_length_mla", n_rot + 1, 1024, &key_length);
     meta_u32(b, "attention.value_length_mla", 1, 1024, &d->n_value);
@@ -64,14 +67,14 @@ void deepseek2_read(struct binder *b, struct model *m) {
         s->gating = GATING_SIGMOID;
 }
 
-void deepseek2_attention(struct binder *b, struct model *m, uint32_t l, bool gated) {
+void deepseek2_attention(struct binder *b, struct model *m, uint32_t l, const struct latent *of) {
     const struct model_shape *s = &m->shape;
     const struct mla_shape *d = &s->mla;
     const struct heads heads = {s->n_head, 1, s->head_dim};
     uint64_t n_q = (uint64_t)s->n_head * (d->n_nope + s->head_dim - d->rank);
     const struct kv_layer kv = model_add_kv(m, KV_GLOBAL, &heads);
 
-    assert(d->rank > 0 && d->rank < s->head_dim && d->n_nope > 0);
+    assert(d->rank > 0 && d->rank <= s->head_dim && d->n_nope > 0);
     const struct tensor *q;
     if (d->q_rank)
         q = layer_matrix(b, l, "attn_q_a", s->n_embd, d->q_rank);
@@ -84,6 +87,8 @@ void deepseek2_attention(struct binder *b, struct model *m, uint32_t l, bool gat
                      .norm = layer_vector(b, l, "attn_norm", s->n_embd),
                      .w = {layer_matrix(b, l, "attn_kv_a_mqa", s->n_embd, s->head_dim), q},
                  });
+    if (of->choose)
+        of->choose(b, m, l);
     if (d->q_rank)
         model_add(m, &(struct model_op){
                          .kind = OP_MLA_Q,
@@ -105,9 +110,9 @@ void deepseek2_attention(struct binder *b, struct model *m, uint32_t l, bool gat
                      .layer = l,
                      .kv = kv,
                      .heads = heads,
-                     .attn = {.scale = s->attn_scale},
+                     .attn = {.scale = s->attn_scale, .sparse = of->choose != NULL},
                  });
-    if (gated)
+    if (of->gated)
         model_add(m, &(struct model_op){
                          .kind = OP_GATE,
                          .sigmoid = true,
@@ -122,13 +127,14 @@ void deepseek2_attention(struct binder *b, struct model *m, uint32_t l, bool gat
                      .heads = heads,
                      .w = {layer_matrices(b, l, "attn_v_b", d->rank, d->n_value, s->n_head)},
                  });
-    decoder_project(b, m, l, ACT_D, (uint64_t)s->n_head * d->n_value, "attn_output", false);
+    decoder_project(b, m, l, ACT_D, (uint64_t)s->n_head * d->n_value, "attn_output",
+                    s->stream.n > 0);
 }
 
 void deepseek2_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {
     const struct layer l = decoder_layer(m, index);
 
-    deepseek2_attention(b, m, index, false);
+    deepseek2_attention(b, m, index, &(struct latent){0});
     decoder_mlp(b, m, d, &l);
 }
 
@@ -136,7 +142,7 @@ void deepseek2_bind(struct binder *b, struct model *m, const struct decoder *d) 
     struct model_op logits;
 
     assert(m->n_ops == 0);
-    deepseek2_read(b, m);
+    deepseek2_read(b, m, true);
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++)
         deepseek2_block(b, m, d, i);

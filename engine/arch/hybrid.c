@@ -8,6 +8,7 @@ void hybrid_read_delta(struct binder *b, bool tiled, struct model_shape *s) {
     uint32_t inner = 0;
 
     d->tiled = tiled;
+    d->eps = s->rms_eps;
     meta_u32(b, "ssm.conv_kernel", 2, 8, &s->state.kernel);
     meta_u32(b, "ssm.state_size", 16, 512, &d->dim);
     meta_u32(b, "ssm.group_count", 1, 1024, &d->n_key_head);

@@ -157,7 +157,7 @@ void recurrent_begin(const struct recurrent_run *k) {
     const struct engine_batch *batch = k->step->host.batch;
     size_t past = (size_t)(b->shape.state.kernel - 1) * b->shape.state.n_in[0];
 
-    assert(b->recurrent && b->act_width[ACT_D] == b->shape.state.n_out);
+    assert(b->recurrent && b->act_width[ACT_D] >= b->shape.state.n_out);
     for (uint32_t i = 0; i < batch->n_seqs; i++)
         if (batch->seq[i].pos0 == 0)
             memset(recurrent_state(k, i), 0, past * sizeof(float));

@@ -16,6 +16,7 @@
  */
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/mathx.h"
@@ -60,8 +61,8 @@ static void mix_kda_row(const struct recurrent_run *k, uint32_t row) {
         size_t at = ((size_t)row * n + h) * s->dim, i = (size_t)row * n + h;
 
         if (s->lower < 0)
-            b->kernels->kda_keep(d->in[2] + at, w->dt + (size_t)h * s->dim, w->decay[h], s->lower,
-                                 d->mix[0] + at, s->dim);
+            b->kernels->kda_keep(d->in[2] + at, w->dt + (size_t)h * s->dim, fabsf(w->decay[h]),
+                                 s->lower, d->mix[0] + at, s->dim);
         else
             keep_unbounded(d->in[2] + at, w->dt + (size_t)h * s->dim, w->decay[h], d->mix[0] + at,
                            s->dim);
@@ -79,7 +80,7 @@ static void delta_convolve_row(void *ctx, uint32_t row, uint32_t thread) {
 
     recurrent_convolve(k, row, NULL, true);
     for (uint32_t h = 0; h < 2 * s->n_key_head; h++)
-        b->kernels->delta_unit(c + (size_t)h * s->dim, s->dim, b->shape.rms_eps,
+        b->kernels->delta_unit(c + (size_t)h * s->dim, s->dim, s->eps,
                                h < s->n_key_head ? 1.0f / root : 1.0f);
     if (k->op->kind == OP_KDA)
         mix_kda_row(k, row);
@@ -122,7 +123,7 @@ static void delta_advance_head(void *ctx, uint32_t i, uint32_t thread) {
     (kda ? b->kernels->kda_advance : b->kernels->delta_advance)(&head, m);
     for (uint32_t r = 0; r < q->n_rows; r++) {
         float *o = head.out + r * width;
-        const float *z = d->in[1] + (q->row0 + r) * width + (size_t)h * s->dim;
+        const float *z = d->in[1] + (q->row0 + r) * (size_t)n * s->dim + (size_t)h * s->dim;
 
         b->kernels->norm(o, k->op->weights->norm, o, s->dim, b->shape.rms_eps);
         if (kda || k->op->recurrent.sigmoid)

@@ -78,6 +78,7 @@ static struct state_args state_args(const struct be *b, const struct model_op *o
         .stride = state_floats(t),
         .n_taps = t->kernel,
         .eps = b->shape->rms_eps,
+        .unit_eps = b->shape->delta.eps,
         .pack = step_pack_args(b, PACK_PLAIN, b->recurrent.out, NULL, packs ? t->n_out : 0),
     };
 

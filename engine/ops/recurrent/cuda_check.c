@@ -47,7 +47,7 @@ static double selftest_convolve(const struct selftest_op *t, const struct kda *k
 static void selftest_mix_row(const struct selftest_op *t, const struct kda *k, uint32_t h,
                              uint32_t r, double x[3][DELTA_DIM]) {
     for (uint32_t part = 0; part < 3; part++) {
-        double sum = (double)t->b->shape->rms_eps;
+        double sum = (double)t->b->shape->delta.eps;
 
         for (uint32_t i = 0; i < k->dim; i++) {
             x[part][i] = selftest_convolve(t, k, part, r, h * k->dim + i);
@@ -68,8 +68,8 @@ static void selftest_advance(const struct selftest_op *t, const struct kda *k, u
 
     selftest_mix_row(t, k, h, r, x);
     for (uint32_t i = 0; i < dim; i++)
-        keep[i] = exp(
-            lower * logistic((double)k->decay[h] * (double)(k->raw[at + i] + k->dt[h * dim + i])));
+        keep[i] = exp(lower * logistic(fabs((double)k->decay[h]) *
+                                       (double)(k->raw[at + i] + k->dt[h * dim + i])));
     for (uint32_t j = 0; j < dim; j++) {
         double known = 0;
 

@@ -57,8 +57,8 @@ struct state_args {
     uint32_t q_at, k_at, v_at;
     /* the gate is sigmoid(z), not silu(z) */
     uint32_t sigmoid;
-    /* lower: as in delta_shape */
-    float eps, lower;
+    /* lower, unit_eps: as lower and eps in delta_shape */
+    float eps, unit_eps, lower;
     /* packs out */
     struct pack_args pack;
 };

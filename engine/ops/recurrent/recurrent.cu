@@ -36,7 +36,7 @@ DEVICE void mix_keys(const struct state_args &a, uint32_t r, uint32_t h) {
         float x = keep[i] + a.dt[h * a.dim + i];
 
         if (a.lower < 0)
-            keep[i] = mx_expf(a.lower * mx_sigmoid(by * x));
+            keep[i] = mx_expf(a.lower * mx_sigmoid(fabsf(by) * x));
         else
             keep[i] = mx_expf(by * mx_softplus(x));
     }
@@ -77,7 +77,7 @@ ROW_KERNEL(delta_in, struct state_args, CUDA_THREADS, 2) {
     }
     if (h < n_keys) {
         sum = warp_sum(sum);
-        scale = 1.0f / sqrtf(sum + a.eps);
+        scale = 1.0f / sqrtf(sum + a.unit_eps);
         scale = h < a.n_key_head ? scale / sqrtf((float)a.dim) : scale;
     } else if (a.keep) {
         mix_keys(a, r, h - n_keys);

@@ -4,6 +4,7 @@
  */
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "engine/reference/reference.h"
@@ -80,7 +81,7 @@ static void ref_delta_mix_row(struct be *b, const struct model_op *op, uint32_t 
     for (uint32_t c = 0; c < n; c++)
         b->channel[c] = mx_silu(b->channel[c]);
     for (uint32_t h = 0; h < 2 * d->n_key_head; h++)
-        normalize(b->channel + (size_t)h * d->dim, d->dim, b->shape->rms_eps);
+        normalize(b->channel + (size_t)h * d->dim, d->dim, d->eps);
 }
 
 /* Implements ref_state_fn for OP_DELTA. A state has kernel - 1 rows of the convolution's input,
@@ -115,7 +116,7 @@ int ref_delta(struct step *s, const struct model_op *op) {
 /* Returns the logarithm of a decay of OP_KDA, from the raw value with its bias. */
 static float kda_decay(float by, float lower, float x) {
     if (lower < 0)
-        return lower * mx_sigmoid(by * x);
+        return lower * mx_sigmoid(fabsf(by) * x);
     return by * mx_softplus(x);
 }
 
