@@ -264,7 +264,7 @@ struct model_op {
     struct kv_layer kv;
     /* QKV, KEYS, ATTEND, GATE */
     struct heads heads;
-    /* NGRAM, INDEX, COMPRESS; CSA_KEYS and CSA_ATTEND of a draft pass: offset of its part of
+    /* NGRAM, INDEX, POOL_KEYS, COMPRESS; CSA_KEYS and CSA_ATTEND of a draft pass: offset of its part of
      * state_shape.n_more, in floats */
     uint64_t more;
     /* ATTEND, CSA_ATTEND: attention sinks: a score for each head that takes part in the softmax
@@ -274,7 +274,8 @@ struct model_op {
      * LOGITS; of the output: DELTA, MAMBA */
     /* post_norm of LAYER_INPUT, PROJ, JOIN, EXPERTS, NGRAM */
     const struct tensor *norm, *post_norm;
-    /* of NORM, and of norms of the input if model_shape.layer_norm; NULL: zeros */
+    /* of NORM, of k_norm of POOL_KEYS, and of norms of the input if model_shape.layer_norm; NULL:
+     * zeros */
     const struct tensor *norm_bias;
     /* QKV: q, k, v; GATE_UP: gate, up; EXPERTS: gate, up, down, each [expert][out][in]; SHARED:
      * gate, up, down, and the gate of the output; STATE_IN: see above; other kinds: w[0], or see
@@ -282,8 +283,8 @@ struct model_op {
     const struct tensor *w[OP_MATRICES];
     /* EXPERTS: [expert][out] */
     const struct tensor *bias[OP_MATRICES];
-    /* EXPERTS: weigh, a factor for each expert; ROUTE: pick_bias, for each expert; HC_IN, COMPRESS:
-     * see above */
+    /* EXPERTS: weigh, a factor for each expert; ROUTE: pick_bias, for each expert; HC_IN, COMPRESS,
+     * POOL_KEYS: see above */
     const struct tensor *weigh, *pick_bias;
     /* Weights of the RMS norm before RoPE: QKV, KEYS (per head, or all heads together), INDEX; MIX,
      * NGRAM: per stream */
@@ -304,7 +305,7 @@ struct model_op {
         /* ROUTE: the table of picks, I32 */
         const struct tensor *picks;
         struct op_ngram ngram;
-        /* INDEX: index of the layer among those of model_shape.sparse */
+        /* INDEX, POOL_KEYS, POOL_INDEX: index of the layer among those of model_shape.sparse */
         uint32_t index;
         struct op_csa csa;
         /* HC_OUT */

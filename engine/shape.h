@@ -68,7 +68,7 @@ struct state_shape {
     /* size of a sequence's state in one layer */
     uint64_t n_floats;
     /* floats of a sequence's state after those of the layers: data of NGRAM, INDEX,
-     * COMPRESS, and of drafting blocks CSA_KEYS */
+     * POOL_KEYS, COMPRESS, and of drafting blocks CSA_KEYS */
     uint64_t n_more;
 };
 
@@ -93,6 +93,8 @@ struct sparse_shape {
     uint32_t ratio;
     /* most blocks that a row sees; it also sees the positions after the last complete block */
     uint32_t n_block;
+    /* epsilon of the layer norm of POOL_KEYS; 0: the model has INDEX */
+    float eps;
 };
 
 /*

@@ -1,7 +1,10 @@
 #include "engine/sparse.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
+
+#include "base/mathx.h"
 
 /* Returns a number that is larger for a larger x. */
 static uint32_t bits_of(float x) {
@@ -33,6 +36,25 @@ static uint32_t sparse_find_least(const float *score, uint32_t n, uint32_t k, ui
     }
     *ties = left;
     return found;
+}
+
+void sparse_mean(const struct sparse_tokens *t, uint32_t n, float *out) {
+    for (uint32_t i = 0; i < n; i++) {
+        float max = -INFINITY, sum = 0, mean = 0;
+
+        for (uint32_t j = 0; j < t->n; j++) {
+            float score = t->score[j][i] + t->place[j][i];
+
+            max = MAX(score, max);
+        }
+        for (uint32_t j = 0; j < t->n; j++) {
+            float weight = mx_expf(t->score[j][i] + t->place[j][i] - max);
+
+            sum += weight;
+            mean += weight * t->value[j][i];
+        }
+        out[i] = mean / sum;
+    }
 }
 
 void sparse_see(const struct sparse_shape *s, uint32_t pos, const float *score, uint32_t *seen) {

@@ -1,11 +1,15 @@
 #pragma once
 
 /*
- * sparse - which keys a row of sparse attention sees (OP_INDEX): those of the blocks with the
+ * sparse - which keys a row of sparse attention sees (OP_INDEX,
+ * OP_POOL_INDEX): those of the blocks with the
  * largest scores, and all keys after the last complete block.
  */
 
 #include "engine/backend.h"
+
+/* tokens of a mean, at most: two short blocks, or a long one */
+enum { SPARSE_TOKENS = 2 * BLOCK_SHORT + BLOCK_LONG };
 
 /* Returns the number of complete blocks up to position @pos. */
 static inline uint32_t sparse_whole(const struct sparse_shape *s, uint32_t pos) {
@@ -20,7 +24,17 @@ static inline uint32_t sparse_words(uint32_t max_context) {
 /* Writes the indices of the @k largest of @n scores to @out, in ascending order (ties: the lower
  * index); all indices if @k >= @n. Returns how many. */
 uint32_t sparse_best(const float *score, uint32_t n, uint32_t k, uint32_t *out);
+/* The tokens over which the key of a block is averaged: of each its value, its score and what its
+ * place in the block adds to the score. */
+struct sparse_tokens {
+    const float *value[SPARSE_TOKENS], *score[SPARSE_TOKENS], *place[SPARSE_TOKENS];
+    uint32_t n;
+};
+
+/* Computes for each of @n channels the mean of the tokens' values, weighted by the softmax of their
+ * scores. */
+void sparse_mean(const struct sparse_tokens *t, uint32_t n, float *out);
 /* Sets bit p % 32 of seen[p / 32] for each position p that a row at @pos sees, and clears the bits
- * of all other positions up to @pos. @score: a score >= 0 for each complete block; not read if all
+ * of all other positions up to @pos. @score: a score for each complete block; not read if all
  * blocks are seen. */
 void sparse_see(const struct sparse_shape *s, uint32_t pos, const float *score, uint32_t *seen);

@@ -29,9 +29,8 @@ void ref_rms_norm(const float *x, const struct tensor *weight, float eps, size_t
     }
 }
 
-/* Applies a layer norm to x in place; @bias NULL: zeros. */
-static void layer_norm(float *x, const struct tensor *norm, const struct tensor *bias, float eps,
-                       size_t n) {
+void ref_layer_norm(float *x, const struct tensor *norm, const struct tensor *bias, float eps,
+                    size_t n) {
     float mean = 0, square = 0;
 
     for (size_t i = 0; i < n; i++)
@@ -55,7 +54,7 @@ int ref_norm(struct step *s, const struct model_op *op) {
         float *x = b->act[ACT_X] + r * n;
 
         if (op->norm && !op->rms)
-            layer_norm(x, op->norm, op->norm_bias, b->shape->rms_eps, n);
+            ref_layer_norm(x, op->norm, op->norm_bias, b->shape->rms_eps, n);
         else
             ref_rms_norm(x, op->norm, b->shape->rms_eps, n, x);
     }
@@ -72,7 +71,7 @@ int ref_keep(struct step *s, const struct model_op *op) {
 
         assert(!op->keep.streams || (!op->norm && !op->w[0]));
         if (op->keep.centred)
-            layer_norm(x, op->norm, NULL, b->shape->rms_eps, n);
+            ref_layer_norm(x, op->norm, NULL, b->shape->rms_eps, n);
         else if (op->norm)
             ref_rms_norm(x, op->norm, b->shape->rms_eps, n, x);
     }
@@ -127,7 +126,7 @@ static void norm_input(const struct be *b, const struct model_op *op, const floa
         return;
     }
     memcpy(y, x, n * sizeof(*y));
-    layer_norm(y, op->norm, op->norm_bias, eps, n);
+    ref_layer_norm(y, op->norm, op->norm_bias, eps, n);
 }
 
 void ref_norm_rows(struct step *s, const struct model_op *op) {

@@ -77,6 +77,10 @@ static void alloc_streams(struct be *b, const struct be_opts *o) {
         return;
     b->index_q = floats(b, n_rows, (size_t)p->n_head * p->dim);
     b->index_k = floats(b, n_rows, p->dim);
+    b->index_g = floats(b, n_rows, p->dim);
+    b->index_t = floats(b, n_rows, p->n_head);
+    b->index_r = floats(b, n_rows, s->mla.q_rank);
+    b->index_key = floats(b, 1, p->dim);
     b->block_score = floats(b, 1, o->engine->max_context);
     b->seen = ref_alloc(b, n_rows, b->seen_words * sizeof(*b->seen));
 }

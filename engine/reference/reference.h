@@ -100,8 +100,10 @@ struct be {
     float *stream_weight;
 
     /* Sparse attention, else NULL. */
-    /* [max_rows] queries of the indexer, and w[1] x of each token */
+    /* [max_rows] queries of the indexer, and w[1] x of each token, or k of POOL_KEYS */
     float *index_q, *index_k;
+    /* Pooled keys: [max_rows] g and t, and norm(r); [dim] one key */
+    float *index_g, *index_t, *index_r, *index_key;
     /* [max_context] */
     float *block_score;
     /* [max_rows][seen_words] a bit for each position that a row sees */
@@ -125,6 +127,9 @@ void *ref_alloc(struct be *b, size_t rows, size_t size);
 float ref_vector_at(const struct tensor *t, size_t i);
 /* y = x / sqrt(mean(x^2) + eps) * weight; @weight NULL: 1; y may be x. */
 void ref_rms_norm(const float *x, const struct tensor *weight, float eps, size_t n, float *y);
+/* x = (x - mean) / sqrt(variance + eps) * norm + bias; @bias NULL: zeros. */
+void ref_layer_norm(float *x, const struct tensor *norm, const struct tensor *bias, float eps,
+                    size_t n);
 /* y[r][o] = W[o] . x[r] + bias[o] for @n_rows rows. */
 void ref_linear(struct be *b, const struct tensor *w, const struct tensor *bias, const float *x,
                 uint32_t n_rows, float *y);

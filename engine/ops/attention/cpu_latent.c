@@ -48,6 +48,10 @@ int mla_open(struct be *b) {
     return 0;
 }
 
+const float *mla_queries_low(const struct be *b) {
+    return b->mla->r;
+}
+
 /* Returns the bytes of the activations of one head for the largest batch, in whole tiles. */
 static size_t head_acts(const struct be *b, enum acts_kind kind, uint32_t n_in) {
     return round_up(b->max_rows, TILE_MAX) * acts_bytes(kind, n_in, 1);

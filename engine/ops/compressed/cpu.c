@@ -193,18 +193,10 @@ static uint8_t *compressed_key_at(const struct run *k, uint32_t row, uint32_t i,
                2;
 }
 
-/* The n tokens over which a key is averaged: u, w[1] y (g), and the bias by the token's place in
- * its block, of each token. */
-struct tokens {
-    const float *u[2 * BLOCK_SHORT + BLOCK_LONG], *g[2 * BLOCK_SHORT + BLOCK_LONG],
-        *place[2 * BLOCK_SHORT + BLOCK_LONG];
-    uint32_t n;
-};
-
 /* Adds the token at @pos of sequence @q to @t: its values from @at on, in the buffers of this step
  * or in the state. */
 static void compressed_add_token(const struct run *k, const struct engine_seq *q, uint32_t pos,
-                                 size_t at, struct tokens *t) {
+                                 size_t at, struct sparse_tokens *t) {
     const struct be *b = k->step->be;
     size_t width = k->op->weights->m[0].n_out;
     uint32_t n_kept = k->op->csa.block;
@@ -214,29 +206,9 @@ static void compressed_add_token(const struct run *k, const struct engine_seq *q
     if (k->op->csa.block == BLOCK_SHORT)
         n_kept = 2 * BLOCK_SHORT;
     state += 2 * (pos % n_kept) * width;
-    t->u[t->n] = (pos < q->pos0 ? state : b->compressed->u + row * width) + at;
-    t->g[t->n] = (pos < q->pos0 ? state + width : b->compressed->g + row * width) + at;
+    t->value[t->n] = (pos < q->pos0 ? state : b->compressed->u + row * width) + at;
+    t->score[t->n] = (pos < q->pos0 ? state + width : b->compressed->g + row * width) + at;
     t->place[t->n++] = k->op->weights->weigh + pos % k->op->csa.block * width + at;
-}
-
-/* Computes the weighted means of @n channels over the tokens of @t. */
-static void compressed_mean(const struct tokens *t, uint32_t n, float *out) {
-    for (uint32_t i = 0; i < n; i++) {
-        float max = -INFINITY, sum = 0, mean = 0;
-
-        for (uint32_t j = 0; j < t->n; j++) {
-            float score = t->g[j][i] + t->place[j][i];
-
-            max = MAX(score, max);
-        }
-        for (uint32_t j = 0; j < t->n; j++) {
-            float weight = mx_expf(t->g[j][i] + t->place[j][i] - max);
-
-            sum += weight;
-            mean += weight * t->u[j][i];
-        }
-        out[i] = mean / sum;
-    }
 }
 
 /* Computes and stores the key of the block that ends with row @row, if one does. */
@@ -247,7 +219,7 @@ static void compress_row(void *ctx, uint32_t row, uint32_t thread) {
     uint32_t block = k->op->csa.block, pos = k->step->host.row_pos[row], first = pos + 1 - block;
     uint32_t n = (uint32_t)k->op->k_norm->ne[0];
     float *key = compressed_part(b, thread), cs[1024];
-    struct tokens t = {.n = 0};
+    struct sparse_tokens t = {.n = 0};
 
     assert(b->shape.rope[k->op->rope].n_rot <= ARRAY_SIZE(cs));
     if ((pos + 1) % block)
@@ -256,7 +228,7 @@ static void compress_row(void *ctx, uint32_t row, uint32_t thread) {
         compressed_add_token(k, q, p, 0, &t);
     for (uint32_t p = first; p <= pos; p++)
         compressed_add_token(k, q, p, block == BLOCK_SHORT ? n : 0, &t);
-    compressed_mean(&t, n, key);
+    sparse_mean(&t, n, key);
     b->kernels->norm(key, k->op->weights->k_norm, key, n, b->shape.rms_eps);
     be_fill_rope(&b->shape.rope[k->op->rope], first, cs);
     compressed_turn(b, k->op, cs, n, key);

@@ -1,6 +1,6 @@
 /*
- * sparse - the indexer of sparse attention (OP_INDEX, op_list.h): chooses the keys that each row
- * sees in the ATTEND op that follows.
+ * sparse - the indexers of sparse attention (OP_INDEX, OP_POOL_KEYS and OP_POOL_INDEX, op_list.h):
+ * they choose the keys that each row sees in the ATTEND op that follows.
  *
  * Positions are divided into blocks of sparse_shape.ratio. A block has one key, the normed and
  * rotated mean of its tokens' keys, which is stored as f16 in the page of its first position, after
@@ -20,18 +20,25 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
 #include "engine/cpu/state.h"
 #include "engine/sparse.h"
 
-/* Rows whose blocks are scored at a time; blocks of a row that a thread scores at a time. */
-enum { CHOOSE_ROWS = 16, CHOOSE_PART = 1024 };
+/* Rows whose blocks are scored at a time; blocks of a row that a thread scores at a time; pooled
+ * keys that are converted to floats at a time. */
+enum { CHOOSE_ROWS = 16, CHOOSE_PART = 1024, CHOOSE_KEYS = 32 };
 
 /* Buffers for the largest batch. */
 struct sparse {
-    /* [max_rows] queries of the indexer, and w[1] x of each token */
+    /* [max_rows] queries of the indexer, and w[1] x of each token, or k of POOL_KEYS */
     float *q, *k;
+    /* [max_rows] g and t of POOL_KEYS; NULL: the model has INDEX */
+    float *g, *t;
+    /* [threads][part_width] scratch memory for scores by pooled keys */
+    float *part;
+    size_t part_width;
     /* [CHOOSE_ROWS][max_blocks] */
     float *score;
     /* [max_rows][words] a bit for each position that the row sees */
@@ -61,6 +68,12 @@ int sparse_open(struct be *b, uint32_t max_context) {
     d->max_blocks = max_context / p->ratio + 1;
     d->q = be_rows(b, (size_t)p->n_head * p->dim);
     d->k = be_rows(b, p->dim);
+    if (p->eps > 0) {
+        d->g = be_rows(b, p->dim);
+        d->t = be_rows(b, p->n_head);
+        d->part_width = (size_t)CHOOSE_KEYS * (p->dim + p->n_head);
+        d->part = be_map(b, pool_n_threads(b->pool) * d->part_width * sizeof(float));
+    }
     d->score = be_map(b, CHOOSE_ROWS * d->max_blocks * sizeof(float));
     d->seen = be_map(b, (size_t)b->max_rows * d->words * sizeof(*d->seen));
     if (b->no_memory)
@@ -169,25 +182,148 @@ static void cpu_sparse_save_state(void *ctx, uint32_t i, uint32_t thread) {
                b->sparse->k + (size_t)(q->row0 + pos - q->pos0) * p->dim, p->dim * sizeof(*state));
 }
 
-int ops_index(struct step *s, const struct model_op *op) {
+/* Scores the blocks of all rows by @score, and chooses the best ones of each row. */
+static void cpu_sparse_choose(struct run *k, each_fn score) {
+    struct step *s = k->step;
     struct be *b = s->be;
     const struct sparse_shape *p = &b->shape.sparse;
+
+    for (uint32_t n; k->row0 < s->n_rows; k->row0 += n) {
+        uint32_t most = 0;
+
+        n = MIN((uint32_t)CHOOSE_ROWS, s->n_rows - k->row0);
+        for (uint32_t r = k->row0; r < k->row0 + n; r++)
+            most = MAX(most, sparse_whole(p, s->host.row_pos[r]));
+        k->n_parts = (most + CHOOSE_PART - 1) / CHOOSE_PART;
+        if (most > p->n_block)
+            be_each(b, n * k->n_parts, score, k);
+        be_each(b, n, cpu_sparse_choose_row, k);
+    }
+}
+
+int ops_index(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
     struct run k = {.step = s, .op = op};
 
     ops_store_each(s, ops_prepare(s, op->weights, 0, 2, ACT_X),
                    (float *[]){b->sparse->q, b->sparse->k});
     be_each(b, s->n_rows, cpu_sparse_finish_row, &k);
-    for (uint32_t n; k.row0 < s->n_rows; k.row0 += n) {
-        uint32_t most = 0;
-
-        n = MIN((uint32_t)CHOOSE_ROWS, s->n_rows - k.row0);
-        for (uint32_t r = k.row0; r < k.row0 + n; r++)
-            most = MAX(most, sparse_whole(p, s->host.row_pos[r]));
-        k.n_parts = (most + CHOOSE_PART - 1) / CHOOSE_PART;
-        if (most > p->n_block)
-            be_each(b, n * k.n_parts, cpu_sparse_score_part, &k);
-        be_each(b, n, cpu_sparse_choose_row, &k);
-    }
+    cpu_sparse_choose(&k, cpu_sparse_score_part);
     be_each(b, s->host.batch->n_seqs, cpu_sparse_save_state, &k);
+    return 0;
+}
+
+/* -- pooled keys ------------------------------------------------------------------------------- */
+
+/* Norms k and scales t of a row. */
+static void cpu_pool_finish_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    const struct sparse_shape *p = &b->shape.sparse;
+    float *t = b->sparse->t + (size_t)row * p->n_head;
+    float scale = 1.0f / sqrtf((float)(p->dim * p->n_head));
+
+    b->kernels->layer_norm(b->sparse->k + (size_t)row * p->dim, k->op->weights->k_norm,
+                           k->op->weights->norm_bias, p->dim, p->eps);
+    for (uint32_t h = 0; h < p->n_head; h++)
+        t[h] *= scale;
+}
+
+/* Computes and stores the key of the block that ends with row @row, if one does. The state has k and
+ * g of the tokens of earlier steps. */
+static void cpu_pool_block_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    const struct sparse_shape *p = &b->shape.sparse;
+    const struct engine_seq *q = &k->step->host.batch->seq[k->step->host.row_seq[row]];
+    const float *state = recurrent_more(b, q->state_slot) + k->op->more;
+    uint32_t first = k->step->host.row_pos[row] + 1 - p->ratio;
+    float *key = b->row + thread * b->row_width;
+    struct sparse_tokens t = {.n = p->ratio};
+
+    if ((k->step->host.row_pos[row] + 1) % p->ratio)
+        return;
+    for (uint32_t i = 0; i < p->ratio; i++) {
+        size_t at = (size_t)(q->row0 + first + i - q->pos0) * p->dim;
+
+        t.place[i] = k->op->weights->weigh + (size_t)i * p->dim;
+        if (first + i < q->pos0) {
+            t.value[i] = state + (size_t)2 * i * p->dim;
+            t.score[i] = t.value[i] + p->dim;
+        } else {
+            t.value[i] = b->sparse->k + at;
+            t.score[i] = b->sparse->g + at;
+        }
+    }
+    sparse_mean(&t, p->dim, key);
+    host_store_halves(key, p->dim, cpu_sparse_key_at(k, row, first / p->ratio));
+}
+
+/* Copies k and g of the tokens of sequence @i whose block is not complete to its state. */
+static void cpu_pool_save_state(void *ctx, uint32_t i, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    const struct sparse_shape *p = &b->shape.sparse;
+    const struct engine_seq *q = &k->step->host.batch->seq[i];
+    uint32_t end = q->pos0 + q->n_rows;
+
+    for (uint32_t pos = MAX(end / p->ratio * p->ratio, q->pos0); pos < end; pos++) {
+        size_t at = (size_t)(q->row0 + pos - q->pos0) * p->dim;
+        float *to =
+            recurrent_more(b, q->state_slot) + k->op->more + (size_t)2 * (pos % p->ratio) * p->dim;
+
+        memcpy(to, b->sparse->k + at, p->dim * sizeof(*to));
+        memcpy(to + p->dim, b->sparse->g + at, p->dim * sizeof(*to));
+    }
+}
+
+int ops_pool_keys(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct run k = {.step = s, .op = op};
+
+    ops_store_each(s, ops_prepare(s, op->weights, 0, 3, ACT_X),
+                   (float *[]){b->sparse->k, b->sparse->g, b->sparse->t});
+    be_each(b, s->n_rows, cpu_pool_finish_row, &k);
+    be_each(b, s->n_rows, cpu_pool_block_row, &k);
+    be_each(b, s->host.batch->n_seqs, cpu_pool_save_state, &k);
+    return 0;
+}
+
+/* Scores a part of the blocks of a row by their pooled keys. Rows that see all blocks need no
+ * scores. */
+static void cpu_pool_score_part(void *ctx, uint32_t item, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    const struct sparse_shape *p = &b->shape.sparse;
+    uint32_t nth = item / k->n_parts, row = k->row0 + nth, first = item % k->n_parts * CHOOSE_PART;
+    uint32_t whole = sparse_whole(p, k->step->host.row_pos[row]);
+    uint32_t end = MIN(whole, first + CHOOSE_PART);
+    float *score = b->sparse->score + nth * b->sparse->max_blocks;
+    float *keys = b->sparse->part + thread * b->sparse->part_width;
+    float *z = keys + (size_t)CHOOSE_KEYS * p->dim;
+    const float *key[CHOOSE_KEYS], *t = b->sparse->t + (size_t)row * p->n_head;
+
+    for (uint32_t i = first, n; i < end && whole > p->n_block; i += n) {
+        n = MIN((uint32_t)CHOOSE_KEYS, end - i);
+        for (uint32_t j = 0; j < n; j++) {
+            key[j] = keys + (size_t)j * p->dim;
+            b->kernels->halves(cpu_sparse_key_at(k, row, i + j), keys + (size_t)j * p->dim, p->dim);
+        }
+        b->kernels->dots(b->sparse->q + (size_t)row * p->n_head * p->dim, p->n_head, p->dim, key, n,
+                         1, z, CHOOSE_KEYS);
+        memset(score + i, 0, n * sizeof(*score));
+        for (uint32_t h = 0; h < p->n_head; h++)
+            for (uint32_t j = 0; j < n; j++)
+                score[i + j] += t[h] * MAX(z[h * CHOOSE_KEYS + j], 0);
+    }
+}
+
+int ops_pool_index(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct run k = {.step = s, .op = op};
+
+    ops_store(s, ops_prepare_rows(s, op->weights, 0, 1, mla_queries_low(b), b->shape.mla.q_rank),
+              b->sparse->q, op->weights->m[0].n_out);
+    cpu_sparse_choose(&k, cpu_pool_score_part);
     return 0;
 }

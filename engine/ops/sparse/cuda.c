@@ -10,6 +10,7 @@
 
 #include "base/try.h"
 #include "engine/cuda/load.h"
+#include "engine/op_table.h"
 #include "engine/ops/sparse/kernels_sparse.h"
 
 const char *sparse_lacks(const struct model_shape *s, const struct model_op *op) {
@@ -159,6 +160,10 @@ static void memory_sparse(struct be *b) {
     b->sparse.n_parts = ((most + 1) * p->ratio - 1 + SPARSE_PART - 1) / SPARSE_PART;
 }
 
+static const char *pool_lacks(const struct model_shape *s, const struct model_op *op) {
+    return op_feature(op->kind);
+}
+
 const struct op_family sparse_family = {.scratch = memory_sparse};
 
 /* -- rows of the table of ops (engine/cuda/ops.c) ---------------------------------------------- */
@@ -170,3 +175,7 @@ const struct op_code cuda_op_index = {
     .adds = CUDA_ADDITIONS,
     .family = &sparse_family,
 };
+
+/* The kernels of sparse attention have keys and values of their own, not latent ones. */
+const struct op_code cuda_op_pool_keys = {.lacks = pool_lacks};
+const struct op_code cuda_op_pool_index = {.lacks = pool_lacks};

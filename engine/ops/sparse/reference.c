@@ -1,11 +1,14 @@
 /*
- * sparse - the indexer of sparse attention in the reference backend (OP_INDEX).
+ * sparse - the indexers of sparse attention in the reference backend (OP_INDEX, OP_POOL_KEYS,
+ * OP_POOL_INDEX).
  */
 
 #include "engine/reference/reference.h"
 
+#include <math.h>
 #include <string.h>
 
+#include "base/mathx.h"
 #include "engine/formats/quant.h"
 #include "engine/sparse.h"
 
@@ -102,6 +105,109 @@ int ref_index(struct step *s, const struct model_op *op) {
         for (uint32_t pos = first; pos < end; pos++)
             memcpy(state + (size_t)(pos % p->ratio) * p->dim,
                    b->index_k + (size_t)(q->row0 + pos - q->pos0) * p->dim, p->dim * sizeof(float));
+    }
+    return 0;
+}
+
+/* -- pooled keys ------------------------------------------------------------------------------- */
+
+/* Returns k (@which 0) or g (1) of position @pos of sequence @q, computed in this step or kept in
+ * the state. */
+static const float *ref_pool_at(const struct be *b, const struct engine_seq *q, const float *state,
+                                uint32_t pos, uint32_t which) {
+    const struct sparse_shape *p = &b->shape->sparse;
+    const float *fresh = b->index_k;
+
+    if (which)
+        fresh = b->index_g;
+    if (pos < q->pos0)
+        return state + (size_t)(2 * (pos % p->ratio) + which) * p->dim;
+    return fresh + (size_t)(q->row0 + pos - q->pos0) * p->dim;
+}
+
+/* Computes and stores the key of the block that ends with row @row. */
+static void ref_pool_block(struct step *s, const struct model_op *op, const struct engine_seq *q,
+                           uint32_t row, const float *state) {
+    struct be *b = s->be;
+    const struct sparse_shape *p = &b->shape->sparse;
+    uint32_t pos = s->host.row_pos[row], first = pos + 1 - p->ratio;
+    float *key = b->index_key, *place = b->row;
+
+    for (uint32_t i = 0; i < p->dim; i++) {
+        float score[32], max = -INFINITY, sum = 0, mean = 0;
+
+        for (uint32_t j = 0; j < p->ratio; j++) {
+            quant_decode_row(op->weigh, j, place);
+            score[j] = ref_pool_at(b, q, state, first + j, 1)[i] + place[i];
+            max = MAX(max, score[j]);
+        }
+        for (uint32_t j = 0; j < p->ratio; j++) {
+            float weight = mx_expf(score[j] - max);
+
+            sum += weight;
+            mean += weight * ref_pool_at(b, q, state, first + j, 0)[i];
+        }
+        key[i] = mean / sum;
+    }
+    host_store_halves(key, p->dim, ref_sparse_key_at(s, op, row, first / p->ratio));
+}
+
+int ref_pool_keys(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct engine_batch *batch = s->host.batch;
+    const struct sparse_shape *p = &b->shape->sparse;
+    float scale = 1.0f / sqrtf((float)(p->dim * p->n_head));
+
+    ref_norm_rows(s, op);
+    ref_linear(b, op->w[0], NULL, b->normed, batch->n_rows, b->index_k);
+    ref_linear(b, op->w[1], NULL, b->normed, batch->n_rows, b->index_g);
+    ref_linear(b, op->w[2], NULL, b->normed, batch->n_rows, b->index_t);
+    for (uint32_t r = 0; r < batch->n_rows; r++) {
+        ref_layer_norm(b->index_k + (size_t)r * p->dim, op->k_norm, op->norm_bias, p->eps, p->dim);
+        for (uint32_t h = 0; h < p->n_head; h++)
+            b->index_t[(size_t)r * p->n_head + h] *= scale;
+    }
+    for (uint32_t i = 0; i < batch->n_seqs; i++) {
+        const struct engine_seq *q = &batch->seq[i];
+        uint32_t end = q->pos0 + q->n_rows, first = MAX(end / p->ratio * p->ratio, q->pos0);
+        float *state = ref_more(b, op, q);
+
+        for (uint32_t r = q->row0; r < q->row0 + q->n_rows; r++)
+            if ((s->host.row_pos[r] + 1) % p->ratio == 0)
+                ref_pool_block(s, op, q, r, state);
+        for (uint32_t pos = first; pos < end; pos++)
+            for (uint32_t which = 0; which < 2; which++)
+                memcpy(state + (size_t)(2 * (pos % p->ratio) + which) * p->dim,
+                       ref_pool_at(b, q, state, pos, which), p->dim * sizeof(float));
+    }
+    return 0;
+}
+
+int ref_pool_index(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct sparse_shape *p = &b->shape->sparse;
+    uint32_t n_rows = s->host.batch->n_rows;
+    size_t rank = b->shape->mla.q_rank, width = (size_t)p->n_head * p->dim;
+    float *key = b->index_key;
+
+    for (uint32_t r = 0; r < n_rows; r++)
+        ref_rms_norm(b->latent_q + r * rank, op->norm, b->shape->rms_eps, rank,
+                     b->index_r + r * rank);
+    ref_linear(b, op->w[0], NULL, b->index_r, n_rows, b->index_q);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        const float *q = b->index_q + r * width, *t = b->index_t + (size_t)r * p->n_head;
+        uint32_t pos = s->host.row_pos[r], n = sparse_whole(p, pos);
+
+        for (uint32_t i = 0; i < n; i++) {
+            quant_decode(TENSOR_F16, ref_sparse_key_at(s, op, r, i), key, p->dim);
+            b->block_score[i] = 0;
+            for (uint32_t h = 0; h < p->n_head; h++) {
+                float z = host_dot(q + h * p->dim, key, p->dim);
+
+                b->block_score[i] += t[h] * MAX(z, 0);
+            }
+        }
+        sparse_see(p, pos, b->block_score, b->seen + (size_t)r * b->seen_words);
     }
     return 0;
 }

@@ -141,6 +141,26 @@ int ops_hc_in(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+/* Computes x of a row: the mean of its streams. */
+static void streams_mean_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->be;
+    uint32_t n = b->shape.n_embd, n_stream = b->shape.stream.n;
+    float *x = b->act[ACT_X] + (size_t)row * n;
+
+    memset(x, 0, n * sizeof(*x));
+    for (uint32_t i = 0; i < n_stream; i++)
+        b->kernels->add_scaled(x, b->act[ACT_S] + row * streams_width(b) + (size_t)i * n,
+                               1.0f / (float)n_stream, n);
+}
+
+int ops_hc_mean(struct step *s, const struct model_op *op) {
+    struct run k = {.be = s->be, .op = op};
+
+    be_each(s->be, s->n_rows, streams_mean_row, &k);
+    return 0;
+}
+
 /* Computes f of a row in mixed[] (MIX). */
 static void streams_norm_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;

@@ -96,6 +96,21 @@ int ref_hc_out(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+int ref_hc_mean(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    size_t n = b->shape->n_embd, n_stream = b->shape->stream.n;
+
+    for (size_t r = 0; r < s->host.batch->n_rows; r++)
+        for (size_t j = 0; j < n; j++) {
+            float sum = 0;
+
+            for (size_t i = 0; i < n_stream; i++)
+                sum += b->act[ACT_S][(r * n_stream + i) * n + j];
+            b->act[ACT_X][r * n + j] = sum / (float)n_stream;
+        }
+    return 0;
+}
+
 int ref_mix(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n_rows = s->host.batch->n_rows, n_stream = b->shape->stream.n;
