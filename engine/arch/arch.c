@@ -35,6 +35,7 @@
 #include "engine/arch/falcon.h"
 #include "engine/arch/gemma3n.h"
 #include "engine/arch/gemma4.h"
+#include "engine/arch/glm5.h"
 #include "engine/arch/granite.h"
 #include "engine/arch/hybrid.h"
 #include "engine/arch/jamba.h"
@@ -449,6 +450,30 @@ static const struct arch archs[] = {
         .latent = true,
         .bind = kimi_bind,
         .decoder = {.pick_bias = BIND_MAY},
+    },
+    /* GLM-5.3-Flash, by llama.cpp. */
+    {
+        .name = "glm5-next",
+        .experts = EXPERTS_MUST,
+        .by_layer = true,
+        .no_drafts = true,
+        .no_rope = true,
+        .routing = {.by_keys = true, .gating = GATING_SIGMOID},
+        .latent = true,
+        .bind = glm5_bind,
+        .decoder = {.pick_bias = BIND_MUST},
+    },
+    /* The same model in files of other programs. */
+    {
+        .name = "glm5next",
+        .experts = EXPERTS_MUST,
+        .by_layer = true,
+        .no_drafts = true,
+        .no_rope = true,
+        .routing = {.by_keys = true, .gating = GATING_SIGMOID},
+        .latent = true,
+        .bind = glm5_bind,
+        .decoder = {.pick_bias = BIND_MUST},
     },
     /* BERT: bge, MiniLM, e5, gte; and models derived from RoBERTa, which have the same name. */
     {

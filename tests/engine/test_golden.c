@@ -108,7 +108,7 @@ static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
     const char *arch = seen->golden->label.arch;
     static const char *const mixtures[] = {"qwen3moe", "qwen35moe",  "gpt-oss", "deepseek2",
                                            "laguna",   "minimax-m2", "step35",  "bailingmoe3",
-                                           "qwen4exp", "deepseek4",  "phimoe"};
+                                           "qwen4exp", "deepseek4",  "phimoe",  "glm5-next"};
     bool mixture = false;
     for (size_t i = 0; i < ARRAY_SIZE(mixtures); i++)
         mixture |= strcmp(arch, mixtures[i]) == 0;
@@ -270,7 +270,8 @@ static const char *const served_here[] = {"llama4",        "gemma3n",
                                           "kimi-linear",   "mistral4",
                                           "nanbeige",      "olmo",
                                           "jamba",         "phimoe",
-                                          "plamo2",        "plamo3"};
+                                          "plamo2",        "plamo3",
+                                          "glm5-next"};
 /* Files that only the larger set has. */
 static const char *const served_larger[] = {
     "llama-q.iq2_xxs",

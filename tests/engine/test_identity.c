@@ -498,6 +498,7 @@ Test(identity, cpu_blocks_in_long_contexts) {
     need("cpu");
     check_golden("cpu", "qwen4exp", 900, long_ways, 1);
     check_golden("cpu", "deepseek4", 900, long_ways, 1);
+    check_golden("cpu", "glm5-next", 900, long_ways, 1);
 }
 
 Test(identity, reference_windows) {
@@ -517,7 +518,8 @@ static const char *const others[] = {
     "cohere2moe",     "hunyuan-moe",    "command-r",   "stablelm",
     "apertus",        "falcon-h1",      "kimi-linear", "mistral4",
     "nanbeige",       "olmo",           "llama4",      "gemma3n",
-    "jamba",          "phimoe",         "plamo2",      "plamo3"};
+    "jamba",          "phimoe",         "plamo2",      "plamo3",
+    "glm5-next"};
 
 Test(identity, cpu_architectures) {
     need("cpu");

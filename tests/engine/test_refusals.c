@@ -1,6 +1,6 @@
 /*
  * Tests refusals of the readers of qwen4exp, deepseek4, step35, bailingmoe3, Nemotron, llama4,
- * gemma3n, jamba and plamo2, each by one change in a file that is otherwise served: a number out
+ * gemma3n, jamba, plamo2 and glm5-next, each by one change in a file that is otherwise served: a number out
  * of range, a contradiction between numbers, or a missing name. At the end come files with random
  * damage.
  */
@@ -272,6 +272,35 @@ Test(refusals, numbers_of_loops_temperatures_and_ranks) {
     check("nanbeige", loops, ARRAY_SIZE(loops));
     check("mistral4", length, ARRAY_SIZE(length));
     check("kimi-linear", kda, ARRAY_SIZE(kda));
+}
+
+Test(refusals, numbers_of_glm5) {
+    static const struct change changes[] = {
+        {"rope.dimension_count", 0, 8, "rope.dimension_count' is 8; it must be from 0 to 0"},
+        {"attention.key_length", 0, 34, "latent attention needs one key head of 32 + 0 values"},
+        {"attention.q_lora_rank", 0, 0, "attention.q_lora_rank' is 0, which is not supported"},
+        {"kda.head_dim", 0, 24, "kda.head_dim' is 24; a multiple of 16 is needed"},
+        {"kda.head_dim", 0, 32, "blk.0.attn_q.weight"},
+        {"hyper_connection.count", 0, 1, "hyper_connection.count' is 1; it must be from 2 to 16"},
+        {"hyper_connection.count", 0, 3, "tensor 'blk.0.hc_attn_"},
+        {"hyper_connection.sinkhorn_iterations", 0, 0, "sinkhorn_iterations' is 0"},
+        {"attention.indexer.head_count", 0, 0, "indexer.head_count' is 0"},
+        {"attention.indexer.key_length", 0, 24, "keys of 24 values for 16 tokens in blocks of 4"},
+        {"attention.indexer.top_k", 0, 18, "keys of 16 values for 18 tokens in blocks of 4"},
+        {"attention.indexer.top_k", 0, 0, "indexer.top_k' is 0"},
+        {"attention.indexer.kpool", 0, 3, "keys of 16 values for 16 tokens in blocks of 3"},
+        {"attention.indexer.kpool", 0, 1, "indexer.kpool' is 1; it must be from 2 to 16"},
+        {"attention.indexer.kpool", 0, 2, "blk.2.indexer_compressor_ape.weight"},
+        {"attention.indexer.kpool_select_tail", 0, 0, "kpool_select_tail' is false, which is not"},
+        {"attention.indexer.types", 2, 0, "layer 2 has no indexer, and no layer before it has"},
+        {"attention.indexer.types", 6, 1, "tensor 'blk.6.indexer"},
+        {"attention.head_count_kv", 0, 1, "tensor 'blk.0.attn_"},
+        {"attention.head_count_kv", 2, 0, "tensor 'blk.2."},
+        {"swiglu_clamp_exp", 3, -1, "'glm5-next.swiglu_clamp_exp' is -1 for layer 3"},
+        {"leading_dense_block_count", 0, 1, "blk.1.ffn_"},
+    };
+
+    check("glm5-next", changes, ARRAY_SIZE(changes));
 }
 
 Test(refusals, numbers_of_llama4_and_gemma3n) {
@@ -570,6 +599,13 @@ Test(refusals, missing_keys_are_named) {
         "bailingmoe3.kda.head_dim",
         "bailingmoe3.kda.gate_lower_bound",
         "bailingmoe3.attention.key_length_mla",
+        "glm5-next.rope.dimension_count",
+        "glm5-next.kda.head_dim",
+        "glm5-next.attention.indexer.head_count",
+        "glm5-next.attention.indexer.key_length",
+        "glm5-next.attention.indexer.top_k",
+        "glm5-next.attention.indexer.kpool",
+        "glm5-next.hyper_connection.count",
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
@@ -588,7 +624,8 @@ Test(refusals, missing_keys_are_named) {
  * model uses the embedding; divisors of rotary positions and biases of the choice of experts may be
  * missing, and then only the other name is unknown. */
 Test(refusals, missing_tensors_are_named) {
-    static const char *const names[] = {"qwen4exp", "deepseek4", "step35", "bailingmoe3"};
+    static const char *const names[] = {"qwen4exp", "deepseek4", "step35", "bailingmoe3",
+                                        "glm5-next"};
     static const char *const optional[] = {"rope_freqs", "probs_b"};
 
     for (size_t f = 0; f < ARRAY_SIZE(names); f++) {
@@ -708,7 +745,7 @@ Test(refusals, damaged_files_do_no_harm) {
     static const char *const names[] = {
         "bailingmoe3-mtp", "deepseek4-mtp", "step35-mtp", "nemotron-h-moe-mtp",
         "qwen4exp",        "llama4",        "gemma3n",    "jamba",
-        "phimoe",          "plamo2",        "plamo3"};
+        "phimoe",          "plamo2",        "plamo3",     "glm5-next"};
     uint32_t n_open = 0, n_refused = 0;
     uint64_t seed = 1;
 
