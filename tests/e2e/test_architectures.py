@@ -14,8 +14,7 @@ MODELS = ("granite", "phi3", "mistral3", "olmo2", "lfm2", "lfm2moe", "glm4moe-mt
           "plamo2", "plamo3", "glm5-next")
 # Full attention, windows, convolutions, Mamba-2, latent attention, Kimi delta attention, compressed keys, branches beside
 # each other behind a layer norm, norms behind the rotation, attention beside Mamba-2, layers that run twice,
-# alternating updates of streams, Mamba-1, by channel and by head, latent attention to
-# chosen blocks.
+# alternating updates of streams, Mamba-1, by channel and by head, latent attention to chosen blocks.
 KINDS = every(MODELS, ("granite", "laguna", "lfm2moe", "nemotron-h-moe-mtp", "deepseek2-lite", "bailingmoe3",
                        "deepseek4", "granitehybrid", "afmoe", "cohere2moe", "hunyuan-dense", "falcon-h1", "kimi-linear",
                        "nanbeige", "gemma3n", "jamba", "plamo2", "glm5-next"))
