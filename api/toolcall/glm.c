@@ -1,5 +1,5 @@
 /*
- * GLM 4.5 to 4.7, Ling 3, Laguna, Spark:
+ * GLM 4.5 to 5.3, Ling 3, Laguna, Spark:
  *      <tool_call>NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>
  * The line breaks may be missing. Hunyuan 3 marks every tag with a suffix, ends the name with
  * a separator and puts all calls between <tool_calls..> tags.
