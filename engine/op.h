@@ -26,7 +26,7 @@ enum act_role {
     ACT_X,
     /* queries, model_shape.widest.q */
     ACT_Q,
-    /* output of attention, model_shape.widest.q */
+    /* output of attention, heads_value() of each head, model_shape.widest.q */
     ACT_O,
     /* FFN hidden, n_ff */
     ACT_H,
@@ -65,8 +65,18 @@ enum glu {
 /* Heads of an attention layer: @n query heads; n / n_kv successive query heads share a key head
  * (GQA). */
 struct heads {
+    /* dim: values of a query and of a key */
     uint32_t n, n_kv, dim;
+    /* values of a value, at most dim; 0: as many. A page has room for dim. */
+    uint32_t value;
 };
+
+/* Returns the number of values of a head's value, and of its part of o. */
+static inline uint32_t heads_value(const struct heads *h) {
+    if (h->value)
+        return h->value;
+    return h->dim;
+}
 
 /* Kinds of ops. A backend has one function for each kind. */
 enum op_kind {

@@ -198,6 +198,8 @@ struct block_shape {
 /* Dimensions of a model, as the ops need them. engine/arch has validated them. */
 struct model_shape {
     uint32_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_vocab, max_context;
+    /* heads.value of most layers */
+    uint32_t value_dim;
     /* width of the widest dense FFN; 0: all layers have experts */
     uint32_t n_ff;
     /* some dense FFN has op_ffn.sparsity */

@@ -48,7 +48,7 @@ struct layer decoder_layer(const struct model *m, uint32_t index) {
 
     return (struct layer){
         .index = index,
-        .heads = {s->n_head, s->n_head_kv, s->head_dim},
+        .heads = {s->n_head, s->n_head_kv, s->head_dim, s->value_dim},
         .attn = {.scale = s->attn_scale},
         .n_ff = s->n_ff,
     };
@@ -84,16 +84,28 @@ void decoder_check_heads(struct binder *b, uint32_t n, const uint32_t *n_head,
                         n_kv[l]);
 }
 
-/* Divides the bias of attn_qkv, if there is one, among @n_q values of queries and @n_kv values each
- * of keys and values. */
-static void split_bias(struct binder *b, const struct decoder *d, uint32_t l, uint64_t n_q,
-                       uint64_t n_kv, const struct tensor **out) {
-    const struct tensor *all =
-        bind_vector(b, d->qkv_bias, n_q + 2 * n_kv, "blk.%u.attn_qkv.bias", l);
+/* Returns true if a layer has q, k and v in one tensor: in all files, or in this one. */
+static bool has_fused_qkv(const struct binder *b, const struct decoder *d, uint32_t l) {
+    char name[48];
 
-    out[0] = bind_values(b, all, 0, n_q);
-    out[1] = bind_values(b, all, n_q, n_kv);
-    out[2] = bind_values(b, all, n_q + n_kv, n_kv);
+    snprintf(name, sizeof(name), "blk.%u.attn_qkv.weight", l);
+    return d->fused_qkv || (d->may_fuse_qkv && gguf_find(b->file, name));
+}
+
+/* Divides attn_qkv, and its bias if there is one, among @n_q values of queries, @n_k of keys and
+ * @n_v of values. */
+static void split_qkv(struct binder *b, const struct decoder *d, struct model_op *qkv, uint64_t n_q,
+                      uint64_t n_k, uint64_t n_v) {
+    const struct tensor *all = layer_matrix(b, qkv->layer, "attn_qkv", qkv->width, n_q + n_k + n_v);
+    const struct tensor *bias =
+        bind_vector(b, d->qkv_bias, n_q + n_k + n_v, "blk.%u.attn_qkv.bias", qkv->layer);
+
+    qkv->w[0] = bind_rows(b, all, 0, n_q);
+    qkv->w[1] = bind_rows(b, all, n_q, n_k);
+    qkv->w[2] = bind_rows(b, all, n_q + n_k, n_v);
+    qkv->bias[0] = bind_values(b, bias, 0, n_q);
+    qkv->bias[1] = bind_values(b, bias, n_q, n_k);
+    qkv->bias[2] = bind_values(b, bias, n_q + n_k, n_v);
 }
 
 /* Binds the weights of the norm of @n heads of @dim values. */
@@ -110,8 +122,8 @@ static struct kv_layer attention_in(struct binder *b, struct model *m, const str
                                     const struct layer *layer) {
     const struct model_shape *s = &m->shape;
     const struct heads *h = &layer->heads;
-    uint64_t n_q = (uint64_t)h->n * h->dim, n_kv = (uint64_t)h->n_kv * h->dim;
-    uint64_t n_rows = n_q;
+    uint64_t n_q = (uint64_t)h->n * h->dim, n_k = (uint64_t)h->n_kv * h->dim;
+    uint64_t n_v = (uint64_t)h->n_kv * heads_value(h), n_rows = n_q;
     uint32_t l = layer->index;
     uint8_t cls = KV_GLOBAL;
 
@@ -126,14 +138,16 @@ static struct kv_layer attention_in(struct binder *b, struct model *m, const str
     assert(h->n > 0 && h->dim > 0 && layer->rope < ROPE_SETS);
     assert(!layer->kv || layer->kv->cls == cls);
     const struct kv_layer kv = layer->kv ? *layer->kv : model_add_kv(m, cls, h);
-    enum bind_need own = bind_if(!layer->kv && !d->fused_qkv, BIND_MUST), v = own;
-    enum bind_need bias = bind_if(!d->fused_qkv, d->qkv_bias);
+    bool fused = has_fused_qkv(b, d, l);
+    enum bind_need own = bind_if(!layer->kv && !fused, BIND_MUST), v = own;
+    enum bind_need bias = bind_if(!fused, d->qkv_bias);
 
     if (own && d->v_unit)
         v = BIND_MAY;
     struct model_op qkv = {
         .kind = OP_QKV,
         .layer = l,
+        .width = s->n_embd,
         .kv = kv,
         .heads = *h,
         .rope = layer->rope,
@@ -145,25 +159,19 @@ static struct kv_layer attention_in(struct binder *b, struct model *m, const str
         .qkv.temper = m->temper,
         .norm = weighted_norm(b, m, d, bind_if(!d->unnormed, BIND_MUST), l, "attn_norm"),
         .norm_bias = bind_vector(b, d->norm_bias, s->n_embd, "blk.%u.attn_norm.bias", l),
-        .w = {bind_matrix(b, bind_if(!d->fused_qkv, BIND_MUST), s->n_embd, n_rows,
-                          "blk.%u.attn_q.weight", l),
-              bind_matrix(b, own, s->n_embd, n_kv, "blk.%u.attn_k.weight", l),
-              bind_matrix(b, v, s->n_embd, n_kv, "blk.%u.attn_v.weight", l)},
+        .w = {bind_matrix(b, bind_if(!fused, BIND_MUST), s->n_embd, n_rows, "blk.%u.attn_q.weight",
+                          l),
+              bind_matrix(b, own, s->n_embd, n_k, "blk.%u.attn_k.weight", l),
+              bind_matrix(b, v, s->n_embd, n_v, "blk.%u.attn_v.weight", l)},
         .bias = {bind_vector(b, bias, n_rows, "blk.%u.attn_q.bias", l),
-                 bind_vector(b, bias, n_kv, "blk.%u.attn_k.bias", l),
-                 bind_vector(b, bias, n_kv, "blk.%u.attn_v.bias", l)},
+                 bind_vector(b, bias, n_k, "blk.%u.attn_k.bias", l),
+                 bind_vector(b, bias, n_v, "blk.%u.attn_v.bias", l)},
         .q_norm = heads_norm(b, d, d->qk_norm, h->n, h->dim, l, "attn_q_norm"),
         .k_norm =
             heads_norm(b, d, bind_if(!layer->kv, d->qk_norm), h->n_kv, h->dim, l, "attn_k_norm"),
     };
-    if (d->fused_qkv) {
-        const struct tensor *all = layer_matrix(b, l, "attn_qkv", s->n_embd, n_q + 2 * n_kv);
-
-        qkv.w[0] = bind_rows(b, all, 0, n_q);
-        qkv.w[1] = bind_rows(b, all, n_q, n_kv);
-        qkv.w[2] = bind_rows(b, all, n_q + n_kv, n_kv);
-        split_bias(b, d, l, n_q, n_kv, qkv.bias);
-    }
+    if (fused)
+        split_qkv(b, d, &qkv, n_q, n_k, n_v);
     model_add(m, &qkv);
     model_add(m, &(struct model_op){
                      .kind = OP_ATTEND,
@@ -200,15 +208,18 @@ static struct kv_layer attention_in(struct binder *b, struct model *m, const str
 static void attention_out(struct binder *b, struct model *m, const struct decoder *d,
                           const struct layer *layer, bool branch) {
     uint32_t l = layer->index, n_embd = m->shape.n_embd;
-    uint64_t n_q = (uint64_t)layer->heads.n * layer->heads.dim;
+    uint64_t n_o = (uint64_t)layer->heads.n * heads_value(&layer->heads);
+    float gain = m->scale.residual;
 
+    if (layer->gain)
+        gain = layer->gain;
     model_add(m, &(struct model_op){
                      .kind = OP_PROJ,
                      .layer = l,
                      .in = ACT_O,
                      .branch = branch,
-                     .gain = m->scale.residual,
-                     .w = {layer_matrix(b, l, "attn_output", n_q, n_embd)},
+                     .gain = gain,
+                     .w = {layer_matrix(b, l, "attn_output", n_o, n_embd)},
                      .bias = {bind_vector(b, d->out_bias, n_embd, "blk.%u.attn_output.bias", l)},
                      .post_norm = post_norm(b, m, d, d->attn_post_norm, l),
                      .post_eps = d->post_eps,

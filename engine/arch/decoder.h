@@ -71,8 +71,8 @@ struct decoder {
     bool window_only_rope;
     /* the last of this many layers has no rotary positions; 0: all have */
     uint32_t plain_period;
-    /* attn_qkv has the rows of q, k and v */
-    bool fused_qkv;
+    /* attn_qkv has the rows of q, k and v: in all files, or in layers that have this tensor */
+    bool fused_qkv, may_fuse_qkv;
     /* ffn_up has the rows of gate and up */
     bool fused_ffn;
     /* attn_q has gates too: o is multiplied by their sigmoid */
@@ -114,6 +114,8 @@ struct layer {
     uint8_t rope;
     /* width of the dense FFN */
     uint32_t n_ff;
+    /* factor of attention's output, in place of that of all branches; 0: none */
+    float gain;
     /* keys of an earlier layer that it reads; NULL: its own */
     const struct kv_layer *kv;
 };

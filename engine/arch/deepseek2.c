@@ -70,7 +70,7 @@ void deepseek2_read(struct binder *b, struct model *m, bool rotates) {
 void deepseek2_attention(struct binder *b, struct model *m, uint32_t l, const struct latent *of) {
     const struct model_shape *s = &m->shape;
     const struct mla_shape *d = &s->mla;
-    const struct heads heads = {s->n_head, 1, s->head_dim};
+    const struct heads heads = {.n = s->n_head, .n_kv = 1, .dim = s->head_dim};
     uint64_t n_q = (uint64_t)s->n_head * (d->n_nope + s->head_dim - d->rank);
     const struct kv_layer kv = model_add_kv(m, KV_GLOBAL, &heads);
 

@@ -76,7 +76,8 @@ static bool gemma4_is_small(const struct model_shape *s) {
 static struct layer gemma4_layer(const struct model *m, struct plan *p, uint32_t l) {
     struct layer layer = decoder_layer(m, l);
 
-    layer.heads = (struct heads){p->n_head[l], p->n_head_kv[gemma4_source(p, l)], p->dim};
+    layer.heads =
+        (struct heads){.n = p->n_head[l], .n_kv = p->n_head_kv[gemma4_source(p, l)], .dim = p->dim};
     layer.attn = (struct attn){.scale = 1};
     if (p->in_window[l]) {
         layer.heads.dim = p->window_dim;

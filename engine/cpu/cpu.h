@@ -100,7 +100,8 @@ static inline uint32_t tile_width(uint32_t n) {
 struct kv_view {
     /* not F32 */
     struct kv_formats type;
-    uint32_t head_dim, page_tokens;
+    /* head_dim: values of a key; value_dim: values of a value */
+    uint32_t head_dim, value_dim, page_tokens;
     /* bytes of 16 keys of a kv head with their scales */
     size_t k_group;
     /* bytes of all keys, and of all values, of a kv head in a page */
@@ -257,8 +258,8 @@ struct cpu_kernels {
     void (*gate)(float *o, const float *g, uint32_t n);
     /* acc = fma(w, x, acc) */
     void (*add_scaled)(float *acc, const float *x, float w, uint32_t n);
-    /* Writes the key and the value of a position, head_dim floats each, to a kv head of its page.
-     * @slot: index of the position in the page. */
+    /* Writes the key and the value of a position to a kv head of its page. @slot: index of the
+     * position in the page. */
     void (*kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_head, uint32_t slot,
                      const float *k, const float *val);
 

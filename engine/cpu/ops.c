@@ -413,14 +413,15 @@ static void write_kv(const struct rows *r, uint32_t row) {
     const struct be *b = r->step->be;
     const struct heads *h = &r->op->heads;
     const struct kv_view view = be_view(b, h);
-    size_t at = (size_t)row * h->n_kv * h->dim;
+    const float *k = b->k + (size_t)row * h->n_kv * h->dim;
+    const float *v = b->v + (size_t)row * h->n_kv * view.value_dim;
     uint32_t pos = r->step->host.row_pos[row];
     uint8_t *keys = be_keys(r->step, r->op, row);
     uint8_t *values = keys + h->n_kv * view.k_head;
 
-    for (uint32_t i = 0; i < h->n_kv; i++, at += h->dim)
+    for (uint32_t i = 0; i < h->n_kv; i++, k += h->dim, v += view.value_dim)
         b->kernels->kv_write(&view, keys + i * view.k_head, values + i * view.v_head,
-                             pos % view.page_tokens, b->k + at, b->v + at);
+                             pos % view.page_tokens, k, v);
 }
 
 /* Finishes the keys and values of a row (norms, RoPE, Hadamard product), and stores them in their
@@ -428,8 +429,8 @@ static void write_kv(const struct rows *r, uint32_t row) {
 static void ops_store_row(const struct rows *r, uint32_t row, const float *cs) {
     const struct be *b = r->step->be;
     const struct heads *h = &r->op->heads;
-    size_t width = (size_t)h->n_kv * h->dim;
-    float *k = b->k + row * width, *v = b->v + row * width;
+    size_t width = (size_t)h->n_kv * h->dim, v_width = (size_t)h->n_kv * heads_value(h);
+    float *k = b->k + row * width, *v = b->v + row * v_width;
     struct hadamard_runs runs = hadamard_runs(&b->shape, b->kv_type, h->dim);
 
     if (r->w->n_mats == 2 && r->op->kind == OP_QKV)
@@ -440,7 +441,7 @@ static void ops_store_row(const struct rows *r, uint32_t row, const float *cs) {
     if (runs.k)
         b->kernels->hadamard(k, (uint32_t)width, runs.k);
     if (runs.v)
-        b->kernels->hadamard(v, (uint32_t)width, runs.v);
+        b->kernels->hadamard(v, (uint32_t)v_width, runs.v);
     write_kv(r, row);
 }
 
@@ -487,7 +488,8 @@ int ops_qkv(struct step *s, const struct model_op *op) {
     mm.out[1] = b->k;
     mm.out[2] = b->v;
     mm.out_stride[0] = op->qkv.gated ? op->weights->m[0].n_out : b->act_width[ACT_Q];
-    mm.out_stride[1] = mm.out_stride[2] = kv_width;
+    mm.out_stride[1] = kv_width;
+    mm.out_stride[2] = (size_t)op->heads.n_kv * heads_value(&op->heads);
     matmul_run(b->pool, &mm, 1);
     return each_row_of(s, op, finish_qkv_row);
 }
@@ -508,10 +510,10 @@ int ops_keys(struct step *s, const struct model_op *op) {
 static void hole_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     const struct heads *h = &r->op->heads;
-    size_t width = (size_t)h->n_kv * h->dim;
+    size_t width = (size_t)h->n_kv * h->dim, v_width = (size_t)h->n_kv * heads_value(h);
 
     memset(b->k + row * width, 0, width * sizeof(*b->k));
-    memset(b->v + row * width, 0, width * sizeof(*b->v));
+    memset(b->v + row * v_width, 0, v_width * sizeof(*b->v));
     for (uint32_t i = 1; i <= h->n_kv; i++)
         b->k[row * width + (size_t)i * h->dim - 1] = INFINITY;
     write_kv(r, row);

@@ -179,11 +179,12 @@ uint8_t *be_keys(const struct step *s, const struct model_op *op, uint32_t row);
 
 /* Returns the layout of a layer with heads @h in a page. */
 static inline struct kv_view be_view(const struct be *b, const struct heads *h) {
-    size_t key = kv_bytes(b->kv_type.k, h->dim), value = kv_bytes(b->kv_type.v, h->dim);
+    size_t key = kv_bytes(b->kv_type.k, h->dim), value = kv_bytes(b->kv_type.v, heads_value(h));
 
     return (struct kv_view){
         .type = b->kv_type,
         .head_dim = h->dim,
+        .value_dim = heads_value(h),
         .page_tokens = b->page_tokens,
         .k_group = LANES * key,
         .k_head = b->page_tokens * key,

@@ -305,7 +305,7 @@ struct store_args {
     const struct batch_head *batch;
     /* [rows][n_head][head_dim] */
     float *q;
-    /* [rows][n_head_kv][head_dim] */
+    /* [rows][n_head_kv][head_dim], and of values n_value in place of head_dim */
     const float *k, *v;
     /* [head_dim] or NULL */
     const float *q_norm, *k_norm;
@@ -321,6 +321,8 @@ struct store_args {
     uint32_t cls;
     struct page_shape shape;
     uint32_t n_head, n_rot, neox;
+    /* values of a value; the page has zeros behind them */
+    uint32_t n_value;
     /* heads of keys and values that are stored: all, or 0 */
     uint32_t n_kv;
     /* values get a norm without weights */

@@ -98,7 +98,7 @@ uint32_t cuda_few(const struct be *b) {
 uint32_t cuda_head_values(const struct be *b, const struct heads *h) {
     if (b->shape->mla.rank)
         return b->shape->mla.rank;
-    return h->dim;
+    return heads_value(h);
 }
 
 uint32_t cuda_partials(const struct be *b, const struct heads *h, uint32_t few) {

@@ -40,6 +40,8 @@ static const char *qkv_divided_lacks(const struct model_shape *s, const struct m
         return "layer norms";
     if (op->qkv.norm_all)
         return "norms over all heads together";
+    if (heads_value(&op->heads) != op->heads.dim)
+        return "values of another size than keys";
     if (op->w[1])
         return NULL;
     return "layers that read the keys of others";

@@ -360,6 +360,7 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
         .cls = op->kv.cls,
         .shape = cuda_page_shape(b, &op->heads),
         .n_head = op->heads.n,
+        .n_value = heads_value(&op->heads),
         .n_rot = m->rope[op->rope].n_rot,
         .neox = m->rope_type == ROPE_NEOX,
         .n_kv = op->w[1] ? op->heads.n_kv : 0,

@@ -725,7 +725,7 @@ DEVICE float store_compute(const struct store_args &a, uint32_t r, uint32_t h, f
     wait_for_previous();
     load_head<V>((query ? a.q : a.k) + at, dim, x);
     if (!query)
-        load_head<V>(a.v + at, dim, v);
+        load_head<V>(a.v + ((size_t)r * n_kv + h - a.n_head) * a.n_value, a.n_value, v);
     float inverse = norm ? inverse_of<V>(a, x) : 1;
 #pragma unroll
     for (uint32_t e = 0; e < V; e++)

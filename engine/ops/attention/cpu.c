@@ -123,12 +123,12 @@ static void find_group(const struct item *it, uint32_t row, uint32_t pos, struct
     const uint8_t *layer = be_page(b, cls, page) + it->run->layer_at;
     uint32_t slot = pos % v->page_tokens;
     const uint8_t *head = layer + it->run->op->heads.n_kv * v->k_head + it->head * v->v_head;
-    size_t value = kv_codes(v->type.v, v->head_dim);
+    size_t value = kv_codes(v->type.v, v->value_dim);
 
     assert(pos % LANES == 0);
     t->k[g] = layer + it->head * v->k_head + slot / LANES * v->k_group;
     t->v[g] = head + slot * value;
-    t->v_scale[g] = head + v->page_tokens * value + (size_t)slot * (v->head_dim / 32) * 2;
+    t->v_scale[g] = head + v->page_tokens * value + (size_t)slot * (v->value_dim / 32) * 2;
 }
 
 /* Copies the item's queries, multiplied by the scale of the scores, to @q in the layout of
@@ -269,7 +269,7 @@ static void do_chunk(const struct item *it, uint32_t chunk, const float *q,
 static void attend_write_results(const struct item *it, struct attn_state *states) {
     const struct run *r = it->run;
     const float *sinks = NULL;
-    uint32_t hd = r->op->heads.dim;
+    uint32_t hd = heads_value(&r->op->heads);
 
     if (r->op->weights)
         sinks = r->op->weights->sinks;
@@ -317,7 +317,7 @@ static void attend_merge_chunk(const struct item *it, struct attn_state *total,
     if (it->run->op->attn.sparse && total->m == -INFINITY)
         state_copy(total, chunk, attend_padded(it->be));
     else
-        it->be->kernels->attend_merge(total, chunk, it->run->op->heads.dim);
+        it->be->kernels->attend_merge(total, chunk, heads_value(&it->run->op->heads));
 }
 
 /* Computes all chunks of an item in one thread, merged from left to right. */

@@ -30,7 +30,7 @@ INLINE void load_k(enum engine_kv_type type, const uint8_t *group, uint32_t d, v
  * @d is not a multiple of 32. */
 INLINE vf load_v(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
                  uint32_t j, uint32_t d, bool second) {
-    const uint8_t *row = t->v[j / LANES] + kv_codes(type, (size_t)(j % LANES) * v->head_dim);
+    const uint8_t *row = t->v[j / LANES] + kv_codes(type, (size_t)(j % LANES) * v->value_dim);
 
     if (type == ENGINE_KV_F16)
         return vf_load_half(row + 2 * (size_t)d);
@@ -96,10 +96,10 @@ static void key_q4(const struct kv_view *v, uint8_t *k_group, uint32_t lane, con
     }
 }
 
-/* Writes the value of position @slot as Q4_0. The kv head has codes [page_tokens][head_dim / 2],
- * where a byte has dimensions i and i + 16 of a block, then scales [page_tokens][head_dim / 32]. */
+/* Writes the value of position @slot as Q4_0. The kv head has codes [page_tokens][value_dim / 2],
+ * where a byte has dimensions i and i + 16 of a block, then scales [page_tokens][value_dim / 32]. */
 static void value_q4(const struct kv_view *v, uint8_t *v_head, uint32_t slot, const float *val) {
-    uint32_t hd = v->head_dim;
+    uint32_t hd = v->value_dim;
     uint8_t *row = v_head + (size_t)slot * hd / 2;
     uint8_t *scale = v_head + (size_t)v->page_tokens * hd / 2 + (size_t)slot * (hd / 32) * 2;
 
@@ -127,9 +127,9 @@ static void key_q8(const struct kv_view *v, uint8_t *k_group, uint32_t lane, con
     }
 }
 
-/* Writes a value as Q8_0: codes [page_tokens][head_dim], then scales as in value_q4(). */
+/* Writes a value as Q8_0: codes [page_tokens][value_dim], then scales as in value_q4(). */
 static void value_q8(const struct kv_view *v, uint8_t *v_head, uint32_t slot, const float *val) {
-    uint32_t hd = v->head_dim;
+    uint32_t hd = v->value_dim;
     uint8_t *scale = v_head + (size_t)v->page_tokens * hd + (size_t)slot * (hd / 32) * 2;
 
     for (uint32_t b = 0; b < hd / 32; b++) {
@@ -161,9 +161,9 @@ static void key_f16(const struct kv_view *v, uint8_t *k_group, uint32_t lane, co
     }
 }
 
-/* Writes a value in half precision: [page_tokens][head_dim]. */
+/* Writes a value in half precision: [page_tokens][value_dim]. */
 static void value_f16(const struct kv_view *v, uint8_t *v_head, uint32_t slot, const float *val) {
-    uint32_t hd = v->head_dim;
+    uint32_t hd = v->value_dim;
 
     for (uint32_t d = 0; d < hd; d += LANES) {
         uint32_t n = hd - d < LANES ? hd - d : LANES;

@@ -168,7 +168,7 @@ INLINE void cpu_attention_add_values(const struct kv_view *v, enum engine_kv_typ
 
                 memcpy(&h,
                        t->v_scale[j / LANES] +
-                           ((j % LANES) * (v->head_dim / 32) + (d + LANES * (uint32_t)i) / 32) * 2,
+                           ((j % LANES) * (v->value_dim / 32) + (d + LANES * (uint32_t)i) / 32) * 2,
                        2);
                 scale[i] = vf_set1(mx_half_to_float(h));
             }
@@ -194,13 +194,13 @@ INLINE void cpu_attention_add_values(const struct kv_view *v, enum engine_kv_typ
 static void add_tail(const struct kv_view *v, const struct attn_tile *t, int n, uint32_t d,
                      float p[MAX_QUERIES][32], const float *before, struct attn_state *const *st) {
     for (int c = 0; c < n; c++)
-        for (uint32_t i = d; i < v->head_dim; i++) {
+        for (uint32_t i = d; i < v->value_dim; i++) {
             float o = st[c]->o[i] * before[c];
 
             for (uint32_t j = t->first; j < t->n; j++) {
                 uint16_t h;
 
-                memcpy(&h, t->v[j / LANES] + ((j % LANES) * v->head_dim + i) * 2, 2);
+                memcpy(&h, t->v[j / LANES] + ((j % LANES) * v->value_dim + i) * 2, 2);
                 o = fmaf(p[c][j], mx_half_to_float(h), o);
             }
             st[c]->o[i] = o;
@@ -230,13 +230,13 @@ INLINE void values_n(const struct kv_view *v, enum engine_kv_type type, const st
     const float *before = w->before;
     uint32_t d = 0;
 
-    for (; d + 4 * LANES <= v->head_dim; d += 4 * LANES)
+    for (; d + 4 * LANES <= v->value_dim; d += 4 * LANES)
         cpu_attention_add_values(v, type, t, n, 4, d, p, before, st);
-    if (type != ENGINE_KV_F16 && d < v->head_dim) /* one block is left */
+    if (type != ENGINE_KV_F16 && d < v->value_dim) /* one block is left */
         cpu_attention_add_values(v, type, t, n, 2, d, p, before, st), d += 2 * LANES;
-    for (; d + LANES <= v->head_dim; d += LANES)
+    for (; d + LANES <= v->value_dim; d += LANES)
         cpu_attention_add_values(v, type, t, n, 1, d, p, before, st);
-    if (d < v->head_dim)
+    if (d < v->value_dim)
         add_tail(v, t, n, d, p, before, st);
 }
 

@@ -160,7 +160,7 @@ static int attend_decode(struct step *s, const struct heads *h, const struct att
 /* Multiplies the heads of the output by the Hadamard matrix, which undoes that of the values. The
  * next product packs them. */
 static int turn_back(const struct step *s, const struct heads *h, uint32_t run) {
-    struct hadamard_args a = {s->be->head, s->be->act.o, h->n, h->dim, run};
+    struct hadamard_args a = {s->be->head, s->be->act.o, h->n, heads_value(h), run};
 
     return CUDA_LAUNCH(s->be, hadamard, s->grid.rows, (h->n + 7) / 8, CUDA_THREADS, &a);
 }

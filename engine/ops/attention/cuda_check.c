@@ -48,9 +48,9 @@ struct scene {
     /* 0: neither a window nor sinks */
     uint32_t window;
     /* values of a head's result, and of its query in q */
-    uint32_t n_value;
-    /* values in a row of q, of keys or values, of turned */
-    size_t n_q, n_kv, n_turned;
+    uint32_t n_value, n_query;
+    /* values in a row of q, of results, of keys, of values, of turned */
+    size_t n_q, n_o, n_k, n_v, n_turned;
     /* page: for up to MOST sequences */
     struct selftest_step step;
 };
@@ -66,11 +66,11 @@ struct batch {
 
 /* Returns value @d of the query of a row and head. */
 static double query_value(const struct scene *t, uint32_t row, uint32_t head, uint32_t d) {
-    size_t width = t->n_turned / t->heads.n, behind = width + t->n_value - t->heads.dim;
+    size_t width = t->n_turned / t->heads.n, behind = width + t->n_query - t->heads.dim;
 
-    if (d < t->n_value)
-        return (double)t->q[row * t->n_q + (size_t)head * t->n_value + d];
-    return (double)t->turned[row * t->n_turned + head * width + behind + d - t->n_value];
+    if (d < t->n_query)
+        return (double)t->q[row * t->n_q + (size_t)head * t->n_query + d];
+    return (double)t->turned[row * t->n_turned + head * width + behind + d - t->n_query];
 }
 
 /* Computes attention of one row and head to out [n_value]. */
@@ -96,7 +96,7 @@ static void attend_on_host(const struct scene *t, uint32_t head, uint32_t row, d
     for (uint32_t d = 0; d < t->n_value; d++) {
         out[d] = 0;
         for (uint32_t i = first; i <= pos; i++)
-            out[d] += p[i] / sum * (double)t->v[((size_t)i * n_kv + head_kv) * dim + d];
+            out[d] += p[i] / sum * (double)t->v[i * t->n_v + head_kv * (t->n_v / n_kv) + d];
     }
 }
 
@@ -106,7 +106,7 @@ static double selftest_attention_error(const struct scene *t) {
 
     for (uint32_t row = 0; row < t->n_rows; row += MAX(t->n_rows - 1, 1u))
         for (uint32_t h = 0; h < t->heads.n; h++) {
-            const float *got = t->right + row * t->n_q + (size_t)h * t->n_value;
+            const float *got = t->right + row * t->n_o + (size_t)h * t->n_value;
 
             attend_on_host(t, h, row, exact);
             for (uint32_t i = 0; i < t->n_value; i++) {
@@ -136,6 +136,7 @@ static struct store_args selftest_store_args(const struct be *b, const struct sc
                                .pages = b->memory.kv[KV_GLOBAL].pages,
                                .shape = cuda_page_shape(b, h),
                                .n_head = h->n,
+                               .n_value = t->n_value,
                                .n_kv = h->n_kv,
                                .run_v = value_run(b, h),
                                .width = latent_query_width(b->shape)};
@@ -151,9 +152,9 @@ static int selftest_store_keys(struct be *b, struct scene *t) {
 
         n = MIN(t->n_keys - at, b->opts->max_rows);
         TRY(selftest_begin(b, &t->step, at, n, false, &s));
-        TRY(selftest_send(b, t->k + at * t->n_kv, b->act.k, n * t->n_kv));
+        TRY(selftest_send(b, t->k + at * t->n_k, b->act.k, n * t->n_k));
         if (!t->n_turned)
-            TRY(selftest_send(b, t->v + at * t->n_kv, b->act.v, n * t->n_kv));
+            TRY(selftest_send(b, t->v + at * t->n_v, b->act.v, n * t->n_v));
         TRY(t->n_turned ? CUDA_LAUNCH(b, store_latent, n, y, CUDA_THREADS, &a)
                         : CUDA_LAUNCH(b, store, n, y, CUDA_THREADS, &a));
         TRY(cuda_check(b, b->api->stream_wait(b->queue.stream), "the first kernels"));
@@ -166,13 +167,13 @@ static int selftest_store_keys(struct be *b, struct scene *t) {
  * attend_decode is to store. */
 static int selftest_replace_keys(struct be *b, struct scene *t, uint32_t n) {
     const struct store_args a = selftest_store_args(b, t);
-    size_t values = n * t->n_kv, first = (t->n_keys - n) * t->n_kv;
+    size_t first = t->n_keys - n;
 
-    TRY(cuda_fill(b, b->act.k, 0, values * sizeof(float)));
-    TRY(cuda_fill(b, b->act.v, 0, values * sizeof(float)));
+    TRY(cuda_fill(b, b->act.k, 0, n * t->n_k * sizeof(float)));
+    TRY(cuda_fill(b, b->act.v, 0, n * t->n_v * sizeof(float)));
     TRY(CUDA_LAUNCH(b, store, n, (a.n_head + a.n_kv + 7) / 8, CUDA_THREADS, &a));
-    TRY(selftest_send(b, t->k + first, b->act.k, values));
-    return selftest_send(b, t->v + first, b->act.v, values);
+    TRY(selftest_send(b, t->k + first * t->n_k, b->act.k, n * t->n_k));
+    return selftest_send(b, t->v + first * t->n_v, b->act.v, n * t->n_v);
 }
 
 /* Computes the rows of @p to @o. Output and partial results are filled with NaN first, so that
@@ -188,14 +189,14 @@ static int selftest_attend(struct be *b, struct scene *t, const struct batch *p,
         .attn = {.scale = (float)(1 / sqrt(t->heads.dim)), .window = t->window},
         .links = {.from = p->apart ? NULL : &before, .first = 1},
         .weights = &w};
-    size_t n = p->n * t->n_q;
+    size_t n = p->n * t->n_o;
     struct step *s;
 
     assert(p->n > 0 && p->n <= MIN(t->n_rows, MOST) && p->n_multiprocessors > 0);
     TRY(cuda_fill(b, b->act.o, 0xFF, n * sizeof(*o)));
     TRY(cuda_fill(b, b->attention.partial, 0xFF, MIN(b->attention.partial_bytes, POISON)));
     TRY(selftest_begin(b, &t->step, t->n_keys - p->n, p->n, p->apart, &s));
-    TRY(selftest_send(b, t->q + first * t->n_q, b->act.q, n));
+    TRY(selftest_send(b, t->q + first * t->n_q, b->act.q, p->n * t->n_q));
     TRY(selftest_send(b, t->turned + first * t->n_turned, b->latent.q, p->n * t->n_turned));
     before.links.into = &op;
     if (step_attend_stores(s, &before))
@@ -212,7 +213,7 @@ static int selftest_attend(struct be *b, struct scene *t, const struct batch *p,
 /* Returns 1 if the rows of @p have the bits of the plainest way, 0 if not, or -errno. */
 static int same_in(struct be *b, struct scene *t, const struct batch *p) {
     TRY(selftest_attend(b, t, p, t->o));
-    return memcmp(t->o, t->right + (t->n_rows - p->n) * t->n_q, p->n * t->n_q * sizeof(float)) == 0;
+    return memcmp(t->o, t->right + (t->n_rows - p->n) * t->n_o, p->n * t->n_o * sizeof(float)) == 0;
 }
 
 /* -- the ways ---------------------------------------------------------------------------------- */
@@ -384,25 +385,29 @@ static int make_scene(struct be *b, struct scene *t) {
     uint32_t tokens = b->opts->page_tokens;
     uint64_t room = b->memory.kv[KV_GLOBAL].n_pages * b->memory.kv[KV_GLOBAL].page_bytes;
 
-    t->heads = (struct heads){n_kv * group, n_kv, m->head_dim};
+    t->heads = (struct heads){n_kv * group, n_kv, m->head_dim, m->value_dim};
     struct page_shape page = cuda_page_shape(b, &t->heads);
     t->n_value = cuda_head_values(b, &t->heads);
-    t->n_q = (size_t)t->heads.n * t->n_value;
-    t->n_kv = (size_t)n_kv * m->head_dim;
-    if (m->mla.rank)
+    t->n_query = m->head_dim;
+    t->n_k = (size_t)n_kv * m->head_dim;
+    t->n_v = (size_t)n_kv * heads_value(&t->heads);
+    t->n_turned = 0;
+    if (m->mla.rank) {
+        t->n_query = t->n_value;
         t->n_turned = t->heads.n * (m->mla.n_nope + m->head_dim - m->mla.rank);
-    else
-        t->n_turned = 0;
+    }
+    t->n_q = (size_t)t->heads.n * t->n_query;
+    t->n_o = (size_t)t->heads.n * t->n_value;
     room = room / page_layer_bytes(&page) * tokens;
     t->n_keys = (uint32_t)MIN(MIN(room, b->opts->max_context), KEYS);
     t->n_rows = MIN(MIN(t->n_keys, MOST), b->opts->max_rows);
     const struct {
         float **to;
         size_t n;
-    } parts[] = {{&t->q, t->n_rows * t->n_q},  {&t->turned, t->n_rows * t->n_turned},
-                 {&t->k, t->n_keys * t->n_kv}, {&t->v, t->n_keys * t->n_kv},
-                 {&t->sinks, t->heads.n},      {&t->right, t->n_rows * t->n_q},
-                 {&t->o, t->n_rows * t->n_q}};
+    } parts[] = {{&t->q, t->n_rows * t->n_q}, {&t->turned, t->n_rows * t->n_turned},
+                 {&t->k, t->n_keys * t->n_k}, {&t->v, t->n_keys * t->n_v},
+                 {&t->sinks, t->heads.n},     {&t->right, t->n_rows * t->n_o},
+                 {&t->o, t->n_rows * t->n_o}};
     size_t n = 0;
     for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
         n += parts[i].n;
@@ -417,12 +422,20 @@ static int make_scene(struct be *b, struct scene *t) {
         selftest_fill(all, parts[i].n, 1 + i);
         all += parts[i].n;
     }
-    round_to_codes(t->k, t->n_keys * t->n_kv, PAGE_BITS(page.k));
-    round_to_codes(t->v, t->n_keys * t->n_kv, PAGE_BITS(page.v));
-    turn_values(t->v, t->n_keys * t->n_kv, value_run(b, &t->heads));
+    round_to_codes(t->k, t->n_keys * t->n_k, PAGE_BITS(page.k));
+    round_to_codes(t->v, t->n_keys * t->n_v, PAGE_BITS(page.v));
+    turn_values(t->v, t->n_keys * t->n_v, value_run(b, &t->heads));
     if (t->n_turned) /* keys are also the values */
         t->v = t->k;
     return 0;
+}
+
+/* Returns true if a layer of the model has sinks. */
+static bool selftest_has_sinks(const struct model_shape *m) {
+    for (uint32_t i = 0; i < m->n_ops; i++)
+        if (m->op[i].kind == OP_ATTEND && m->op[i].sinks)
+            return true;
+    return false;
 }
 
 /* Tests attention without, and for models with sinks also with these and a window. */
@@ -430,7 +443,7 @@ static int try_scene(struct be *b, struct scene *t, struct err *err) {
     TRY(make_scene(b, t));
     TRY(selftest_store_keys(b, t));
     TRY(selftest_try_ways(b, t, err));
-    if (!gguf_find(b->opts->file, "blk.0.attn_sinks.weight"))
+    if (!selftest_has_sinks(b->shape))
         return 0;
     t->window = WINDOW;
     TRY(selftest_send(b, t->sinks, t->sinks_on, t->heads.n));

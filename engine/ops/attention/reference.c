@@ -85,28 +85,28 @@ static void (*const store_head[])(const float *x, size_t n, uint8_t *dst) = {
 static uint8_t *ref_slot(struct step *s, const struct model_op *op, uint32_t row, uint32_t pos,
                          uint32_t head, int which) {
     const struct be *b = s->be;
-    size_t page = host_page(&s->host, op->kv.cls, row, pos),
-           width = (size_t)op->heads.n_kv * op->heads.dim;
-    size_t values = 0;
+    size_t page = host_page(&s->host, op->kv.cls, row, pos), dim = op->heads.dim, keys = 0;
 
-    if (which)
-        values = kv_bytes(b->kv_type.k, b->page_tokens * width);
+    if (which) {
+        keys = kv_bytes(b->kv_type.k, b->page_tokens * op->heads.n_kv * dim);
+        dim = heads_value(&op->heads);
+    }
     assert(page < b->n_pages[op->kv.cls] && head < op->heads.n_kv);
     return b->pages[op->kv.cls] + page * b->page_bytes[op->kv.cls] +
-           kv_bytes_both(b->kv_type, op->kv.at * b->page_tokens) + values +
+           kv_bytes_both(b->kv_type, op->kv.at * b->page_tokens) + keys +
            kv_bytes(which ? b->kv_type.v : b->kv_type.k,
-                    pos % b->page_tokens * width + head * op->heads.dim);
+                    (pos % b->page_tokens * op->heads.n_kv + head) * dim);
 }
 
 void ref_store_rows(struct step *s, const struct model_op *op) {
     const struct be *b = s->be;
-    size_t dim = op->heads.dim, n = op->heads.n_kv;
+    size_t dim[2] = {op->heads.dim, heads_value(&op->heads)}, n = op->heads.n_kv;
 
     for (uint32_t r = 0; r < s->host.batch->n_rows; r++)
         for (uint32_t h = 0; h < n; h++)
             for (int which = 0; which < 2; which++)
                 store_head[which ? b->kv_type.v : b->kv_type.k](
-                    b->kv[which] + (r * n + h) * dim, dim,
+                    b->kv[which] + (r * n + h) * dim[which], dim[which],
                     ref_slot(s, op, r, s->host.row_pos[r], h, which));
 }
 
@@ -183,10 +183,10 @@ static void ref_copy_queries(struct be *b, const struct heads *heads, uint32_t r
 static void store_heads(struct step *s, const struct model_op *op) {
     const struct be *b = s->be;
     struct hadamard_runs runs = hadamard_runs(b->shape, b->kv_type, op->heads.dim);
-    size_t n = (size_t)s->host.batch->n_rows * op->heads.n_kv * op->heads.dim;
+    size_t n = (size_t)s->host.batch->n_rows * op->heads.n_kv;
 
-    hadamard(b->kv[0], n, runs.k);
-    hadamard(b->kv[1], n, runs.v);
+    hadamard(b->kv[0], n * op->heads.dim, runs.k);
+    hadamard(b->kv[1], n * heads_value(&op->heads), runs.v);
     ref_store_rows(s, op);
 }
 
@@ -295,7 +295,7 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
     if (reach)
         end = MIN(end, pos + reach + 1);
     uint32_t first = attn_first(&op->attn, pos);
-    uint32_t n = end - first, dim = op->heads.dim;
+    uint32_t n = end - first, dim = op->heads.dim, n_value = heads_value(&op->heads);
     float *kv = b->row;
 
     for (uint32_t p = 0; p < n; p++) {
@@ -315,7 +315,7 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
             b->scores[(size_t)g * n + p] = z;
         }
     }
-    memset(o, 0, (size_t)group * dim * sizeof(*o));
+    memset(o, 0, (size_t)group * n_value * sizeof(*o));
     for (uint32_t g = 0; g < group; g++) {
         float sink = 0;
 
@@ -325,25 +325,24 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
     }
     for (uint32_t p = 0; p < n; p++) {
         quant_decode(kv_types[b->kv_type.v].tensor, ref_slot(s, op, row, first + p, kvh, 1), kv,
-                     dim);
+                     n_value);
         for (uint32_t g = 0; g < group; g++) {
             float weight = b->scores[(size_t)g * n + p];
 
-            for (uint32_t d = 0; d < dim; d++)
-                o[(size_t)g * dim + d] += weight * kv[d];
+            for (uint32_t d = 0; d < n_value; d++)
+                o[(size_t)g * n_value + d] += weight * kv[d];
         }
     }
-    hadamard(o, (size_t)group * dim, hadamard_runs(b->shape, b->kv_type, dim).v);
+    hadamard(o, (size_t)group * n_value, hadamard_runs(b->shape, b->kv_type, dim).v);
 }
 
 int ref_attend(struct step *s, const struct model_op *op) {
     const struct be *b = s->be;
-    size_t width = (size_t)op->heads.n * op->heads.dim;
-    size_t group_width = width / op->heads.n_kv;
+    size_t n = op->heads.n_kv, group = op->heads.n / n;
 
-    for (uint32_t r = 0; r < s->host.batch->n_rows; r++)
-        for (uint32_t h = 0; h < op->heads.n_kv; h++)
-            attend_group(s, op, r, h, b->act[ACT_Q] + r * width + h * group_width,
-                         b->act[ACT_O] + r * width + h * group_width);
+    for (size_t r = 0; r < s->host.batch->n_rows; r++)
+        for (uint32_t h = 0; h < n; h++)
+            attend_group(s, op, (uint32_t)r, h, b->act[ACT_Q] + (r * n + h) * group * op->heads.dim,
+                         b->act[ACT_O] + (r * n + h) * group * heads_value(&op->heads));
     return 0;
 }
