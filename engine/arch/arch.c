@@ -66,8 +66,12 @@ struct arch {
     enum { EXPERTS_NEVER, EXPERTS_MAY, EXPERTS_MUST } experts;
     /* numbers of heads and widths of FFNs may be arrays in the file, by layer */
     bool by_layer;
+    /* values may be shorter than keys */
+    bool short_values;
     /* rope_defaults.fixed_betas */
     bool fixed_betas;
+    /* rope_defaults.half: of layers without a window */
+    bool half_rope;
     /* adds an MTP block after the layers; NULL: models have none */
     block_fn mtp;
     enum mtp_norm mtp_norm;
@@ -421,11 +425,25 @@ static const struct arch archs[] = {
         .rope = ROPE_NEOX,
         .experts = EXPERTS_MUST,
         .by_layer = true,
+        .half_rope = true,
         .mtp = step35_block,
         .mtp_norm = MTP_LATE,
         .routing = {.by_keys = true, .gating = GATING_SIGMOID},
         .bind = step35_bind,
         .decoder = {.qk_norm = BIND_MUST, .sigmoid_gate = true, .pick_bias = BIND_MAY},
+    },
+    /* MiMo V2 Flash, V2.5. */
+    {
+        .name = "mimo2",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .by_layer = true,
+        .short_values = true,
+        .mtp = step35_block,
+        .mtp_norm = MTP_LATE,
+        .routing = {.by_keys = true, .normed = true, .gating = GATING_SIGMOID},
+        .bind = step35_bind,
+        .decoder = {.may_fuse_qkv = true, .sinks = BIND_MAY, .pick_bias = BIND_MAY},
     },
     /* Ling 3.0: flash, tiny. */
     {
@@ -1110,12 +1128,32 @@ static double read_eps(struct binder *b, const struct arch *a, struct model_shap
     return rms;
 }
 
+/* Reads the number of values of a head's value, which may be less than a key's if the row says so.
+ * Runs of the Hadamard matrices of values (shape.h) have up to 64. */
+static void read_value_size(struct binder *b, const struct arch *a, struct model_shape *s) {
+    uint32_t n = s->head_dim;
+
+    meta_u32_opt(b, "attention.value_length", 1, 1024, &n);
+    if (n == s->head_dim || a->latent)
+        return;
+    if (!a->short_values)
+        bind_refuse(
+            b,
+            "heads with keys of %u and values of %u numbers are not supported; both must be equal",
+            s->head_dim, n);
+    else if (n > s->head_dim || n % 64)
+        bind_refuse(b,
+                    "heads with keys of %u and values of %u numbers are not supported; values of a "
+                    "multiple of 64, not more than the key's, are needed",
+                    s->head_dim, n);
+    s->value_dim = n;
+}
+
 /* Reads the hyperparameters that every architecture has. Sizes are bounded so that a product of two
  * fits into 64 bits, and a head's number of values into 32. */
 static void read_shape(struct binder *b, const struct arch *a, struct model *model) {
     struct model_shape *s = &model->shape;
     double scale = 0, clamp = 0;
-    uint32_t value_length;
 
     meta_u32(b, "block_count", 1, MODEL_LAYERS_MAX, &s->n_layer);
     meta_u32(b, "embedding_length", 1, 1u << 18, &s->n_embd);
@@ -1132,8 +1170,6 @@ static void read_shape(struct binder *b, const struct arch *a, struct model *mod
         s->head_dim = 0;
     read_most(b, a, "attention.head_count_kv", s->n_head, s->n_layer, &s->n_head_kv);
     meta_u32_opt(b, "attention.key_length", 1, 1024, &s->head_dim);
-    value_length = s->head_dim;
-    meta_u32_opt(b, "attention.value_length", 1, 1024, &value_length);
     double eps = read_eps(b, a, s);
     meta_f32_opt(b, "attention.scale", 0, 1e3, &scale);
     meta_f32_opt(b, "attention.clamp_kqv", 0, 1e6, &clamp);
@@ -1150,11 +1186,7 @@ static void read_shape(struct binder *b, const struct arch *a, struct model *mod
     else if (s->head_dim < 2 || s->head_dim > 1024 || s->head_dim % 2)
         bind_refuse(b, "heads have %u values; an even number from 2 to 1024 is needed",
                     s->head_dim);
-    else if (value_length != s->head_dim && !a->latent)
-        bind_refuse(
-            b,
-            "heads with keys of %u and values of %u numbers are not supported; both must be equal",
-            s->head_dim, value_length);
+    read_value_size(b, a, s);
     if (a->mtp || a->own_block || a->no_drafts)
         meta_u32_opt(b, "nextn_predict_layers", 0, s->n_layer - 1, &model->n_mtp);
     s->n_layer -= model->n_mtp;
@@ -1288,7 +1320,7 @@ static int arch_bind_all(struct model *m, const struct arch *a, const struct eng
         .base = 10000,
         .suffix = "",
         .scaled = a->bind != step35_bind && a->bind != deepseek4_bind,
-        .half = a->bind == step35_bind,
+        .half = a->half_rope,
         .fixed_betas = a->fixed_betas,
         .long_rope = a->long_rope,
         .scores_scaled = a->bind == deepseek2_bind,

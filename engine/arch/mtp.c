@@ -121,6 +121,8 @@ static void bind_end(struct binder *b, struct model *m, uint32_t k, const struct
         norm = layer_vector(b, l, "layer_output_norm", n);
     else
         norm = bind_vector(b, BIND_MAY, n, "blk.%u.nextn.shared_head_norm.weight", l);
+    if (!norm && kind == MTP_LATE)
+        norm = bind_vector(b, BIND_MAY, n, "blk.%u.layer_output_norm.weight", l);
     const struct tensor *head =
         bind_matrix(b, BIND_MAY, n, m->shape.n_vocab, "blk.%u.nextn.shared_head_head.weight", l);
     if (norm) {

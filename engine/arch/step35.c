@@ -11,6 +11,8 @@ struct plan {
     uint32_t n_head[MODEL_LAYERS_MAX], n_kv[MODEL_LAYERS_MAX], window;
     bool in_window[MODEL_LAYERS_MAX];
     struct limits limits;
+    /* factor of attention's output; 0: none */
+    double gain;
 };
 
 /* Reads the plan of the layers and of the MTP blocks after them. */
@@ -22,6 +24,7 @@ static void step35_read_plan(struct binder *b, const struct model *model, struct
     meta_u32_layers(b, "attention.head_count_kv", 1, s->n_head, n, p->n_kv);
     window_read(b, n, 4, p->in_window, &p->window);
     limits_read(b, n, &p->limits);
+    meta_f32_opt(b, "attention.value_scale", 0, 1e3, &p->gain);
     decoder_check_heads(b, n, p->n_head, p->n_kv);
 }
 
@@ -35,27 +38,28 @@ static void read_window_rope(struct binder *b, struct model_shape *s) {
     window_rope(b, s, n_rot, base);
 }
 
-/* Adds layer @i, or an MTP block. The keys of a block are in KV_GLOBAL even if it has a window, and
- * it has experts only if it has a router. */
+/* Adds layer @i, or an MTP block. The keys of a block are in KV_GLOBAL even if it has a window. A
+ * layer with the gates of a dense FFN has no experts. */
 static void step35_bind_layer(struct binder *b, struct model *m, const struct decoder *d,
                               const struct plan *p, uint32_t i) {
     bool block = i >= m->shape.n_layer;
     struct layer l = decoder_layer(m, i);
-    char router[48];
+    char gates[48];
 
     l.heads.n = p->n_head[i];
     l.heads.n_kv = p->n_kv[i];
     if (p->in_window[i] && !block)
         l.attn.window = p->window;
     l.rope = p->in_window[i];
+    l.gain = (float)p->gain;
     uint32_t first = m->n_ops;
     decoder_attention(b, m, d, &l);
     for (uint32_t k = first; k < m->n_ops && block && p->in_window[i]; k++)
         if (m->op[k].kind == OP_ATTEND)
             m->op[k].attn.window = p->window;
     first = m->n_ops;
-    snprintf(router, sizeof(router), "blk.%u.ffn_gate_inp.weight", i);
-    if (block && !gguf_find(b->file, router))
+    snprintf(gates, sizeof(gates), "blk.%u.ffn_gate.weight", i);
+    if (gguf_find(b->file, gates))
         decoder_ffn(b, m, d, &l);
     else
         decoder_mlp(b, m, d, &l);

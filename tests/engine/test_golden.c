@@ -106,9 +106,9 @@ static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
     /* If two experts are nearly equal, or one is at the limit of those whose weights are summed
      * (phimoe), the last bit of a cached value decides, and the row differs. */
     const char *arch = seen->golden->label.arch;
-    static const char *const mixtures[] = {"qwen3moe", "qwen35moe",  "gpt-oss", "deepseek2",
-                                           "laguna",   "minimax-m2", "step35",  "bailingmoe3",
-                                           "qwen4exp", "deepseek4",  "phimoe",  "glm5-next"};
+    static const char *const mixtures[] = {
+        "qwen3moe",    "qwen35moe", "gpt-oss",   "deepseek2", "laguna",    "minimax-m2", "step35",
+        "bailingmoe3", "qwen4exp",  "deepseek4", "phimoe",    "glm5-next", "mimo2"};
     bool mixture = false;
     for (size_t i = 0; i < ARRAY_SIZE(mixtures); i++)
         mixture |= strcmp(arch, mixtures[i]) == 0;
@@ -183,7 +183,7 @@ static void check_file(const struct judge *judge, const char *model, const char 
     bool often_apart = has_states || strcmp(g->label.arch, "gpt-oss") == 0 ||
                        strcmp(g->label.arch, "laguna") == 0 ||
                        strcmp(g->label.arch, "minimax-m2") == 0 ||
-                       strcmp(g->label.arch, "phimoe") == 0;
+                       strcmp(g->label.arch, "mimo2") == 0 || strcmp(g->label.arch, "phimoe") == 0;
     run_cases(&d, &seen);
     driver_close(&d);
     double rms = sqrt(seen.sum / (double)seen.n);
@@ -271,7 +271,8 @@ static const char *const served_here[] = {"llama4",        "gemma3n",
                                           "nanbeige",      "olmo",
                                           "jamba",         "phimoe",
                                           "plamo2",        "plamo3",
-                                          "glm5-next"};
+                                          "glm5-next",     "mimo2",
+                                          "mimo2-mtp"};
 /* Files that only the larger set has. */
 static const char *const served_larger[] = {
     "llama-q.iq2_xxs",

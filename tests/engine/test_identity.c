@@ -519,7 +519,7 @@ static const char *const others[] = {
     "apertus",        "falcon-h1",      "kimi-linear", "mistral4",
     "nanbeige",       "olmo",           "llama4",      "gemma3n",
     "jamba",          "phimoe",         "plamo2",      "plamo3",
-    "glm5-next"};
+    "glm5-next",      "mimo2-mtp"};
 
 Test(identity, cpu_architectures) {
     need("cpu");

@@ -35,13 +35,19 @@ static const struct file {
 #ifdef BACKEND
     {"qwen35moe-mtp", NULL, false},   {"glm4moe-mtp", NULL, false}, {"qwen35-mtp", NULL, false},
     {"deepseek2-mtp", NULL, false},   {"step35-mtp", NULL, false},  {"deepseek4-mtp", NULL, true},
-    {"bailingmoe3-mtp", NULL, false},
+    {"bailingmoe3-mtp", NULL, false}, {"mimo2-mtp", NULL, false},
 #else
-    {"glm4moe-mtp", NULL, false},          {"qwen35-mtp", NULL, false},
-    {"qwen35moe-mtp", NULL, false},        {"deepseek2-mtp", NULL, false},
-    {"nemotron-h-moe-mtp", NULL, false},   {"step35-mtp", NULL, false},
-    {"bailingmoe3-mtp", NULL, false},      {"deepseek4-mtp", NULL, true},
-    {"gemma4-assistant", "gemma4", false}, {"gemma4-ple-assistant", "gemma4-ple", false},
+    {"glm4moe-mtp", NULL, false},
+    {"qwen35-mtp", NULL, false},
+    {"qwen35moe-mtp", NULL, false},
+    {"deepseek2-mtp", NULL, false},
+    {"nemotron-h-moe-mtp", NULL, false},
+    {"step35-mtp", NULL, false},
+    {"bailingmoe3-mtp", NULL, false},
+    {"deepseek4-mtp", NULL, true},
+    {"mimo2-mtp", NULL, false},
+    {"gemma4-assistant", "gemma4", false},
+    {"gemma4-ple-assistant", "gemma4-ple", false},
 #endif
 };
 

@@ -1,8 +1,8 @@
 /*
- * Tests refusals of the readers of qwen4exp, deepseek4, step35, bailingmoe3, Nemotron, llama4,
- * gemma3n, jamba, plamo2 and glm5-next, each by one change in a file that is otherwise served: a number out
- * of range, a contradiction between numbers, or a missing name. At the end come files with random
- * damage.
+ * Tests refusals of the readers of qwen4exp, deepseek4, step35, mimo2, bailingmoe3, Nemotron,
+ * llama4, gemma3n, jamba, plamo2 and glm5-next, each by one change in a file that is otherwise
+ * served: a number out of range, a contradiction between numbers, or a missing name. At the end
+ * come files with random damage.
  */
 
 #include <criterion/criterion.h>
@@ -240,6 +240,21 @@ Test(refusals, numbers_of_step35) {
     };
 
     check("step35", changes, ARRAY_SIZE(changes));
+}
+
+Test(refusals, numbers_of_mimo2) {
+    static const struct change changes[] = {
+        {"attention.value_length", 0, 96,
+         "keys of 192 and values of 96 numbers are not supported; values of a multiple of 64"},
+        {"attention.value_length", 0, 256,
+         "keys of 192 and values of 256 numbers are not supported; values of a multiple of 64"},
+        {"attention.value_length", 0, 64, "'blk.0.attn_v.weight' is 64 x 128"},
+        {"attention.head_count_kv", 2, 3, "layer 2: 4 heads cannot share 3 key heads evenly"},
+        {"attention.value_scale", 0, -1, "attention.value_scale' is -1; it must be from 0"},
+    };
+
+    check("mimo2", changes, ARRAY_SIZE(changes) - 1);
+    check_arch("mimo2-mtp", "mimo2", changes + ARRAY_SIZE(changes) - 1, 1);
 }
 
 Test(refusals, numbers_of_bailingmoe3) {
@@ -745,7 +760,8 @@ Test(refusals, damaged_files_do_no_harm) {
     static const char *const names[] = {
         "bailingmoe3-mtp", "deepseek4-mtp", "step35-mtp", "nemotron-h-moe-mtp",
         "qwen4exp",        "llama4",        "gemma3n",    "jamba",
-        "phimoe",          "plamo2",        "plamo3",     "glm5-next"};
+        "phimoe",          "plamo2",        "plamo3",     "glm5-next",
+        "mimo2-mtp"};
     uint32_t n_open = 0, n_refused = 0;
     uint64_t seed = 1;
 
