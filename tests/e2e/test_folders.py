@@ -134,20 +134,27 @@ def test_blocks_of_multi_token_prediction_are_those_of_a_gguf_file():
             assert of[0].returncode == 0 and of[0].stdout == of[1].stdout and "draft_in" in of[0].stdout, (name, of[0])
 
 
+# architecture: what a model of it has beside a block of multi-token prediction
+WITH_BLOCKS = {"qwen35": "n_key=2,n_value=2,n_state=16", "qwen3next": "n_key=2,n_value=4,n_state=32,n_rot=16,n_expert=4,n_used=2,n_shared=32"}
+
+
 def test_a_folder_drafts_with_its_own_block():
-    """The block of this model is mostly right, so that its drafts are accepted if its numbers are."""
-    synthetic = synth("tiny-mtp-f32", "--arch", "qwen35", "--shape",
-                      "tiny,n_layer=4,n_key=2,n_value=2,n_state=16,n_mtp=1,context=1024,n_vocab=512,loud=0.02", "--format", "F32")
-    with tempfile.TemporaryDirectory() as where:
-        model = hf_folder.with_logarithms(synthetic, pathlib.Path(where) / "model.gguf")
-        folder = hf_folder.write_folder(model, pathlib.Path(where) / "folder", 2)
-        request = {**REQUESTS[1], "temperature": 0}
-        with Weftd(*FLAGS, "--speculation", "off", model=model) as d:
-            should = ask(d, request, 24)
-        with Weftd(*FLAGS, *ANY_TIME, "--draft-sources", "mtp", model=folder) as d:
-            def turn():
-                assert ask(d, request, 24) == should
-            until_accepted(d, "mtp", turn)
+    """The blocks of these models are mostly right, so that their drafts are accepted if their numbers are."""
+    for arch, more in WITH_BLOCKS.items():
+        synthetic = synth(f"tiny-mtp-{arch}-f32", "--arch", arch, "--shape", f"tiny,n_layer=4,n_mtp=1,context=1024,n_vocab=512,loud=0.02,{more}",
+                          "--format", "F32")
+        with tempfile.TemporaryDirectory() as where:
+            model = hf_folder.with_logarithms(synthetic, pathlib.Path(where) / "model.gguf")
+            folder = hf_folder.write_folder(model, pathlib.Path(where) / "folder", 2)
+            ops = [subprocess.run([program("weft-gguf"), "info", "--ops", "cpu", path], capture_output=True, text=True) for path in (folder, model)]
+            assert ops[0].returncode == 0 and ops[0].stdout == ops[1].stdout and "draft_in" in ops[0].stdout, (arch, ops)
+            request = {**REQUESTS[1], "temperature": 0}
+            with Weftd(*FLAGS, "--speculation", "off", model=model) as d:
+                should = ask(d, request, 24)
+            with Weftd(*FLAGS, *ANY_TIME, "--draft-sources", "mtp", model=folder) as d:
+                def turn():
+                    assert ask(d, request, 24) == should
+                until_accepted(d, "mtp", turn)
 
 
 def test_the_text_model_of_a_model_with_pictures():
