@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/try.h"
 #include "text/hf_tokenizer_private.h"
@@ -160,7 +162,51 @@ int hf_read_model(struct hf_reader *r) {
     return 0;
 }
 
-static int hf_read_one_added(struct hf_reader *r, yyjson_val *item, size_t i) {
+/* Texts of model.vocab in order, with their ids. */
+struct hf_known {
+    struct hf_text {
+        struct gguf_str text;
+        uint32_t id;
+    } * entry;
+    uint32_t n;
+};
+
+static void hf_known_deinit(struct hf_known *k) {
+    free(k->entry);
+}
+
+/* Compares by text alone. */
+static int hf_by_text(const void *a, const void *b) {
+    const struct gguf_str *x = &((const struct hf_text *)a)->text;
+    const struct gguf_str *y = &((const struct hf_text *)b)->text;
+    size_t n = MIN(x->len, y->len);
+    int order = n ? memcmp(x->data, y->data, n) : 0;
+
+    return order ? order : (x->len > y->len) - (x->len < y->len);
+}
+
+static int hf_known_init(struct hf_known *k, const struct hf_reader *r) {
+    *k = (struct hf_known){.entry = calloc(r->n + 1, sizeof(*k->entry))};
+    if (!k->entry)
+        return -ENOMEM;
+    for (uint32_t id = 0; id < r->n; id++)
+        if (hf_is_set(r, id))
+            k->entry[k->n++] = (struct hf_text){r->token[id].text, id};
+    qsort(k->entry, k->n, sizeof(*k->entry), hf_by_text);
+    return 0;
+}
+
+/* Returns the id of an added token: the one that model.vocab has for its text, as in Hugging Face's
+ * library, or else @given. */
+static uint64_t hf_known_id(const struct hf_known *k, struct gguf_str text, uint64_t given) {
+    const struct hf_text key = {text, 0};
+    const struct hf_text *found = bsearch(&key, k->entry, k->n, sizeof(key), hf_by_text);
+
+    return found ? found->id : given;
+}
+
+static int hf_read_one_added(struct hf_reader *r, const struct hf_known *known, yyjson_val *item,
+                             size_t i) {
     yyjson_val *id = yyjson_obj_get(item, "id");
     struct gguf_str text = hf_str(yyjson_obj_get(item, "content"));
     bool special = false, left = false, right = false, single = false, normalized = true, entered;
@@ -174,7 +220,7 @@ static int hf_read_one_added(struct hf_reader *r, yyjson_val *item, size_t i) {
     TRY(hf_bool(r, item, where, "rstrip", &right));
     TRY(hf_bool(r, item, where, "single_word", &single));
     TRY(hf_bool(r, item, where, "normalized", &normalized));
-    uint64_t n = yyjson_get_uint(id);
+    uint64_t n = hf_known_id(known, text, yyjson_get_uint(id));
 
     if (hf_has_other_text(r, n, text))
         return hf_fail(r, "%s has the id %llu of another token", where, (unsigned long long)n);
@@ -201,11 +247,13 @@ static int hf_read_one_added(struct hf_reader *r, yyjson_val *item, size_t i) {
 
 int hf_read_added(struct hf_reader *r) {
     yyjson_val *added = json_given(r->root, "added_tokens");
+    CLEANUP(hf_known_deinit) struct hf_known known = {0};
 
     if (added && !yyjson_is_arr(added))
         return hf_fail(r, "added_tokens is not an array");
+    TRY(hf_known_init(&known, r));
     JSON_EACH_AT(i, item, added) {
-        TRY(hf_read_one_added(r, item, i));
+        TRY(hf_read_one_added(r, &known, item, i));
     }
     return 0;
 }

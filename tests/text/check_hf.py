@@ -75,6 +75,13 @@ def flagged(**flags):
     return change
 
 
+def other_ids(tokenizer):
+    """Gives the added tokens ids that the vocabulary does not give their texts. The library does not look at them."""
+    for token in tokenizer["added_tokens"]:
+        if token["content"] in tokenizer["model"]["vocab"]:
+            token["id"] += 7
+
+
 def setting(**values):
     """A change of members of the file, or of its model."""
     def change(tokenizer):
@@ -137,6 +144,7 @@ VARIANTS = {
     "ignore_merges": ("qwen3", setting(ignore_merges=True)),
     **{form: ("qwen3", setting(normalizer={"type": form})) for form in ("NFD", "NFKC", "NFKD", "Lowercase", "StripAccents")},
     "a sequence of normalizers": ("qwen3", setting(normalizer=sequence("normalizer", {"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}, {"type": "Strip", "strip_left": True, "strip_right": True}, {"type": "Replace", "pattern": {"String": "an"}, "content": "anan"}))),
+    "other ids of added tokens": ("llama2", other_ids),
     "lstrip": ("qwen3", flagged(lstrip=True)),
     "rstrip": ("qwen3", flagged(rstrip=True)),
     "lstrip and rstrip": ("qwen3", flagged(lstrip=True, rstrip=True)),

@@ -433,6 +433,19 @@ Test(hf_tokenizer, flags_of_added_tokens) {
     }
 }
 
+/* The library looks at the id of an added token only if model.vocab lacks its text. */
+Test(hf_tokenizer, an_added_token_has_the_id_of_the_vocabulary) {
+    CLEANUP(tokenizer_freep)
+    struct tokenizer *t = load_text("{" BPE ",'added_tokens':[{'id':0,'content':'ab'},"
+                                    "{'id':9,'content':'b','special':true}]}");
+    struct tokens got = expect_encode(t, "aab", 3, TOKENIZE_SPECIAL);
+
+    expect_ids(&got, (int32_t[]){0, 2}, 2, "aab");
+    tokens_deinit(&got);
+    cr_expect_eq(tokenizer_n_vocab(t), 4);
+    cr_expect(tokenizer_is_special(t, 1));
+}
+
 /* </s> is ordinary text in files that do not add it. */
 Test(hf_tokenizer, a_token_is_no_end_because_of_its_text) {
     CLEANUP(tokenizer_freep)
