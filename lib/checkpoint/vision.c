@@ -19,7 +19,6 @@
 
 /* Most bytes of an encoder, and of the file that says how pictures are prepared. */
 #define ENCODER_MAX ((size_t)4 << 30)
-#define PREPROCESSOR "preprocessor_config.json"
 #define PREPROCESSOR_MAX (1u << 20)
 #define TOKENIZER_CONFIG_MAX (4u << 20)
 #define DEEP_MAX 16u
@@ -122,6 +121,13 @@ static const struct arch_name names_pixtral[] = {
     {0},
 };
 
+/* What a folder says about how pictures are prepared; given = NULL: nothing. */
+struct vision_prepared {
+    /* name of the file that says it */
+    const char *file;
+    yyjson_val *given;
+};
+
 /* An encoder. Values that config.json may lack are those of transformers. */
 struct vision_row {
     /* of the whole model */
@@ -133,6 +139,8 @@ struct vision_row {
     const double (*colours)[3];
     double eps;
     int (*write)(struct reader *r);
+    /* Writes the limits of a picture's size. NULL: all pictures get one size */
+    int (*limit)(struct reader *r, const struct vision_prepared *p);
 };
 
 /* Says that the first of the keys @key is wrong in @from, which is vision_config or the whole
@@ -298,6 +306,85 @@ static int vision_gemma4(struct reader *r) {
     return gguf_keys_bool(&r->build.keys, "clip.use_gelu", true);
 }
 
+/* Says that @key is wrong in the preprocessor's file. */
+static int vision_unfit(const struct reader *r, const struct vision_prepared *p, const char *key) {
+    return err_set(r->err, 0, NULL, "%s: %s is wrong", p->file, key);
+}
+
+/* Checks that a side of patches, a number or a height and a width, is that of vision_config. */
+static int vision_check_patch(const struct reader *r, const struct vision_prepared *p) {
+    yyjson_val *patch = json_given(p->given, "patch_size");
+    static const char *const sides[] = {"height", "width"};
+    double own = vision_number(r->text, "patch_size");
+
+    if (yyjson_is_num(patch) && yyjson_get_num(patch) != own)
+        return vision_unfit(r, p, "patch_size");
+    for (size_t i = 0; i < ARRAY_SIZE(sides); i++) {
+        yyjson_val *v = json_given(patch, sides[i]);
+
+        if (v && (!yyjson_is_num(v) || yyjson_get_num(v) != own))
+            return vision_unfit(r, p, "patch_size");
+    }
+    return 0;
+}
+
+/* Reads the limit @key, if the file has it in @from, from 1 to @most. */
+static int vision_read_limit(const struct reader *r, const struct vision_prepared *p,
+                             yyjson_val *from, const char *key, uint32_t most, uint32_t *out) {
+    yyjson_val *v = json_given(from, key);
+
+    if (!v)
+        return 0;
+    if (!yyjson_is_uint(v) || yyjson_get_uint(v) == 0 || yyjson_get_uint(v) > most)
+        return vision_unfit(r, p, key);
+    *out = (uint32_t)yyjson_get_uint(v);
+    return 0;
+}
+
+/* Writes a limit of pixels, if the file has it as @key, or as @key or @edge of its member size,
+ * where the number is one of pixels, too. */
+static int vision_pixels_of(struct reader *r, const struct vision_prepared *p, const char *key,
+                            const char *edge, const char *to) {
+    yyjson_val *size = yyjson_obj_get(p->given, "size");
+    uint32_t n = 0;
+
+    TRY(vision_read_limit(r, p, p->given, key, INT32_MAX, &n));
+    if (!n)
+        TRY(vision_read_limit(r, p, size, key, INT32_MAX, &n));
+    if (!n)
+        TRY(vision_read_limit(r, p, size, edge, INT32_MAX, &n));
+    return n ? gguf_keys_u32(&r->build.keys, to, n) : 0;
+}
+
+static int vision_limit_qwen(struct reader *r, const struct vision_prepared *p) {
+    TRY(vision_pixels_of(r, p, "min_pixels", "shortest_edge", "clip.vision.image_min_pixels"));
+    return vision_pixels_of(r, p, "max_pixels", "longest_edge", "clip.vision.image_max_pixels");
+}
+
+/* Pixtral: the longest edge, of which the limit is the square. */
+static int vision_limit_pixtral(struct reader *r, const struct vision_prepared *p) {
+    uint32_t edge = 0;
+
+    TRY(vision_read_limit(r, p, yyjson_obj_get(p->given, "size"), "longest_edge", 1 << 15, &edge));
+    return edge ? gguf_keys_u32(&r->build.keys, "clip.vision.image_max_pixels", edge * edge) : 0;
+}
+
+/* Gemma 4: the most rows, each of a square of patches. */
+static int vision_limit_gemma4(struct reader *r, const struct vision_prepared *p) {
+    uint32_t n = 0, patch, pool, given = 0;
+
+    TRY(vision_whole(r, r->text, "patch_size", &patch));
+    TRY(vision_whole(r, r->text, "pooling_kernel_size", &pool));
+    TRY(vision_read_limit(r, p, p->given, "pooling_kernel_size", 1 << 10, &given));
+    if (given && given != pool)
+        return vision_unfit(r, p, "pooling_kernel_size");
+    TRY(vision_read_limit(r, p, p->given, "max_soft_tokens", 1 << 16, &n));
+    double pixels = (double)n * patch * pool * patch * pool;
+    if (pixels > INT32_MAX)
+        return vision_unfit(r, p, "max_soft_tokens");
+    return n ? gguf_keys_u32(&r->build.keys, "clip.vision.image_max_pixels", (uint32_t)pixels) : 0;
+}
+
 /* Means and deviations of colours. */
 static const double halves[2][3] = {{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}};
 static const double unchanged[2][3] = {{0, 0, 0}, {1, 1, 1}};
@@ -305,13 +392,13 @@ static const double clip[2][3] = {{0.48145466, 0.4578275, 0.40821073},
                                   {0.26862954, 0.26130258, 0.27577711}};
 
 static const struct vision_row vision_rows[] = {
-    {"gemma3", "gemma3", names_gemma3, halves, 1e-6, vision_gemma3},
-    {"qwen3_vl", "qwen3vl_merger", names_qwen, halves, 1e-6, vision_qwen3},
-    {"qwen3_5", "qwen3vl_merger", names_qwen, halves, 1e-6, vision_qwen3},
-    {"qwen3_5_moe", "qwen3vl_merger", names_qwen, halves, 1e-6, vision_qwen3},
-    {"qwen2_5_vl", "qwen2.5vl_merger", names_qwen, clip, 1e-6, vision_qwen25},
-    {"gemma4", "gemma4v", names_gemma4v, unchanged, 1e-6, vision_gemma4},
-    {"mistral3", "pixtral", names_pixtral, clip, 1e-5, vision_pixtral},
+    {"gemma3", "gemma3", names_gemma3, halves, 1e-6, vision_gemma3, NULL},
+    {"qwen3_vl", "qwen3vl_merger", names_qwen, halves, 1e-6, vision_qwen3, vision_limit_qwen},
+    {"qwen3_5", "qwen3vl_merger", names_qwen, halves, 1e-6, vision_qwen3, vision_limit_qwen},
+    {"qwen3_5_moe", "qwen3vl_merger", names_qwen, halves, 1e-6, vision_qwen3, vision_limit_qwen},
+    {"qwen2_5_vl", "qwen2.5vl_merger", names_qwen, clip, 1e-6, vision_qwen25, vision_limit_qwen},
+    {"gemma4", "gemma4v", names_gemma4v, unchanged, 1e-6, vision_gemma4, vision_limit_gemma4},
+    {"mistral3", "pixtral", names_pixtral, clip, 1e-5, vision_pixtral, vision_limit_pixtral},
 };
 
 static const struct vision_row *vision_find(yyjson_val *config) {
@@ -336,40 +423,33 @@ static int vision_colours(struct reader *r, yyjson_val *given, const double usua
     return 0;
 }
 
-/* Writes a limit of pixels, if the preprocessor's file has it as @key, or as @key or @edge of its
- * member size, where the number is one of pixels, too. */
-static int vision_limit(struct reader *r, yyjson_val *root, const char *key, const char *edge,
-                        const char *to) {
-    yyjson_val *size = yyjson_obj_get(root, "size");
-    yyjson_val *v = json_given(root, key);
-
-    if (!v)
-        v = json_given(size, key);
-    if (!v)
-        v = json_given(size, edge);
-    if (!v)
-        return 0;
-    if (!yyjson_is_uint(v) || yyjson_get_uint(v) == 0 || yyjson_get_uint(v) > INT32_MAX)
-        return err_set(r->err, 0, NULL, PREPROCESSOR ": %s is wrong", key);
-    return gguf_keys_u32(&r->build.keys, to, (uint32_t)yyjson_get_uint(v));
-}
-
-/* Reads preprocessor_config.json, if there is one, for the colours and, with Qwen's processors, the
+/* Reads preprocessor_config.json, or what newer folders have in its place, for the colours and the
  * limits of a picture's size. */
 static int vision_preprocessor(struct reader *r, const struct vision_row *row) {
+    static const struct {
+        const char *file, *member;
+    } places[] = {{"preprocessor_config.json", NULL}, {"processor_config.json", "image_processor"}};
     CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
+    struct vision_prepared p = {0};
 
-    TRY(reader_json(r, PREPROCESSOR, PREPROCESSOR_MAX, &doc));
-    yyjson_val *root = yyjson_doc_get_root(doc);
-    if (row->names == names_qwen) {
-        TRY(vision_limit(r, root, "min_pixels", "shortest_edge", "clip.vision.image_min_pixels"));
-        TRY(vision_limit(r, root, "max_pixels", "longest_edge", "clip.vision.image_max_pixels"));
+    for (size_t i = 0; i < ARRAY_SIZE(places) && !p.given; i++) {
+        yyjson_doc_free(doc);
+        doc = NULL;
+        p.file = places[i].file;
+        TRY(reader_json(r, p.file, PREPROCESSOR_MAX, &doc));
+        p.given = yyjson_doc_get_root(doc);
+        if (places[i].member)
+            p.given = json_given(p.given, places[i].member);
     }
-    if (yyjson_is_false(yyjson_obj_get(root, "do_normalize")))
-        root = NULL;
-    TRY(vision_colours(r, yyjson_obj_get(root, "image_mean"), row->colours[0],
+    TRY(vision_check_patch(r, &p));
+    if (row->limit)
+        TRY(row->limit(r, &p));
+    yyjson_val *colours = p.given;
+    if (yyjson_is_false(yyjson_obj_get(p.given, "do_normalize")))
+        colours = NULL;
+    TRY(vision_colours(r, yyjson_obj_get(colours, "image_mean"), row->colours[0],
                        "clip.vision.image_mean"));
-    return vision_colours(r, yyjson_obj_get(root, "image_std"), row->colours[1],
+    return vision_colours(r, yyjson_obj_get(colours, "image_std"), row->colours[1],
                           "clip.vision.image_std");
 }
 

@@ -264,20 +264,38 @@ ENCODER_REFUSED = [
 ]
 
 
+# model: limits that make a picture as small and as large as can be, and what is refused
+PREPARED = {
+    "qwen3vl": ({"max_pixels": 1, "min_pixels": 1}, {"max_pixels": 1 << 30, "min_pixels": None}, [("max_pixels", 0)]),
+    "qwen25vl": ({"size": {"longest_edge": 1, "shortest_edge": 1}}, {"size": {"max_pixels": 1 << 30}}, [("patch_size", 3)]),
+    "mistral3": ({"size": {"longest_edge": 1}}, {"size": {"longest_edge": 1 << 15}}, [("patch_size", {"height": 1, "width": 1})]),
+    "gemma4": ({"max_soft_tokens": 1}, {"max_soft_tokens": 1 << 14}, [("pooling_kernel_size", 7), ("max_soft_tokens", "x")]),
+}
+
+
 def test_the_limits_of_a_pictures_size_are_those_of_the_folder():
-    for name in ("qwen3vl", "qwen25vl"):
+    for name, (small, large, wrong) in PREPARED.items():
         with tempfile.TemporaryDirectory() as where:
             folder = hf_pictures.write_folder(pictures.FOLDER / f"{name}.gguf", pictures.FOLDER / f"mmproj-{name}.gguf", os.path.join(where, name), SEEING[name])
-
-            colours = json.loads((pathlib.Path(folder) / "preprocessor_config.json").read_text())
+            own = pathlib.Path(folder) / "preprocessor_config.json"
+            colours = json.loads(own.read_text())
 
             def n_bytes(limits):
-                replace_by("preprocessor_config.json", json.dumps({**colours, **limits}).encode())(folder)
+                own.write_text(json.dumps({**colours, **limits}))
                 return len(rows_of(folder, pictures.FOLDER / "decode" / "q90-420.jpg", where + "/rows"))
-            usual, least = n_bytes({}), n_bytes({"max_pixels": 1, "min_pixels": 1})
-            assert usual > 4 * least > 0 and usual == n_bytes({"max_pixels": 1 << 30, "min_pixels": None}), (usual, least)
-            assert least == n_bytes({"size": {"longest_edge": 1, "shortest_edge": 1}}) == n_bytes({"size": {"max_pixels": 1}}), name
-            assert n_bytes({"min_pixels": 1 << 19}) > usual, name
+            usual, least = n_bytes({}), n_bytes(small)
+            assert usual > 4 * least > 0 and usual == n_bytes(large), (name, usual, least)
+            if name.startswith("qwen"):
+                assert least == n_bytes({"size": {"max_pixels": 1}}) and n_bytes({"min_pixels": 1 << 19}) > usual, name
+            for key, value in wrong:
+                own.write_text(json.dumps({**colours, key: value}))
+                done = subprocess.run([program("weft-gguf"), "picture", "--projector", folder, "--rows", where + "/rows",
+                                       pictures.FOLDER / "decode" / "rgb8.png"], capture_output=True, text=True)
+                assert done.returncode == 1 and f"preprocessor_config.json: {key} is wrong" in done.stderr, (name, key, done)
+            # newer folders have it in processor_config.json
+            own.unlink()
+            own.with_name("processor_config.json").write_text(json.dumps({"image_processor": {**colours, **small}}))
+            assert len(rows_of(folder, pictures.FOLDER / "decode" / "q90-420.jpg", where + "/rows")) == least, name
 
 
 def test_what_is_wrong_with_an_encoder_is_named():
