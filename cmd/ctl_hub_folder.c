@@ -26,6 +26,7 @@ static const struct {
     {"generation_config.json", NULL, false},
     {"chat_template.jinja", NULL, false},
     {"preprocessor_config.json", NULL, false},
+    {"processor_config.json", NULL, false},
     {"model.safetensors.index.json", NULL, false},
 };
 

@@ -14,8 +14,10 @@ import time
 
 import fake_hub
 import hf_folder
+import hf_quantise
 from fake_hub import Hub
-from weftd import LIMIT_S, Skip, main, program, seen, synth, wait_until
+from golden_models import FLAGS, REQUESTS, ask
+from weftd import LIMIT_S, Skip, Weftd, main, program, seen, synth, wait_until
 
 MODEL = pathlib.Path(synth("pull", "--shape", "tiny,n_layer=1,n_embd=256", "--format", "Q4_K", "--n-vocab", "512")).read_bytes()
 FILES = {
@@ -193,6 +195,22 @@ def test_a_repository_without_gguf_is_a_folder():
         assert SHARD not in [path[1:] for path, _ in hub.asked("cdn")[len(asked):]], "weights that are there"
         assert home.run(None, "rm", NAME).returncode == 0
         assert list(home.models.iterdir()) == [], home.files()
+
+
+def test_a_quantised_folder_goes_from_the_hub_to_an_answer():
+    model = synth("pull-folder-f32", "--arch", "qwen3", "--shape", "tiny,n_layer=1,n_embd=64,n_ff=128", "--format", "F32", "--n-vocab", "512")
+    with tempfile.TemporaryDirectory() as where:
+        folder, file = os.path.join(where, "folder"), os.path.join(where, "file.gguf")
+        assert hf_quantise.write_pair("packed", model, folder, file) == 7
+        files = {p.name: p.read_bytes() for p in pathlib.Path(folder).iterdir()} | {"processor_config.json": b"{}"}
+        assert "model.safetensors.index.json" in files and SHARD in files
+        answers = []
+        with hub_and_home(files) as (hub, home):
+            assert home.pull(hub, NAME).returncode == 0 and [n for n in home.files() if n[0] != "."] == sorted(files)
+            for path in (NAME, file):
+                with Weftd(*FLAGS, model=path, env=home.env()) as d:
+                    answers.append(ask(d, REQUESTS[0], 16))
+        assert answers[0] == answers[1]
 
 
 def test_a_small_file_that_has_changed_is_replaced():
