@@ -153,6 +153,15 @@ bool family_reads_text(const struct template *t) {
     return template_uses(t, "functions") && !template_uses(t, "tools");
 }
 
+const char *family_tools_variable(const struct template *t) {
+    static const char *const names[] = {"tools", "xml_tools"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (template_uses(t, names[i]))
+            return names[i];
+    return NULL;
+}
+
 #define RESULT(in_call, message)                                                                   \
     "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "            \
     "\"add_generation_prompt\": true, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}, "   \
@@ -240,7 +249,7 @@ void family_init(struct family *f, const struct api_model *m) {
     f->mark = mark_of(f->reasoning, m->tokenizer);
     if (m->tokenizer)
         f->n_ends = family_find_ends(m->template, m->tokenizer, f->format, f->reasoning, f->ends);
-    f->takes_tools = template_uses(m->template, "tools") || family_reads_text(m->template);
+    f->takes_tools = family_tools_variable(m->template) || family_reads_text(m->template);
     f->names_calls = f->takes_tools && names_calls(m->template);
     f->text_args = f->takes_tools && (f->names_calls || reads_text_args(m->template));
     f->drops_calls = !f->names_calls && drops_calls(f, m->template);

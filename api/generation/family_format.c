@@ -5,9 +5,11 @@
 #include <string.h>
 #include <yyjson.h>
 
+#include "api/generation/family.h"
 #include "api/http/json_build.h"
 #include "base/json_read.h"
 #include "base/json_value.h"
+#include "base/text.h"
 #include "base/try.h"
 
 #define PROBE_FUEL 500000u        /* steps of one rendering */
@@ -70,7 +72,8 @@ static yyjson_mut_val *probe_call(yyjson_mut_doc *d, yyjson_mut_val *args) {
 
 /* Makes the variables of a conversation with a tool: a question, with or without what begins an
  * answer, and in the other probes an answer or a call, whose arguments are an object or a text. */
-static int probe_vars(enum probe probe, yyjson_val *kwargs, yyjson_doc **out) {
+static int probe_vars(const struct template *t, enum probe probe, yyjson_val *kwargs,
+                      yyjson_doc **out) {
     bool failed = false;
     CLEANUP(json_mut_doc_freep) yyjson_mut_doc *d = json_doc_new(&failed);
     yyjson_mut_val *root = yyjson_mut_obj(d);
@@ -88,7 +91,7 @@ static int probe_vars(enum probe probe, yyjson_val *kwargs, yyjson_doc **out) {
         yyjson_mut_arr_append(messages, probe_call(d, yyjson_mut_str(d, args)));
     yyjson_mut_obj_add_val(d, root, "messages", messages);
     yyjson_mut_obj_add_val(
-        d, root, "tools",
+        d, root, text_or(family_tools_variable(t), "tools"),
         json_constant(d, "[{type:'function', function:{name:'get_weather', description:'Weather', "
                          "parameters:{type:'object', properties:{city:{type:'string', "
                          "description:'City'}}, required:['city']}}}]"));
@@ -109,7 +112,7 @@ static bool probe_render(const struct template *t, enum probe probe, yyjson_val 
     struct template_opts o = {.fuel = PROBE_FUEL, .max_output = PROBE_OUTPUT};
     struct err err = {0};
     yyjson_doc *vars = NULL;
-    bool ok = probe_vars(probe, kwargs, &vars) == 0 &&
+    bool ok = probe_vars(t, probe, kwargs, &vars) == 0 &&
               template_render(t, yyjson_doc_get_root(vars), &o, out, &err) == 0 && out->text.len;
 
     yyjson_doc_free(vars);

@@ -648,7 +648,7 @@ static int messages_put_tools(struct build *b, const struct gen_request *r,
 
     if (b->form->simple_tools)
         messages_simplify_tools(b->doc, tools);
-    messages_put(b, root, "tools", tools);
+    messages_put(b, root, text_or(family_tools_variable(model->template), "tools"), tools);
     return 0;
 }
 

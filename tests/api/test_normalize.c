@@ -475,3 +475,27 @@ Test(real, tools_are_a_text_where_the_template_joins_them_to_one) {
     world_stop(&w);
     free(source);
 }
+
+/* SmolLM3 reads the tools as a list in a variable of its own, and writes no calls. */
+Test(real, tools_are_in_the_variable_that_the_template_reads) {
+    const char *body =
+        J("{'messages':[{'role':'user','content':'hi'},{'role':'assistant','content':null,"
+          "'tool_calls':[{'id':'a','type':'function','function':{'name':'f','arguments':'{}'}}]},"
+          "{'role':'tool','tool_call_id':'a','content':'r'}],'tools':[{'type':'function',"
+          "'function':{'name':'f','parameters':{'type':'object','properties':{}}}}]}");
+    struct world w;
+    struct reply r;
+    size_t len;
+    char *source = world_template("HuggingFaceTB-SmolLM3-3B-xml-tools", &len);
+
+    use_template(&w, source, len);
+    world_ask(&w, "/v1/chat/completions/render", body, &r);
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "<tools>\\n{'type': 'function', 'function': {'name': 'f', "),
+              "%s", r.body.data);
+    cr_expect(strstr(r.body.data, J("<tool_call>\\n{\\'name\\': \\'f\\', \\'arguments\\': {}}\\n")),
+              "%s", r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+    free(source);
+}

@@ -34,7 +34,7 @@ enum {
     IDS = 32,
     /* only its source shows the markers of reasoning */
     HIDES = 64,
-    /* it writes no blank before arguments, where the grammar wants one */
+    /* it writes no blank or line break where the grammar wants one */
     TIGHT = 128,
 };
 
@@ -49,9 +49,11 @@ static const struct {
     {"GLM-4.6", "glm", "think", CALLS | THINKS},
     {"GigaChat3-10B-A1.8B", "gigachat", NULL, CALLS | ONE},
     {"HuggingFaceTB-SmolLM3-3B", NULL, "think", 0},
+    {"HuggingFaceTB-SmolLM3-3B-xml-tools", "hermes", "think", 0},
     {"Kimi-K2-Instruct", "kimi-k2", NULL, CALLS},
     {"Kimi-K3", "kimi-k3", "kimi-k3", CALLS | THINKS},
     {"LFM2-8B-A1B", "lfm2", NULL, 0},
+    {"LGAI-EXAONE-EXAONE-4.0-32B", "hermes", "think", CALLS | TIGHT},
     {"LFM2.5-Instruct", "lfm2", "think", HIDES},
     {"MiniMax-M1", "minimax-m1", NULL, CALLS},
     {"MiniMax-M2", "minimax-m2", "think", CALLS | THINKS},
@@ -68,6 +70,7 @@ static const struct {
     {"THUDM-GLM-4-9B-0414", "glm4", NULL, 0},
     {"THUDM-GLM-Z1-9B-0414", "glm4", "think", 0},
     {"TinyLlama-1.1B-Chat", NULL, NULL, 0},
+    {"ai21labs-AI21-Jamba-1.5-Mini", "jamba", NULL, CALLS},
     {"deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "deepseek-v3", "think", 0},
     {"deepseek-ai-DeepSeek-V3.1", "deepseek-v3.1", "think", CALLS},
     {"deepseek-ai-DeepSeek-V4-Flash-0731", "deepseek-dsml", "think", CALLS | THINKS},
@@ -78,6 +81,7 @@ static const struct {
     {"ibm-granite-granite-3.3-2B-Instruct", "granite", "think", HIDES},
     {"ibm-granite-granite-4.0", "hermes", NULL, CALLS},
     {"inclusionai-ling-3.0-flash", "glm", "think", CALLS | THINKS},
+    {"internlm2_5-tools", "internlm", NULL, CALLS},
     {"llama-cpp-deepseek-r1", "deepseek-v3", "think", CALLS | SILENT},
     {"llama-cpp-rwkv-world", NULL, "think", 0},
     {"meetkai-functionary-medium-v3.1", "functionary", NULL, CALLS},
@@ -92,6 +96,7 @@ static const struct {
     {"poolside-Laguna-S-2.1", "glm", "think", CALLS | THINKS},
     {"poolside-Laguna-XS.2", "glm", "think", CALLS | THINKS},
     {"tencent-Hy3", "hunyuan", "hunyuan", CALLS | THINKS},
+    {"tencent-Hunyuan-7B-Instruct", "hunyuan-dense", "think", CALLS},
     {"tiiuae-Falcon-H1-Tiny-Multilingual-100M-Instruct", "falcon", NULL, CALLS | IDS},
     {"tiiuae-Falcon-H1R-7B", "hermes", "think", CALLS | THINKS | TIGHT},
     {"unsloth-Apriel-1.5", "apriel", "thinking", CALLS | HIDES},
@@ -167,18 +172,6 @@ static const struct {
      "%}<tool_calls>[{\"name\": "
      "\"f\"}]</tool_calls>{% endif %}<|eos|>{% endfor %}",
      NULL, "hunyuan-a13b"},
-    /* Hunyuan's dense models, which name the tags in their instructions, too */
-    {"<tool_calls><tool_call>F\n```json\n{{ tools }}" TURNS
-     "{% for m in messages if m.tool_calls %}<tool_calls><tool_call>f\n```json\n{}\n```"
-     "</tool_call></tool_calls>{% endfor %}",
-     NULL, "hunyuan-dense"},
-    /* Jamba 1.5, 1.6 */
-    {"<tool_definitions>{{ tools }}</tool_definitions>{% for m in messages %}<|bom|><|{{ m.role "
-     "}}|> "
-     "{{ m.content }}{% if m.tool_calls %}<tool_calls>[\n    {{ m.tool_calls[0].function | tojson "
-     "}}"
-     "\n]</tool_calls>{% endif %}<|eom|>{% endfor %}",
-     NULL, "jamba"},
     /* PLaMo 3 */
     {"{{ tools }}" TURNS "{% for m in messages if m.tool_calls %}" PLAMO("begin_tool_requests")
          PLAMO("begin_tool_request") PLAMO("begin_tool_name") "f" PLAMO("end_tool_name")
@@ -188,11 +181,6 @@ static const struct {
     {"{% if tools %}{{ tools }}return a json object with function name and arguments within "
      "<tool_call> </tool_call> tags with the following schema:\n<tool_call>\n"
      "{'arguments': <args-dict>, 'name': <function-name>}\n</tool_call>\n{% endif %}" TURNS,
-     NULL, "hermes"},
-    /* EXAONE 4 */
-    {"[|system|]\n{{ tools }}[|endofturn|]\n{% for m in messages %}[|{{ m.role }}|]\n"
-     "{% if m.tool_calls %}<think>\n\n</think>\n\n" HERMES
-     "{% else %}{{ m.content }}{% endif %}[|endofturn|]\n{% endfor %}",
      NULL, "hermes"},
     /* Olmo 3 */
     {"{{ tools }}" TURNS "{% for m in messages if m.tool_calls %}<function_calls>\nf(a=1)\n"
