@@ -16,12 +16,17 @@ static float bounds_at(const struct tensor *t, size_t i) {
     return f;
 }
 
-/* Returns the largest magnitude of @n values of @t; NULL: @otherwise. */
+/* Returns the largest magnitude of @n values of @t; NULL: @otherwise. With fmax() in place of the
+ * comparison, gcc 12 for ARM ends with an internal error when it vectorises the loop. */
 static double bounds_vector(const struct tensor *t, size_t n, double otherwise) {
     double most = 0;
 
-    for (size_t i = 0; i < n && t; i++)
-        most = fmax(most, fabs(bounds_at(t, i)));
+    for (size_t i = 0; i < n && t; i++) {
+        double size = fabs(bounds_at(t, i));
+
+        if (size > most)
+            most = size;
+    }
     if (t)
         return most;
     return otherwise;
