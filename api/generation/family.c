@@ -153,15 +153,6 @@ bool family_reads_text(const struct template *t) {
     return template_uses(t, "functions") && !template_uses(t, "tools");
 }
 
-const char *family_tools_variable(const struct template *t) {
-    static const char *const names[] = {"tools", "xml_tools"};
-
-    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
-        if (template_uses(t, names[i]))
-            return names[i];
-    return NULL;
-}
-
 #define RESULT(in_call, message)                                                                   \
     "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "            \
     "\"add_generation_prompt\": true, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}, "   \

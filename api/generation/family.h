@@ -55,9 +55,6 @@ struct family {
 
 /* Returns true for a template that takes tools as a text, in its variable `functions`. */
 bool family_reads_text(const struct template *t);
-/* Returns the variable from which the template reads the list of tools, `tools` or SmolLM3's
- * `xml_tools`; NULL if it reads none. */
-const char *family_tools_variable(const struct template *t);
 /* Fills @f from the template of @m; without a template there is nothing but its lock. */
 void family_init(struct family *f, const struct api_model *m);
 void family_deinit(struct family *f);

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <yyjson.h>
 
-#include "api/generation/family.h"
 #include "api/http/json_build.h"
 #include "base/json_read.h"
 #include "base/json_value.h"
@@ -56,6 +55,15 @@ struct buf family_source(const char *source, size_t len) {
         r = buf_add(&out, from, (size_t)(at - from));
     }
     return out;
+}
+
+const char *family_tools_variable(const struct template *t) {
+    static const char *const names[] = {"tools", "xml_tools"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (template_uses(t, names[i]))
+            return names[i];
+    return NULL;
 }
 
 /* ---- probes ---- */

@@ -28,6 +28,9 @@ struct family_formats {
     uint32_t n, oldest;
 };
 
+/* Returns the variable from which the template reads the list of tools, `tools` or SmolLM3's
+ * `xml_tools`; NULL if it reads none. */
+const char *family_tools_variable(const struct template *t);
 /* Returns the source of a template without its comments; "" without memory. */
 struct buf family_source(const char *source, size_t len);
 /* Returns the format that @t shows with the variables @kwargs (an object, or NULL); @source: its
