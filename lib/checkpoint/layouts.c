@@ -102,8 +102,8 @@ static uint64_t layout_divisor(uint64_t a, uint64_t b) {
     return a;
 }
 
-/* Returns the most rows that divide all parts of @to. Where rows share scales in blocks, a piece has
- * rows of one block alone. */
+/* Returns the most rows that divide all parts of @to. Where rows share scales in blocks, a piece
+ * has rows of one block alone. */
 static uint64_t layout_piece_rows(const struct layout_rows *rows, const struct layout_target *to) {
     uint64_t block = rows->q ? rows->q->how.group_rows : 1, n = 0;
     bool blocks = block > 1 && block < rows->q->n_rows;
@@ -234,6 +234,17 @@ static int layout_input_open(struct layout_input *in) {
     return in->value ? quantised_read_parts(in->r, q, &in->parts) : -ENOMEM;
 }
 
+/* Returns @v in 16 bits as files have it. @type: TENSOR_BF16 or TENSOR_F16. */
+static uint16_t layout_half(enum tensor_type type, float v) {
+    uint16_t half;
+
+    if (type == TENSOR_BF16)
+        half = mx_float_to_bf16(v);
+    else
+        half = mx_float_to_half(v);
+    return htole16(half);
+}
+
 /* Writes row @i to @out: as it is stored, or its values rounded to rows->type. */
 static int layout_input_row(struct layout_input *in, uint64_t i, uint8_t *out) {
     const struct layout_rows *rows = in->rows;
@@ -250,9 +261,8 @@ static int layout_input_row(struct layout_input *in, uint64_t i, uint8_t *out) {
     repack_values(&in->parts.t, i, in->value);
     for (size_t c = 0; c < n; c++) {
         float v = in->value[c] * (rows->q->factor ? rows->q->factor : 1);
-        uint16_t half = rows->type == TENSOR_BF16 ? mx_float_to_bf16(v) : mx_float_to_half(v);
+        uint16_t half = layout_half(rows->type, v);
 
-        half = htole16(half);
         memcpy(out + 2 * c, &half, sizeof(half));
     }
     return 0;
@@ -324,7 +334,9 @@ static int layout_kv_b(struct reader *r, struct layout_rows *rows) {
         rows->type = quantised_halves(rows->q);
     TRY(layout_input_open(&in));
     TRY(layout_add_copy(&in, r, &key_rows));
-    return rows->q ? layout_add_copy(&in, r, &value_rows) : layout_add(r, rows, &values);
+    if (rows->q)
+        return layout_add_copy(&in, r, &value_rows);
+    return layout_add(r, rows, &values);
 }
 
 /* Finds the scales beside the blocks @t, of [experts, rows, groups]: a scale for each block. */
