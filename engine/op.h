@@ -274,8 +274,8 @@ struct model_op {
     struct kv_layer kv;
     /* QKV, KEYS, ATTEND, GATE */
     struct heads heads;
-    /* NGRAM, INDEX, POOL_KEYS, COMPRESS; CSA_KEYS and CSA_ATTEND of a draft pass: offset of its part of
-     * state_shape.n_more, in floats */
+    /* NGRAM, INDEX, POOL_KEYS, COMPRESS; CSA_KEYS and CSA_ATTEND of a draft pass: offset of its
+     * part of state_shape.n_more, in floats */
     uint64_t more;
     /* ATTEND, CSA_ATTEND: attention sinks: a score for each head that takes part in the softmax
      * and has no value */

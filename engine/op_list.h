@@ -184,13 +184,13 @@ OP(NGRAM, ngram, "tables of n-grams", products)
  * with the largest sums of max(0, q . key) (ties: the first), and all keys after the whole blocks.
  * State, at @more: w[1] x of the tokens of the block that is not whole, by their place in it. */
 OP(INDEX, index, "sparse attention", products)
-/* Stores what POOL_INDEX reads. For each row, k = layer norm (k_norm, norm_bias, sparse.eps) of w[0]
- * y, g = w[1] y, t = w[2] y / sqrt(dim n_head). The key of a whole block, to the pages: for each
- * channel the mean of its tokens' k, weighted by the softmax of g + weigh[place of the token]. State,
- * at @more: k and g of the tokens of the block that is not whole, by their place in it. */
+/* Stores what POOL_INDEX reads. For each row, k = layer norm (k_norm, norm_bias, sparse.eps) of
+ * w[0] y, g = w[1] y, t = w[2] y / sqrt(dim n_head). The key of a whole block, to the pages: for
+ * each channel the mean of its tokens' k, weighted by the softmax of g + weigh[place of the token].
+ * State, at @more: k and g of the tokens of the block that is not whole, by their place in it. */
 OP(POOL_KEYS, pool_keys, "pooled keys", products)
-/* Follows POOL_KEYS and MLA_IN, and precedes MLA_Q. Chooses keys as INDEX does, with q = w[0] norm(r)
- * and the sums of t max(0, q . key). Keys and queries are not rotated. */
+/* Follows POOL_KEYS and MLA_IN, and precedes MLA_Q. Chooses keys as INDEX does, with q = w[0]
+ * norm(r) and the sums of t max(0, q . key). Keys and queries are not rotated. */
 OP(POOL_INDEX, pool_index, "pooled keys", products)
 /* x = the mean of the residual streams */
 OP(HC_MEAN, hc_mean, "means of residual streams", products)

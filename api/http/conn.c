@@ -161,8 +161,8 @@ void conn_set_payer(struct conn *c, struct payer *payer) {
     quota_charge_move(&c->unsent, &payer->account[PAYER_OUTPUT]);
 }
 
-/* Closes the stream. A broken one over TCP is reset: the end of an answer without a length or chunks
- * would look complete. */
+/* Closes the stream. A broken one over TCP is reset: the end of an answer without a length or
+ * chunks would look complete. */
 static void close_stream(struct conn *c) {
     bool reset = c->broken && c->h.stream.type == UV_TCP;
 
@@ -218,8 +218,8 @@ static void await_progress(struct conn *c) {
     conn_arm(c, c->server->closing ? LINGER_MS : c->server->opts.stall_timeout_ms);
 }
 
-/* Goes on when the answer is sent: to the next request, or to the end. A broken connection waits for
- * the turn that closes it and says no goodbye, which would make what was sent look complete. */
+/* Goes on when the answer is sent: to the next request, or to the end. A broken connection waits
+ * for the turn that closes it and says no goodbye, which would make what was sent look complete. */
 static void after_flush(struct conn *c) {
     if (c->broken)
         return;

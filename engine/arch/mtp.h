@@ -16,8 +16,8 @@ typedef void (*block_fn)(struct binder *b, struct model *m, const struct decoder
 void mtp_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index);
 
 /* Kinds of a block's final norm: an RMS norm; a layer norm without bias (MTP_CENTRED); an RMS norm
- * after the hidden state is taken, of either name (MTP_LATE); the RMS norm layer_output_norm, which the block must
- * have (MTP_NAMED). */
+ * after the hidden state is taken, of either name (MTP_LATE); the RMS norm layer_output_norm, which
+ * the block must have (MTP_NAMED). */
 enum mtp_norm { MTP_RMS, MTP_CENTRED, MTP_LATE, MTP_NAMED };
 
 /* Returns the number of blocks that the file has. */

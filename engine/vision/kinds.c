@@ -33,7 +33,7 @@ static void add_windows(struct vis_grid *g, uint32_t side, uint32_t merge) {
 }
 
 /* Adds the row of the class embedding, which has no place in the picture. */
-static void add_class(struct vis_grid *g) {
+static void vis_add_class(struct vis_grid *g) {
     assert(g->n_windows == 1);
     g->row[g->n] = g->column[g->n] = 0;
     g->window[1] = ++g->n;
@@ -224,7 +224,7 @@ void vis_place(struct image_encoder *e) {
     g->window = vis_alloc(g, n + 1);
     add_windows(g, e->p.window ? e->p.window : MAX(g->width, g->height), merge);
     if (vis_extra(e))
-        add_class(g);
+        vis_add_class(g);
     assert(g->n == n);
     for (uint32_t i = 0; i < n && merged; i++)
         to[i] = vis_row_of(e, i / area) * area + i % area;

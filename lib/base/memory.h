@@ -11,8 +11,8 @@
 /* Returns the bytes of memory that are available, or 4 GiB if the machine does not report it. */
 uint64_t memory_available(void);
 
-/* Returns the bytes that a buffer may have which wants @most bytes and needs @least: where memory is
- * short, as in a small container, an eighth of what is available. */
+/* Returns the bytes that a buffer may have which wants @most bytes and needs @least: where memory
+ * is short, as in a small container, an eighth of what is available. */
 uint64_t memory_part(uint64_t most, uint64_t least);
 
 /* Returns the bytes of the machine's memory, whatever is in them; UINT64_MAX if it is not known. */

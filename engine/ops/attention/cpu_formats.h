@@ -97,7 +97,8 @@ static void key_q4(const struct kv_view *v, uint8_t *k_group, uint32_t lane, con
 }
 
 /* Writes the value of position @slot as Q4_0. The kv head has codes [page_tokens][value_dim / 2],
- * where a byte has dimensions i and i + 16 of a block, then scales [page_tokens][value_dim / 32]. */
+ * where a byte has dimensions i and i + 16 of a block, then scales [page_tokens][value_dim / 32].
+ */
 static void value_q4(const struct kv_view *v, uint8_t *v_head, uint32_t slot, const float *val) {
     uint32_t hd = v->value_dim;
     uint8_t *row = v_head + (size_t)slot * hd / 2;

@@ -229,8 +229,8 @@ static void cpu_pool_finish_row(void *ctx, uint32_t row, uint32_t thread) {
         t[h] *= scale;
 }
 
-/* Computes and stores the key of the block that ends with row @row, if one does. The state has k and
- * g of the tokens of earlier steps. */
+/* Computes and stores the key of the block that ends with row @row, if one does. The state has k
+ * and g of the tokens of earlier steps. */
 static void cpu_pool_block_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
