@@ -19,7 +19,7 @@ static const struct {
     {PROJECTOR_IDEFICS3, "llama"},   {PROJECTOR_INTERNVL, "qwen2"},
     {PROJECTOR_INTERNVL, "qwen3"},   {PROJECTOR_INTERNVL, "qwen3moe"},
     {PROJECTOR_INTERNVL, "gpt-oss"}, {PROJECTOR_INTERNVL, "internlm2"},
-    {PROJECTOR_INTERNVL, "llama"},
+    {PROJECTOR_INTERNVL, "llama"},   {PROJECTOR_KIMIVL, "deepseek2"},
 };
 
 /* Checks that the projector's kind fits the model. Returns 0, or -EINVAL with @err, which names the

@@ -18,6 +18,8 @@ static const struct {
     [PROJECTOR_GEMMA4UV] = {"<|image>", "<|image|>", "<image|>"},
     [PROJECTOR_PIXTRAL] = {"", "[IMG]", "[IMG_END]"},
     [PROJECTOR_LFM2] = {"<|image_start|>", "<image>", "<|image_end|>"},
+    [PROJECTOR_KIMIVL] = {"<|media_start|>image<|media_content|>", "<|media_pad|>",
+                          "<|media_end|>"},
     [PROJECTOR_INTERNVL] = {"<img>", "<IMG_CONTEXT>", "</img>"},
     [PROJECTOR_IDEFICS3] = {"<fake_token_around_image>", "<image>", "<fake_token_around_image>"},
 };
@@ -30,13 +32,27 @@ static int32_t sight_find(const struct tokenizer *t, const char *text) {
     return id;
 }
 
+/* Returns true if what is between each < and > in @text is a special token. */
+static bool sight_has(const struct tokenizer *t, const char *text) {
+    char token[48];
+    const char *end;
+
+    while ((text = strchr(text, '<')) && (end = strchr(text, '>'))) {
+        snprintf(token, sizeof(token), "%.*s", (int)(end + 1 - text), text);
+        if (sight_find(t, token) < 0)
+            return false;
+        text = end;
+    }
+    return true;
+}
+
 bool sight_init(struct sight *s, const struct projector *p, const struct tokenizer *t) {
     const char *open = families[p->kind].open, *pad = families[p->kind].pad,
                *close = families[p->kind].close;
     int32_t mark = sight_find(t, pad);
 
     *s = (struct sight){0};
-    if ((*open && sight_find(t, open) < 0) || sight_find(t, close) < 0 || (mark < 0 && !*open))
+    if (!sight_has(t, open) || sight_find(t, close) < 0 || (mark < 0 && !*open))
         return false;
     s->stays = mark < 0;
     s->mark = s->stays ? sight_find(t, open) : mark;

@@ -212,10 +212,16 @@ static void vis_host_turn_head(const struct vis_heads *a, uint32_t at, uint32_t 
     uint32_t half = dim / 2, quarter = dim / 4;
 
     for (uint32_t i = 0; i < half; i++) {
-        const struct vis_axis *axis = (i >= quarter) != a->swapped ? &a->at.column : &a->at.row;
-        const float *cs = axis->turn + ((size_t)axis->of[at] * quarter + i % quarter) * 2;
+        bool second = i >= quarter, alternate = a->turn == VIS_ALTERNATE;
+        uint32_t k = i % quarter;
 
-        if (a->turn == VIS_NEIGHBOURS)
+        if (alternate) {
+            second = i % 2;
+            k = i / 2;
+        }
+        const struct vis_axis *axis = second != a->swapped ? &a->at.column : &a->at.row;
+        const float *cs = axis->turn + ((size_t)axis->of[at] * quarter + k) * 2;
+        if (a->turn == VIS_NEIGHBOURS || alternate)
             vis_host_turn(&x[2 * i], &x[2 * i + 1], cs);
         else if (a->turn == VIS_QUARTERS)
             vis_host_turn(&x[i % quarter + i / quarter * half],

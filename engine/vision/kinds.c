@@ -119,6 +119,32 @@ static struct span span_of(uint32_t i, uint32_t n, uint32_t n_table) {
     return s;
 }
 
+/* Returns Keys' cubic kernel with a = -3/4, as PyTorch interpolates. */
+static double keys(double x) {
+    const double a = -0.75;
+
+    x = fabs(x);
+    if (x < 1)
+        return ((a + 2) * x - (a + 3)) * x * x + 1;
+    if (x < 2)
+        return (((x - 5) * x + 8) * x - 4) * a;
+    return 0;
+}
+
+/* Adds four taps around the middle of coordinate @i of @n, without antialiasing; positions beyond
+ * the table's borders are those of the borders. */
+static void add_cubic(uint32_t i, uint32_t n, uint32_t n_table, struct vis_tap *tap,
+                      uint32_t *n_taps) {
+    double at = (i + 0.5) * n_table / n - 0.5;
+    int first = (int)floor(at) - 1;
+
+    for (int k = first; k < first + 4; k++) {
+        uint32_t place = (uint32_t)MIN(MAX(k, 0), (int)n_table - 1);
+
+        tap[(*n_taps)++] = (struct vis_tap){place, (float)keys(at - k)};
+    }
+}
+
 /* Adds taps for the positions of a table that coordinate @i of @n reads. */
 static void add_taps(const struct image_encoder *e, uint32_t i, uint32_t n, struct vis_tap *tap,
                      uint32_t *n_taps) {
@@ -129,6 +155,8 @@ static void add_taps(const struct image_encoder *e, uint32_t i, uint32_t n, stru
 
         tap[(*n_taps)++] = (struct vis_tap){v.low, 1 - v.part};
         tap[(*n_taps)++] = (struct vis_tap){v.high, v.part};
+    } else if (e->p.kind == PROJECTOR_KIMIVL) {
+        add_cubic(i, n, e->n_table, tap, n_taps);
     } else if (e->p.kind == PROJECTOR_LFM2) {
         struct span v = span_of(i, n, e->n_table);
 
@@ -137,10 +165,10 @@ static void add_taps(const struct image_encoder *e, uint32_t i, uint32_t n, stru
     }
 }
 
-/* Returns the most taps of @n coordinates: LFM2's cover twice the table's part of a coordinate, or
- * two positions, plus one. */
+/* Returns the most taps of @n coordinates: four, or LFM2's, which cover twice the table's part of a
+ * coordinate, or two positions, plus one. */
 static size_t most_taps(size_t n) {
-    return 3 * n + 2 * (size_t)TABLE_MAX;
+    return 4 * n + 2 * (size_t)TABLE_MAX;
 }
 
 /* Fills in rotations and taps of the @n coordinates of an axis. */
@@ -317,8 +345,8 @@ void vis_arrange(struct image_encoder *e, uint32_t at, uint32_t n) {
         e->ops->rows(e->be, &a);
 }
 
-/* Writes all values of blocks [at, at + n) to e->in; lfm2 may have a norm and internvl has one,
- * whose epsilon files do not have. */
+/* Writes all values of blocks [at, at + n) to e->in; lfm2 may have a norm, and internvl and kimivl,
+ * for each patch, have one, whose epsilon files do not have. */
 static void gather_blocks(struct image_encoder *e, uint32_t at, uint32_t n) {
     struct vis_rows a = of_patches(e, VIS_BLOCK, at, n);
 
@@ -327,9 +355,14 @@ static void gather_blocks(struct image_encoder *e, uint32_t at, uint32_t n) {
     a.in = e->x;
     a.out = e->in;
     e->ops->rows(e->be, &a);
-    if (e->p.kind != PROJECTOR_PIXTRAL && e->mm_norm.w)
-        vis_norm_rows(e, &e->mm_norm, e->in, e->p.merge * e->p.merge * e->p.n_embd, 1e-5f, n,
-                      e->in);
+    if (e->p.kind == PROJECTOR_PIXTRAL || !e->mm_norm.w)
+        return;
+    uint32_t width = e->p.n_embd, rows = n * e->p.merge * e->p.merge;
+    if (e->p.kind != PROJECTOR_KIMIVL) {
+        width *= e->p.merge * e->p.merge;
+        rows = n;
+    }
+    vis_norm_rows(e, &e->mm_norm, e->in, width, 1e-5f, rows, e->in);
 }
 
 /* Writes the means of blocks to e->in. gemma4v: times the root of the width, then normalised by
@@ -380,7 +413,7 @@ uint32_t vis_project(struct image_encoder *e, uint32_t at, uint32_t n) {
         return project_line(e, at, n);
     if (e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL) {
         vis_mlp(e, e->mm_in, e->mm_out, e->o + (size_t)at * block, n, to, stride);
-    } else if (e->p.kind == PROJECTOR_LFM2 || e->p.kind == PROJECTOR_INTERNVL) {
+    } else if (e->mm_in) {
         gather_blocks(e, at, n);
         vis_mlp(e, e->mm_in, e->mm_out, e->in, n, to, stride);
     } else if (e->p.kind == PROJECTOR_IDEFICS3) {

@@ -97,6 +97,8 @@ static enum vis_turn turn_of(const struct image_encoder *e) {
         return VIS_STAY;
     if (e->p.kind == PROJECTOR_PIXTRAL)
         return VIS_NEIGHBOURS;
+    if (e->p.kind == PROJECTOR_KIMIVL)
+        return VIS_ALTERNATE;
     if (e->p.kind == PROJECTOR_GEMMA4V)
         return VIS_QUARTERS;
     return VIS_HALVES;
@@ -113,7 +115,7 @@ void vis_qkv(struct image_encoder *e, uint32_t at, uint32_t n) {
         .w = {y->q_norm.w, y->k_norm.w},
         .bias = {y->q_norm.bias, y->k_norm.bias},
         .unit = gemma4,
-        .swapped = gemma4,
+        .swapped = gemma4 || e->p.kind == PROJECTOR_KIMIVL,
         .turn = turn_of(e),
         .eps = e->p.eps,
         .at = e->grid.at,

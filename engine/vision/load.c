@@ -363,6 +363,11 @@ static void load_merger(struct loader *l) {
         e->mm_in = vis_load_linear(l, BIND_MUST, block, e->hidden, "mm.model.mlp.1");
         e->mm_out = vis_load_linear(l, BIND_MUST, e->hidden, p->n_out, "mm.model.mlp.3");
         break;
+    case PROJECTOR_KIMIVL:
+        e->mm_norm = vis_load_norm(l, BIND_MUST, n, "mm.input_norm");
+        e->mm_in = vis_load_linear(l, BIND_MUST, block, e->hidden, "mm.1");
+        e->mm_out = vis_load_linear(l, BIND_MUST, e->hidden, p->n_out, "mm.2");
+        break;
     case PROJECTOR_LFM2:
         e->mm_norm = vis_load_norm(l, BIND_MAY, block, "mm.input_norm");
         e->mm_in = vis_load_linear(l, BIND_MUST, block, e->hidden, "mm.1");
@@ -475,7 +480,8 @@ static void load_all(struct loader *l) {
         load_layer(l, i, &e->layer[i]);
     bool siglip =
         p->kind == PROJECTOR_GEMMA3 || p->kind == PROJECTOR_LFM2 || p->kind == PROJECTOR_IDEFICS3;
-    e->post_ln = vis_load_norm(l, bind_if(qwen || siglip, BIND_MUST), p->n_embd, "v.post_ln");
+    bool last = qwen || siglip || p->kind == PROJECTOR_KIMIVL;
+    e->post_ln = vis_load_norm(l, bind_if(last, BIND_MUST), p->n_embd, "v.post_ln");
     load_merger(l);
     bind_ignore(&l->b, "a."); /* an audio encoder in the same file */
     bind_ignore(&l->b, "mm.a.");
@@ -487,7 +493,8 @@ static int read_hidden(struct image_encoder *e, const struct gguf *file, struct 
     const char *name = NULL;
     if (e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL)
         name = "mm.0.weight";
-    else if (e->p.kind == PROJECTOR_PIXTRAL || e->p.kind == PROJECTOR_LFM2)
+    else if (e->p.kind == PROJECTOR_PIXTRAL || e->p.kind == PROJECTOR_LFM2 ||
+             e->p.kind == PROJECTOR_KIMIVL)
         name = "mm.1.weight";
     else if (e->p.kind == PROJECTOR_INTERNVL)
         name = "mm.model.mlp.1.weight";

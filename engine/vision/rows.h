@@ -81,12 +81,12 @@ struct vis_rows {
 };
 
 /* Pairs of a head that are rotated: none, neighbours, values half a head apart, or within each
- * half. */
-enum vis_turn { VIS_STAY, VIS_NEIGHBOURS, VIS_HALVES, VIS_QUARTERS };
+ * half; or neighbours that turn by the two coordinates in turn. */
+enum vis_turn { VIS_STAY, VIS_NEIGHBOURS, VIS_HALVES, VIS_QUARTERS, VIS_ALTERNATE };
 
 /* Prepares heads of patches [first, first + n) for attention: queries and keys are normed, if there
- * are weights, and rotated: the first quarter of pairs by the patch's row, the second by its
- * column, or with @swapped the other way round. */
+ * are weights, and rotated: the first half of pairs by the patch's row, the second by its column,
+ * or with @swapped the other way round. ALTERNATE: pairs with even and odd numbers instead. */
 struct vis_heads {
     /* queries, keys, values of the first patch; @stride values apart */
     const float *in[3];

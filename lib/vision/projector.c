@@ -22,6 +22,7 @@ static const struct kind {
     [PROJECTOR_PIXTRAL] = {"pixtral", 1, 8, 1024, FILTER_BICUBIC, false, false},
     [PROJECTOR_LFM2] = {"lfm2", 2, 64, 256, FILTER_BILINEAR, false, false, MARKS_PLACE},
     [PROJECTOR_IDEFICS3] = {"idefics3", 2, 0, 0, FILTER_LANCZOS, false, true, MARKS_FENCED},
+    [PROJECTOR_KIMIVL] = {"kimivl", 2, 8, 1024, FILTER_BICUBIC, false, false},
     [PROJECTOR_INTERNVL] = {"internvl", 2, 0, 0, FILTER_BICUBIC, false, true},
 };
 
@@ -211,6 +212,7 @@ static uint32_t read_merge(struct reader *d, enum projector_kind kind) {
     case PROJECTOR_LFM2:
     case PROJECTOR_IDEFICS3:
     case PROJECTOR_INTERNVL:
+    case PROJECTOR_KIMIVL:
         return want(d, "clip.vision.projector.scale_factor", 1, 8, own);
     default:
         return own;

@@ -29,6 +29,8 @@ enum projector_kind {
     PROJECTOR_IDEFICS3,
     /* InternVL: pictures larger than a tile in tiles */
     PROJECTOR_INTERNVL,
+    /* Kimi-VL: MoonViT */
+    PROJECTOR_KIMIVL,
     PROJECTOR_KINDS
 };
 

@@ -139,10 +139,16 @@ DEVICE void vision_turn_head(const struct vis_heads &a, uint32_t at, uint32_t di
     uint32_t half = dim / 2, quarter = dim / 4;
 
     for (uint32_t i = threadIdx.x % 32; i < half; i += 32) {
-        const struct vis_axis &axis = (i >= quarter) != a.swapped ? a.at.column : a.at.row;
-        const float *cs = axis.turn + ((size_t)axis.of[at] * quarter + i % quarter) * 2;
-        uint32_t x = i, apart = half;
-        if (a.turn == VIS_NEIGHBOURS) {
+        bool second = i >= quarter, alternate = a.turn == VIS_ALTERNATE;
+        uint32_t x = i, apart = half, k = i % quarter;
+
+        if (alternate) {
+            second = i % 2;
+            k = i / 2;
+        }
+        const struct vis_axis &axis = second != a.swapped ? a.at.column : a.at.row;
+        const float *cs = axis.turn + ((size_t)axis.of[at] * quarter + k) * 2;
+        if (a.turn == VIS_NEIGHBOURS || alternate) {
             x = 2 * i;
             apart = 1;
         } else if (a.turn == VIS_QUARTERS) {

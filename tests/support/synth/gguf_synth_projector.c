@@ -214,7 +214,7 @@ static void positions(struct planner *p, const struct synth_projector *s) {
 /* Returns true if layers have LayerNorms, and an FFN of two products with GELU. */
 static bool is_siglip(const struct synth_projector *s) {
     return s->kind == PROJECTOR_GEMMA3 || s->kind == PROJECTOR_LFM2 ||
-           s->kind == PROJECTOR_IDEFICS3;
+           s->kind == PROJECTOR_IDEFICS3 || s->kind == PROJECTOR_KIMIVL;
 }
 
 /* Adds a norm of queries or keys, which the larger encoder of internvl has. */
@@ -308,6 +308,12 @@ static void ends(struct planner *p, const struct synth_projector *s) {
         linear(p, true, 4 * n, 2 * n, "mm.model.mlp.1");
         linear(p, true, 2 * n, s->n_out, "mm.model.mlp.3");
         break;
+    case PROJECTOR_KIMIVL:
+        norm(p, true, n, "v.post_ln");
+        norm(p, true, n, "mm.input_norm");
+        linear(p, true, 4 * n, 4 * n, "mm.1");
+        linear(p, true, 4 * n, s->n_out, "mm.2");
+        break;
     case PROJECTOR_LFM2:
         norm(p, true, n, "v.post_ln");
         linear(p, true, 4 * n, 2 * n, "mm.1");
@@ -388,7 +394,8 @@ void synth_projector_keys(struct gguf_write *w, const struct synth_projector *s,
         gguf_write_u32(w, "clip.vision.spatial_merge_size", 2);
     if (s->kind == PROJECTOR_GEMMA3) /* a divisor of the side */
         gguf_write_u32(w, "clip.vision.projector.scale_factor", s->side % 4 ? 1 : 4);
-    if (s->kind == PROJECTOR_IDEFICS3 || s->kind == PROJECTOR_INTERNVL)
+    if (s->kind == PROJECTOR_IDEFICS3 || s->kind == PROJECTOR_INTERNVL ||
+        s->kind == PROJECTOR_KIMIVL)
         gguf_write_u32(w, "clip.vision.projector.scale_factor", 2);
     if (s->kind == PROJECTOR_IDEFICS3)
         gguf_write_u32(w, "clip.vision.preproc_image_size", 2 * s->side * s->patch);
