@@ -115,6 +115,20 @@ static bool fails_on_null_tools(const struct template *t) {
     return ok && !null_ok;
 }
 
+#define ASKED_WITH(content)                                                                        \
+    "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "            \
+    "\"add_generation_prompt\": true, \"messages\": [{\"role\": \"user\", \"content\": " content   \
+    "}]}"
+
+/* Returns true if the template, as SmolVLM's, iterates over the parts of a content and shows
+ * nothing of a string. */
+static bool shows_only_parts(const struct template *t) {
+    bool ok;
+
+    return !renders(t, ASKED_WITH("\"needle\""), "needle", &ok) &&
+           renders(t, ASKED_WITH("[{\"type\": \"text\", \"text\": \"needle\"}]"), "needle", &ok);
+}
+
 static bool reads_text_args(const struct template *t) {
     bool ok, printed = renders(t, PROBE("{\"needle\": 1}"), "'needle'", &ok);
 
@@ -253,6 +267,7 @@ void family_init(struct family *f, const struct api_model *m) {
     f->result_members = reads_result_members(m->template);
     family_find_default(f, m->template);
     f->no_null_tools = fails_on_null_tools(m->template);
+    f->reads_parts = shows_only_parts(m->template);
 }
 
 /* Makes the text of those @kwargs that the template mentions; NULL: it mentions none. */

@@ -51,6 +51,8 @@ struct family {
     bool closes_thoughts;
     /* the template fails where `tools` is none, and not where it is missing */
     bool no_null_tools;
+    /* the template shows contents that are lists of parts, and no strings */
+    bool reads_parts;
 };
 
 /* Returns true for a template that takes tools as a text, in its variable `functions`. */

@@ -592,6 +592,21 @@ static yyjson_val *shown_functions(const struct gen_request *r) {
     return shown;
 }
 
+/* Makes each content that is a string a list with one part. */
+static void put_contents_in_parts(struct build *b, yyjson_mut_val *list) {
+    yyjson_mut_val *m;
+    size_t i, n;
+
+    yyjson_mut_arr_foreach(list, i, n, m) {
+        yyjson_mut_val *content = yyjson_mut_obj_get(m, "content");
+
+        if (!yyjson_mut_is_str(content))
+            continue;
+        content = yyjson_mut_obj_remove_key(m, "content");
+        messages_put(b, m, "content", json_make(b->doc, "[{type:'text', text:%}]", content));
+    }
+}
+
 static int messages_put_list(struct build *b, const struct gen_request *r, yyjson_mut_val *root) {
     yyjson_mut_val *list = yyjson_mut_arr(b->doc);
     yyjson_val *m = yyjson_arr_get_first(r->input.messages);
@@ -611,6 +626,8 @@ static int messages_put_list(struct build *b, const struct gen_request *r, yyjso
         else
             result = messages_put_one(b, m, list);
     }
+    if (b->form->family->reads_parts)
+        put_contents_in_parts(b, list);
     messages_put(b, root, "messages", list);
     return result;
 }

@@ -194,6 +194,27 @@ Test(prompts, results_are_members_of_the_call_where_the_template_reads_them_ther
     world_stop(&w);
 }
 
+/* ---- contents */
+
+/* SmolVLM's template iterates over parts. */
+Test(prompts, contents_are_parts_where_the_template_shows_no_strings) {
+    static const char source[] =
+        "{%- for m in messages -%}{{ m.role[0] }}:{%- for c in m.content -%}{%- if c.type == "
+        "'text' "
+        "-%}{{ c.text }}{%- elif c.type == 'image' -%}<image>{%- endif -%}{%- endfor -%}/"
+        "{%- endfor -%}";
+    struct world w;
+
+    begin(&w, source, THINK_AUTO);
+    expect_prompt(&w, "{" HI "}", "u:hi/");
+    expect_prompt(&w, PAST "}", "u:a/a:b/u:c/");
+    world_stop(&w);
+    /* Most templates print a list as they would any value, but a text as it is. */
+    begin(&w, "{{ messages[0].content }}", THINK_AUTO);
+    expect_prompt(&w, "{" HI "}", "hi");
+    world_stop(&w);
+}
+
 /* ---- tools and dates */
 
 /* Command R+ and Hermes 2 Pro loop over the tools without a question. */

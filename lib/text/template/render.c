@@ -174,6 +174,20 @@ static int trust_roles(struct render *rd, struct value messages) {
     return 0;
 }
 
+/* Finds the dictionary that has the content @trust refers to, and its key: the message, or its only
+ * part. Returns a negative number if there is no memory. */
+static int find_content(struct render *rd, struct value *owner, const struct tstr **key,
+                        struct value *content) {
+    *key = TSTR_STATIC("content");
+    TRY(dict_get_str(rd, owner->dict, *key, content));
+    if (!value_is_seq(*content, SEQ_LIST))
+        return 0;
+    assert(content->seq->n == 1 && content->seq->v[0].type == V_DICT);
+    *owner = content->seq->v[0];
+    *key = TSTR_STATIC("text");
+    return dict_get_str(rd, owner->dict, *key, content);
+}
+
 /* Marks the content of message @trust[0].message. Returns how many of the @n ranges belong to that
  * message, or a negative number. */
 static int trust_content(struct render *rd, const struct seq *messages,
@@ -185,7 +199,8 @@ static int trust_content(struct render *rd, const struct seq *messages,
     assert(trust->message < messages->n);
     m = messages->v[trust->message];
     assert(m.type == V_DICT);
-    if (!k || dict_get_str(rd, m.dict, TSTR_STATIC("content"), &content) < 0)
+    const struct tstr *key;
+    if (!k || find_content(rd, &m, &key, &content) < 0)
         return -1;
     assert(content.type == V_STR);
     for (; i < n && trust[i].message == trust->message; i++) {
@@ -199,7 +214,7 @@ static int trust_content(struct render *rd, const struct seq *messages,
     TRY(sink_add(rd, k, content.s->data + at, content.s->len - at, true));
     const struct tstr *s = sink_string(rd, k);
 
-    if (!s || dict_set(rd, m.dict, value_str(TSTR_STATIC("content")), value_str(s)))
+    if (!s || dict_set(rd, m.dict, value_str(key), value_str(s)))
         return -1;
     return (int)i;
 }
