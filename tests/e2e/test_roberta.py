@@ -1,6 +1,6 @@
 """A reranker of the XLM-RoBERTa family, like bge-reranker-v2-m3: Unigram tokens, <s> query </s></s> document </s>, an
-encoder whose first row is the input of a two-layer head. The model is generated here, and its scores are compared with
-a computation in plain Python."""
+encoder whose first row is the input of a two-layer head. The model is generated here; its scores are compared with a
+computation in plain Python, and ids, scores and the vectors of the same encoder with llama.cpp."""
 import math
 import pathlib
 import random
@@ -17,6 +17,7 @@ MARK = "\u2581"
 TOKENS = ["<s>", "<pad>", "</s>", "<unk>"] + [MARK + w for w in ("the", "red", "fox", "a", "jumps")] + [MARK, "s", "ed", "x", "fo", "jump", MARK + "fo"] + [chr(c) for c in range(97, 115)]
 N, N_HEAD, N_FF, N_LAYER, N_CONTEXT, EPS = 64, 2, 96, 2, 64, 1e-5
 U32, F32, BOOL, STRING, ARRAY, I32 = 4, 6, 7, 8, 9, 5
+MEAN, CLS, RANK = 1, 2, 4  # pooling of E5, BGE M3, a reranker
 PACK = {U32: "<I", F32: "<f", BOOL: "<?", I32: "<i"}
 
 
@@ -45,14 +46,18 @@ def value(kind, v):
     return string(v) if kind == STRING else struct.pack(PACK[kind], v)
 
 
-def write(path, tensors):
+def write(path, tensors, pooling=RANK):
     scores = [0.0] * 4 + [-float(len(TOKENS) - i) / 4 for i in range(4, len(TOKENS))][::-1]
     meta = [("general.architecture", STRING, "bert"), ("general.name", STRING, "small reranker"), ("bert.context_length", U32, N_CONTEXT), ("bert.embedding_length", U32, N),
             ("bert.feed_forward_length", U32, N_FF), ("bert.block_count", U32, N_LAYER), ("bert.attention.head_count", U32, N_HEAD), ("bert.attention.layer_norm_epsilon", F32, EPS),
-            ("bert.attention.causal", BOOL, False), ("bert.pooling_type", U32, 4), ("tokenizer.ggml.model", STRING, "t5"),
+            ("bert.attention.causal", BOOL, False), ("bert.pooling_type", U32, pooling), ("tokenizer.ggml.model", STRING, "t5"),
             ("tokenizer.ggml.tokens", ARRAY, (STRING, TOKENS)), ("tokenizer.ggml.scores", ARRAY, (F32, scores)),
             ("tokenizer.ggml.token_type", ARRAY, (I32, [3, 3, 3, 2] + [1] * (len(TOKENS) - 4))),
-            ("tokenizer.ggml.bos_token_id", U32, 0), ("tokenizer.ggml.eos_token_id", U32, 2), ("tokenizer.ggml.seperator_token_id", U32, 2), ("tokenizer.ggml.unknown_token_id", U32, 3)]
+            ("tokenizer.ggml.bos_token_id", U32, 0), ("tokenizer.ggml.eos_token_id", U32, 2), ("tokenizer.ggml.seperator_token_id", U32, 2), ("tokenizer.ggml.unknown_token_id", U32, 3), ("tokenizer.ggml.padding_token_id", U32, 1), ("tokenizer.ggml.token_type_count", U32, 1),
+            ("tokenizer.ggml.add_bos_token", BOOL, True), ("tokenizer.ggml.add_eos_token", BOOL, True), ("tokenizer.ggml.add_sep_token", BOOL, True), ("tokenizer.ggml.add_space_prefix", BOOL, True),
+            ("tokenizer.ggml.remove_extra_whitespaces", BOOL, True), ("bert.attention.head_count_kv", U32, N_HEAD)]
+    if pooling != RANK:
+        tensors = {name: t for name, t in tensors.items() if not name.startswith("cls.")}
     head = struct.pack("<IIQQ", 0x46554747, 3, len(tensors), len(meta)) + b"".join(string(k) + struct.pack("<I", t) + value(t, v) for k, t, v in meta)
     data = b""
     for name, (shape, values) in tensors.items():
@@ -123,6 +128,53 @@ def test_scores_are_those_of_the_model():
             assert status == 200, body
             for i, row in enumerate(body["data"]):
                 assert abs(row["score"] - 1 / (1 + math.exp(-got[i]))) < 1e-5, (row, got)
+
+
+# llama-server of llama.cpp 0.7.0 on the files that write() makes (--reranking, --embedding; -ub 64): ids of
+# /tokenize with special tokens, scores of /v1/rerank, and of /v1/embeddings the first and the last four values with the
+# pooling of BGE M3 (CLS) and of E5 (MEAN). Its GELU comes from a table of halves, hence the tolerance.
+TEXTS = ("the red fox", "a fox jumps", "the red  foxes", "\u4e2d\u6587 a", "jumped")
+IDS = ([0, 4, 5, 6, 2], [0, 7, 6, 8, 2], [0, 4, 5, 6, 20, 10, 2], [0, 9, 3, 7, 2], [0, 9, 14, 11, 2])
+SCORES = (-0.157381, 0.770431, 0.854709, 0.297755)
+VECTORS = {
+    CLS: (
+        (0.039729, 0.060654, -0.014739, -0.076045, 0.243780, 0.008116, -0.122476, -0.109627),
+        (-0.014140, 0.038101, -0.047558, -0.126491, 0.136455, 0.022562, -0.169325, -0.041273),
+        (0.004910, 0.057056, -0.032228, -0.075329, 0.254505, 0.015648, -0.123447, -0.119991),
+        (-0.025353, 0.085903, -0.000826, -0.083097, 0.116193, 0.009872, -0.127890, -0.010808),
+        (0.009548, 0.126638, 0.009527, -0.072729, 0.148975, 0.013873, -0.142535, -0.049026),
+    ),
+    MEAN: (
+        (0.009553, 0.064415, -0.023220, -0.049667, 0.271057, 0.016221, -0.092813, -0.123438),
+        (-0.029174, 0.056634, -0.048306, -0.107618, 0.163233, 0.017257, -0.128572, -0.024837),
+        (-0.027561, 0.060873, -0.034229, -0.053376, 0.280075, 0.014465, -0.080397, -0.120026),
+        (-0.021072, 0.090962, -0.008675, -0.082975, 0.145051, 0.017805, -0.113946, -0.050936),
+        (-0.022628, 0.125700, -0.019106, -0.069432, 0.152826, 0.019866, -0.097617, -0.017103),
+    ),
+}
+
+
+def test_ids_vectors_and_scores_are_those_of_llama_cpp():
+    tensors = make_tensors()
+    for pooling in (RANK, CLS, MEAN):
+        with tempfile.TemporaryDirectory() as folder:
+            path = folder + "/encoder.gguf"
+            write(path, tensors, pooling)
+            with Weftd("--threads", "1", model=path) as d:
+                for text, ids in zip(TEXTS, IDS):
+                    status, _, body = d.request("POST", "/tokenize", {"content": text, "add_special": True})
+                    assert status == 200 and body["tokens"] == ids, (text, body)
+                if pooling == RANK:
+                    status, _, body = d.request("POST", "/v1/rerank", {"query": TEXTS[0], "documents": TEXTS[1:], "raw_scores": True})
+                    assert status == 200, body
+                    got, should = [r["relevance_score"] for r in sorted(body["results"], key=lambda r: r["index"])], SCORES
+                else:
+                    status, _, body = d.request("POST", "/v1/embeddings", {"input": TEXTS})
+                    assert status == 200, body
+                    got = [v for row in body["data"] for v in row["embedding"][:4] + row["embedding"][-4:]]
+                    should = [v for row in VECTORS[pooling] for v in row]
+                worst = max(abs(a - b) for a, b in zip(got, should, strict=True))
+                assert worst < (5e-3 if pooling == RANK else 1e-3), (pooling, worst, got)
 
 
 def test_scores_of_one_tenant_keep_no_other_waiting():
