@@ -7,7 +7,6 @@
  * turned, which needs a copy; if it is quantised, both halves are copied, in 16 bits.
  */
 
-#include <endian.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -234,17 +233,6 @@ static int layout_input_open(struct layout_input *in) {
     return in->value ? quantised_read_parts(in->r, q, &in->parts) : -ENOMEM;
 }
 
-/* Returns @v in 16 bits as files have it. @type: TENSOR_BF16 or TENSOR_F16. */
-static uint16_t layout_half(enum tensor_type type, float v) {
-    uint16_t half;
-
-    if (type == TENSOR_BF16)
-        half = mx_float_to_bf16(v);
-    else
-        half = mx_float_to_half(v);
-    return htole16(half);
-}
-
 /* Writes row @i to @out: as it is stored, or its values rounded to rows->type. */
 static int layout_input_row(struct layout_input *in, uint64_t i, uint8_t *out) {
     const struct layout_rows *rows = in->rows;
@@ -259,12 +247,7 @@ static int layout_input_row(struct layout_input *in, uint64_t i, uint8_t *out) {
         return 0;
     }
     repack_values(&in->parts.t, i, in->value);
-    for (size_t c = 0; c < n; c++) {
-        float v = in->value[c] * (rows->q->factor ? rows->q->factor : 1);
-        uint16_t half = layout_half(rows->type, v);
-
-        memcpy(out + 2 * c, &half, sizeof(half));
-    }
+    quantised_store_halves(rows->q, in->value, out);
     return 0;
 }
 

@@ -634,3 +634,14 @@ enum tensor_type quantised_halves(const struct quantised *q) {
         return TENSOR_BF16;
     return TENSOR_F16;
 }
+
+void quantised_store_halves(const struct quantised *q, const float *value, uint8_t *out) {
+    bool brain = quantised_halves(q) == TENSOR_BF16;
+
+    for (uint64_t k = 0; k < q->n_in; k++) {
+        float v = value[k] * (q->factor ? q->factor : 1);
+        uint16_t half = htole16(brain ? mx_float_to_bf16(v) : mx_float_to_half(v));
+
+        memcpy(out + 2 * k, &half, sizeof(half));
+    }
+}

@@ -48,3 +48,5 @@ int quantised_read_parts(const struct reader *r, const struct quantised *q,
 void quantised_free_parts(struct quantised_parts *p);
 /* Returns the format of 16 bits to which values are rounded where a matrix is copied. */
 enum tensor_type quantised_halves(const struct quantised *q);
+/* Writes a row of values, times the factor of @q, in the format of quantised_halves(). */
+void quantised_store_halves(const struct quantised *q, const float *value, uint8_t *out);

@@ -1,8 +1,8 @@
 /*
  * vision - the image encoder in a folder, as a projector file (vision/projector.h) in memory.
  *
- * Matrices keep their type, vectors become F32. All of them are copied: an encoder has 0.4 to 1.2
- * GB, and its backend copies them once more.
+ * Matrices keep their type, quantised ones become halves, vectors F32. All of them are copied: an
+ * encoder has 0.4 to 1.2 GB, and its backend copies them once more.
  */
 
 #include <errno.h>
@@ -14,6 +14,7 @@
 #include "base/files.h"
 #include "base/try.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/quantised.h"
 #include "checkpoint/reader.h"
 #include "text/hf_tokenizer.h"
 
@@ -611,11 +612,44 @@ static int vision_rotated(struct reader *r, const struct st_tensor *t, struct gg
     return 0;
 }
 
+/* Adds the quantised matrix @q, whose codes are @t, as a copy in 16 bits. */
+static int vision_quantised(struct reader *r, const struct st_tensor *t, enum name_how how,
+                            const struct quantised *q, struct gguf_built *b) {
+    CLEANUP(quantised_free_parts) struct quantised_parts parts = {0};
+    CLEANUP(freep) float *value = NULL;
+    uint64_t bytes;
+    uint8_t *to;
+
+    if (how != NAME_PLAIN || q->n_stack || q->n_in > SIZE_MAX / sizeof(*value))
+        return err_set(r->err, 0, NULL,
+                       "%s: tensor '%s' has type %s, which is not supported there; a projector "
+                       "file in GGUF is needed",
+                       r->file[t->file].name, t->name, st_type_name(t->type));
+    if (size_mul(2 * q->n_rows, q->n_in, &bytes))
+        return -EMSGSIZE;
+    b->type = quantised_halves(q);
+    b->n_dims = 2;
+    b->ne[0] = q->n_in;
+    b->ne[1] = q->n_rows;
+    b->ne[2] = b->ne[3] = 1;
+    TRY(quantised_read_parts(r, q, &parts));
+    value = malloc(q->n_in * sizeof(*value));
+    if (!value)
+        return -ENOMEM;
+    TRY(gguf_build_tensor(&r->build, b, bytes, &to));
+    for (uint64_t i = 0; i < q->n_rows; i++, to += 2 * q->n_in) {
+        repack_values(&parts.t, i, value);
+        quantised_store_halves(q, value, to);
+    }
+    return 0;
+}
+
 /* Adds tensor @t, unless it is not the encoder's. */
 static int vision_add(struct reader *r, const struct vision_row *row, const struct st_tensor *t) {
     const char *name = t->name;
     struct vision_place p = {0};
     struct gguf_built b = {0};
+    struct quantised q;
 
     if (strncmp(name, "model.", 6) == 0)
         name += 6;
@@ -623,10 +657,17 @@ static int vision_add(struct reader *r, const struct vision_row *row, const stru
                strncmp(name, "visual.", 7) == 0 || strncmp(name, "multi_modal_projector.", 22) == 0;
     if (!own)
         return 0;
+    int form = quantised_find(r, t, &q);
+    if (form < 0 || form == QUANTISED_COMPANION)
+        return MIN(form, 0);
+    if (form == QUANTISED_MATRIX)
+        name = q.name + (strncmp(q.name, "model.", 6) == 0 ? 6 : 0);
     if (!vision_place(row, name, &p))
         return err_set(r->err, 0, NULL, "%s: tensor '%s' is unknown for the encoder of %s models",
                        r->file[t->file].name, t->name, row->model_type);
     TRY(vision_name(r, &p, b.name));
+    if (form == QUANTISED_MATRIX)
+        return vision_quantised(r, t, p.name->how, &q, &b);
     TRY(reader_type(r, t, &b.type));
     if (p.name->how == NAME_FRAMES)
         return vision_frames(r, t, &b);
