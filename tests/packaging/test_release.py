@@ -201,6 +201,24 @@ def check_builds(source, folder):
     assert done.returncode == 1 and "arm64.deb has another weft-cuda.so" in done.stderr, done
 
 
+def check_rules(source, folder):
+    """The package takes WEFT_CUDA also where Meson has installed no library of its own beside it, as on Debian 13."""
+    if not shutil.which("make") or not os.path.exists("/usr/share/dpkg/architecture.mk"):
+        return  # without dpkg-dev
+    tree, tools, backend = folder / "rules", folder / "dh", folder / "weft-cuda.so"
+    for path in (tree, tools):
+        path.mkdir()
+    backend.write_bytes(BACKEND)
+    (tools / "dh_auto_install").write_text("#!/bin/sh\nmkdir -p debian/tmp/usr/bin\n")
+    (tools / "dh_auto_install").chmod(0o755)
+    env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "DEB_BUILD_PROFILES": "pkg.weft.cuda", "WEFT_CUDA": str(backend)}
+    done = subprocess.run(["make", "-f", source / "debian/rules", "override_dh_auto_install"], cwd=tree, env=env,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done
+    installed = list(tree.glob("debian/tmp/usr/lib/*/weft/weft-cuda.so"))
+    assert len(installed) == 1 and installed[0].read_bytes() == BACKEND, installed
+
+
 # In place of apt-get: it finds the packages that lie in $ARCHIVE.
 FAKE_APT = """#!/bin/sh
 for last; do :; done
@@ -310,6 +328,7 @@ def main(source):
         assert done.returncode == 1 and "not empty" in done.stderr, done
         check_backend(clone, debs, folder)
         check_builds(clone, folder)
+        check_rules(pathlib.Path(source), folder)
         check_runtime(pathlib.Path(source), folder)
         check_refusals(clone, debs, folder)
     return 0
