@@ -80,6 +80,12 @@ template <int D> constexpr uint32_t TILE_BYTES = 4 * D * 512;
 static_assert(ATTN_TILES * TILE_BYTES<2> == ATTEND_SHARED(64), "kernels_attention.h");
 static_assert(ATTN_TILES * TILE_BYTES<4> == ATTEND_SHARED(128), "kernels_attention.h");
 
+/* Returns the room of the warp's tile; computed anew each time, because tiles need the
+ * registers. */
+template <int D> DEVICE uint8_t *own_room() {
+    return dynamic_shared() + anew(threadIdx.x) / 32 * TILE_BYTES<D>;
+}
+
 /* Returns the address of value @d of query @query in the result of the tile at @tile. */
 DEVICE float *result_at(uint8_t *tile, uint32_t query, uint32_t d) {
     return (float *)(tile + d / 8 * 512 + (query ^ d / 8 % 4) * 32 + d % 8 * 4);
@@ -425,7 +431,6 @@ DEVICE void attention_attend_item(const struct attend_args &a, const ROWS &rows,
     uint32_t from = it.chunk < 0 && first > low ? first : low;
     /* first key of the warp's tile in the current chunk */
     uint32_t tile = from * ATTN_CHUNK + warp * ATTN_TILE;
-    uint8_t *room = dynamic_shared() + warp * TILE_BYTES<D>;
     struct State<D> all[2];
     bool seen = attention_is_seen(s.place, tile);
 
@@ -440,7 +445,7 @@ DEVICE void attention_attend_item(const struct attend_args &a, const ROWS &rows,
         if (written && !ROWS::fresh)
             wait_for_previous();
         if (seen && !(written && ROWS::fresh))
-            start_values<D, V>(s.place, tile, room);
+            start_values<D, V>(s.place, tile, own_room<D>());
         if (begins) {
             if (seen)
                 prefetch_keys<K>(s.place, tile);
@@ -458,7 +463,7 @@ DEVICE void attention_attend_item(const struct attend_args &a, const ROWS &rows,
             }
             sync_block();
             if (seen && written && ROWS::fresh)
-                start_values<D, V>(s.place, tile, room);
+                start_values<D, V>(s.place, tile, own_room<D>());
         }
         if (seen) {
             struct Keys<D, K> keys;
@@ -469,7 +474,7 @@ DEVICE void attention_attend_item(const struct attend_args &a, const ROWS &rows,
         weigh_half<D, 0>(a, s, tile, c, h[0]);
         if (it.n_q > 8)
             weigh_half<D, 1>(a, s, tile, c, h[1]);
-        weigh_values<D, V>(room, seen, it.n_q > 8, h);
+        weigh_values<D, V>(own_room<D>(), seen, it.n_q > 8, h);
         sync_block();
         merge_half<D, 0>(s, all[0]);
         merge_half<D, 1>(s, all[1]);

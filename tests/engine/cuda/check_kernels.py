@@ -162,7 +162,6 @@ SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", *("attend_wide_
 SPILLS |= {("expert_vec", arch): (8, 4, 4) for arch in ("sm_86", "sm_89")}
 SPILLS |= {("pair", arch): (8, 8, 24) for arch in ("sm_86", "sm_89")}
 SPILLS |= {("attend_compressed", "sm_80"): (8, 4, 4)}
-SPILLS |= {("attend_decode_128", arch): (8, 8, 8) for arch in ("sm_100", "sm_110")}
 # A stack and no spills: the slow paths of divisions and of the root, for zeros, subnormal numbers and infinities.
 SPILLS |= {("matvec_norm", "sm_90"): (24, 0, 0)}
 SPILLS |= {("matvec_norm", "sm_80"): (8, 20, 20)}  # one value of five formats, while rows are packed
