@@ -126,7 +126,7 @@ struct page_shape cuda_page_shape(const struct be *b, const struct heads *h) {
 /* Returns the bytes of a page for @n_values values of a token: those of a page of one head with
  * half as many keys, and as many values. */
 static size_t cuda_values_bytes(const struct be *b, uint64_t n_values) {
-    const struct heads h = {1, 1, (uint32_t)(n_values / 2)};
+    const struct heads h = {.n = 1, .n_kv = 1, .dim = (uint32_t)(n_values / 2)};
 
     assert(n_values % 2 == 0 && n_values / 2 <= UINT32_MAX);
     const struct page_shape p = cuda_page_shape(b, &h);

@@ -118,7 +118,8 @@ static void memory_add_attention(struct be *b) {
     b->attention.max_merges =
         (b->opts->max_rows * s->widest.group + ATTN_QUERIES - 1) / ATTN_QUERIES + b->opts->max_seqs;
     b->attention.max_items = b->attention.max_merges + MAX_PARTIALS;
-    const struct heads widest = {s->widest.n_kv, s->widest.n_kv, s->widest.head};
+    const struct heads widest = {
+        .n = s->widest.n_kv, .n_kv = s->widest.n_kv, .dim = s->widest.head};
     assert(cuda_partials(b, &widest, cuda_few(b)) > 0);
     memory_add(b, &b->attention.partial, b->attention.partial_bytes, 1, "attention", false);
     memory_add(b, &b->attention.item, b->attention.max_items, sizeof(struct attn_item), "attention",

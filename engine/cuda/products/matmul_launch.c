@@ -19,7 +19,8 @@ static int load_attention(struct be *b) {
 
     b->attention.bulk = b->shape->mla.rank && attend_bulk_runs(&b->about.device);
     for (uint32_t i = 0; i < 2 * ARRAY_SIZE(dims); i++) {
-        const struct heads h = {1, 1, b->shape->mla.rank ? b->shape->head_dim : dims[i / 2]};
+        const struct heads h = {
+            .n = 1, .n_kv = 1, .dim = b->shape->mla.rank ? b->shape->head_dim : dims[i / 2]};
         struct page_shape page = cuda_page_shape(b, &h);
 
         for (uint32_t bulk = 0; bulk <= b->attention.bulk; bulk++) {

@@ -385,7 +385,8 @@ static int make_scene(struct be *b, struct scene *t) {
     uint32_t tokens = b->opts->page_tokens;
     uint64_t room = b->memory.kv[KV_GLOBAL].n_pages * b->memory.kv[KV_GLOBAL].page_bytes;
 
-    t->heads = (struct heads){n_kv * group, n_kv, m->head_dim, m->value_dim};
+    t->heads =
+        (struct heads){.n = n_kv * group, .n_kv = n_kv, .dim = m->head_dim, .value = m->value_dim};
     struct page_shape page = cuda_page_shape(b, &t->heads);
     t->n_value = cuda_head_values(b, &t->heads);
     t->n_query = m->head_dim;

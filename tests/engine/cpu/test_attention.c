@@ -102,8 +102,9 @@ static void rig_close(struct rig *r) {
 }
 
 static struct kv_view view_of(const struct rig *r) {
-    return be_view(&r->be,
-                   &(struct heads){KV_HEADS * r->sheet->group, KV_HEADS, r->sheet->head_dim});
+    return be_view(&r->be, &(struct heads){.n = KV_HEADS * r->sheet->group,
+                                           .n_kv = KV_HEADS,
+                                           .dim = r->sheet->head_dim});
 }
 
 /* Adds a row of sequence @seq at position @p with the queries of @s, and writes its keys and

@@ -252,7 +252,7 @@ Test(fuse, attention_stores_keys_of_the_op_before_only) {
                              {.kind = OP_ATTEND}};
 
     for (uint32_t i = 0; i < 5; i++)
-        op[i].heads = (struct heads){4, 2, 16, 0};
+        op[i].heads = (struct heads){.n = 4, .n_kv = 2, .dim = 16};
     link_ops(op, 5, stores);
     cr_expect(op[1].links.from == &op[0] && op[0].links.into == &op[1]);
     cr_expect(!op[4].links.from && !op[2].links.into);
