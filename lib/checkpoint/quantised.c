@@ -640,8 +640,11 @@ void quantised_store_halves(const struct quantised *q, const float *value, uint8
 
     for (uint64_t k = 0; k < q->n_in; k++) {
         float v = value[k] * (q->factor ? q->factor : 1);
-        uint16_t half = htole16(brain ? mx_float_to_bf16(v) : mx_float_to_half(v));
+        uint16_t half = mx_float_to_half(v);
 
+        if (brain)
+            half = mx_float_to_bf16(v);
+        half = htole16(half);
         memcpy(out + 2 * k, &half, sizeof(half));
     }
 }
