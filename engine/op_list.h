@@ -187,7 +187,8 @@ OP(INDEX, index, "sparse attention", products)
 /* Stores what POOL_INDEX reads. For each row, k = layer norm (k_norm, norm_bias, sparse.eps) of
  * w[0] y, g = w[1] y, t = w[2] y / sqrt(dim n_head). The key of a whole block, to the pages: for
  * each channel the mean of its tokens' k, weighted by the softmax of g + weigh[place of the token].
- * State, at @more: k and g of the tokens of the block that is not whole, by their place in it. */
+ * State, at @more: k and g of the tokens of the block that is not whole, in row position %
+ * pool_rows(). */
 OP(POOL_KEYS, pool_keys, "pooled keys", products)
 /* Follows POOL_KEYS and MLA_IN, and precedes MLA_Q. Chooses keys as INDEX does, with q = w[0]
  * norm(r) and the sums of t max(0, q . key). Keys and queries are not rotated. */

@@ -11,6 +11,13 @@
 /* tokens of a mean, at most: two short blocks, or a long one */
 enum { SPARSE_TOKENS = 2 * BLOCK_SHORT + BLOCK_LONG };
 
+/* Returns the number of tokens whose k and g the state of a POOL_KEYS has; that of position p is in
+ * row p % rows. A draft block needs more rows, because drafts must not overwrite tokens that precede
+ * them. */
+static inline uint32_t pool_rows(const struct model_shape *s, const struct model_op *op) {
+    return s->sparse.ratio + (op->layer >= s->n_layer ? ENGINE_DRAFT_MAX : 0);
+}
+
 /* Returns the number of complete blocks up to position @pos. */
 static inline uint32_t sparse_whole(const struct sparse_shape *s, uint32_t pos) {
     return (pos + 1) / s->ratio;

@@ -300,9 +300,10 @@ static void ffn_in(struct binder *b, struct model *m, const struct decoder *d,
     model_add(m, &up);
 }
 
-/* Returns true if branches go to residual streams behind an HC_IN. */
-static bool has_branches(const struct model *m) {
-    return m->shape.stream.rounds > 0;
+/* Returns true if branches of layer @l go to residual streams behind an HC_IN. MTP blocks have
+ * none. */
+static bool has_branches(const struct model *m, uint32_t l) {
+    return m->shape.stream.rounds > 0 && l < m->shape.n_layer;
 }
 
 /* Adds x += down h. */
@@ -315,7 +316,7 @@ static void ffn_out(struct binder *b, struct model *m, const struct decoder *d,
                      .kind = OP_PROJ,
                      .layer = l,
                      .in = ACT_H,
-                     .branch = has_branches(m),
+                     .branch = has_branches(m, l),
                      .gain = m->scale.residual,
                      .w = {layer_matrix(b, l, "ffn_down", n, s->n_embd)},
                      .bias = {bind_vector(b, d->ffn_bias, s->n_embd, "blk.%u.ffn_down.bias", l)},
@@ -416,17 +417,17 @@ static void sum_experts(struct binder *b, struct model *m, const struct decoder 
 
 void decoder_experts(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
     /* A norm of the sum of both outputs needs the sum apart from x, as a branch does. */
-    bool joins = (d->ffn_post_norm || has_branches(m)) && m->n_ff_common;
+    bool joins = (d->ffn_post_norm || has_branches(m, l)) && m->n_ff_common;
 
     if (m->n_ff_common)
         common_in(b, m, d, l);
     if (joins)
         decoder_project(b, m, l, ACT_H, m->n_ff_common, "ffn_down_shexp", true);
     route_experts(b, m, d, l);
-    sum_experts(b, m, d, l, d->streams || has_branches(m) || joins);
+    sum_experts(b, m, d, l, d->streams || has_branches(m, l) || joins);
     if (m->shape.n_ff_shared)
         shared_expert(b, m, d, l);
-    if (has_branches(m))
+    if (has_branches(m, l))
         return;
     if (joins)
         model_add(m, &(struct model_op){.kind = OP_JOIN,

@@ -128,7 +128,7 @@ void deepseek2_attention(struct binder *b, struct model *m, uint32_t l, const st
                      .w = {layer_matrices(b, l, "attn_v_b", d->rank, d->n_value, s->n_head)},
                  });
     decoder_project(b, m, l, ACT_D, (uint64_t)s->n_head * d->n_value, "attn_output",
-                    s->stream.n > 0);
+                    s->stream.n > 0 && l < s->n_layer);
 }
 
 void deepseek2_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {

@@ -19,6 +19,7 @@
 #include "engine/arch/deepseek2.h"
 #include "engine/arch/limits.h"
 #include "engine/arch/streams.h"
+#include "engine/sparse.h"
 
 /* Added under the root of the lengths of queries and keys, and the epsilon of the indexer's norm
  * where the file names none: constants of the published model. */
@@ -61,21 +62,21 @@ static void glm5_read_indexer(struct binder *b, struct model_shape *s) {
 static void glm5_choose(struct binder *b, struct model *m, uint32_t l) {
     struct sparse_shape *p = &m->shape.sparse;
     uint64_t n = m->shape.n_embd, rank = m->shape.mla.q_rank;
+    const struct model_op keys = {
+        .kind = OP_POOL_KEYS,
+        .layer = l,
+        .index = p->n_layer,
+        .more = m->shape.state.n_more,
+        .norm = layer_vector(b, l, "attn_norm", n),
+        .w = {layer_matrix(b, l, "indexer.attn_k", n, p->dim),
+              layer_matrix(b, l, "indexer_compressor_gate", n, p->dim),
+              layer_matrix(b, l, "indexer.proj", n, p->n_head)},
+        .weigh = layer_matrix(b, l, "indexer_compressor_ape", p->dim, p->ratio),
+        .k_norm = layer_vector(b, l, "indexer.k_norm", p->dim),
+        .norm_bias = bind_vector(b, BIND_MUST, p->dim, "blk.%u.indexer.k_norm.bias", l),
+    };
 
-    model_add(m,
-              &(struct model_op){
-                  .kind = OP_POOL_KEYS,
-                  .layer = l,
-                  .index = p->n_layer,
-                  .more = m->shape.state.n_more,
-                  .norm = layer_vector(b, l, "attn_norm", n),
-                  .w = {layer_matrix(b, l, "indexer.attn_k", n, p->dim),
-                        layer_matrix(b, l, "indexer_compressor_gate", n, p->dim),
-                        layer_matrix(b, l, "indexer.proj", n, p->n_head)},
-                  .weigh = layer_matrix(b, l, "indexer_compressor_ape", p->dim, p->ratio),
-                  .k_norm = layer_vector(b, l, "indexer.k_norm", p->dim),
-                  .norm_bias = bind_vector(b, BIND_MUST, p->dim, "blk.%u.indexer.k_norm.bias", l),
-              });
+    model_add(m, &keys);
     model_add(m,
               &(struct model_op){
                   .kind = OP_POOL_INDEX,
@@ -84,7 +85,7 @@ static void glm5_choose(struct binder *b, struct model *m, uint32_t l) {
                   .norm = layer_vector(b, l, "attn_q_a_norm", rank),
                   .w = {layer_matrix(b, l, "indexer.attn_q_b", rank, (uint64_t)p->n_head * p->dim)},
               });
-    m->shape.state.n_more += 2ull * p->ratio * p->dim;
+    m->shape.state.n_more += 2ull * pool_rows(&m->shape, &keys) * p->dim;
 }
 
 /* Sees the keys that the last indexer chose (decoder_mixer). The file may have an indexer for the
@@ -152,4 +153,19 @@ void glm5_bind(struct binder *b, struct model *m, const struct decoder *d) {
         bind_refuse(b, "all layers are of one kind: %s models have both kinds", b->arch);
     model_add(m, &(struct model_op){.kind = OP_HC_MEAN, .layer = n});
     model_add(m, &logits);
+}
+
+void glm5_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {
+    const struct layer l = decoder_layer(m, index);
+    struct limits limits;
+
+    if (b->r < 0)
+        return;
+    limits_read(b, index + 1, &limits);
+    if (b->r < 0)
+        return;
+    deepseek2_attention(b, m, index, &(struct latent){.choose = glm5_choose});
+    uint32_t first = m->n_ops;
+    decoder_mlp(b, m, d, &l);
+    glm5_limit(m, first, &limits, index);
 }

@@ -8,6 +8,9 @@
 
 #include "engine/arch/decoder.h"
 
+/* Implements block_fn (mtp.h): a layer with an indexer of its own, without residual streams. Called
+ * after glm5_bind(). */
+void glm5_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index);
 /* Binds the whole model, in place of decoder_bind(). A layer without key heads has Kimi delta
  * attention. */
 void glm5_bind(struct binder *b, struct model *m, const struct decoder *d);

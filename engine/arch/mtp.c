@@ -24,7 +24,8 @@
  * finite, so a page with holes is shared, copied and kept in files like any other page. Attention
  * gives a hole no weight.
  *
- * Latent attention has one op for keys and queries (MLA_KV), so there pass 0 computes both.
+ * Latent attention has one op for keys and queries (MLA_KV), so there pass 0 computes both. Blocks
+ * with sparse attention (glm5.h) have no holes: an indexer needs the keys of all blocks.
  */
 
 #include "engine/arch/mtp.h"
@@ -231,6 +232,10 @@ void mtp_bind(struct binder *b, struct model *m, const struct decoder *d, block_
     begin[n] = m->n_ops;
     if (m->r == 0)
         mtp_divide(m, begin, keys, n);
-    if (m->r == 0)
+    if (m->r < 0)
+        return;
+    if (m->shape.sparse.n_layer) /* holes have no keys by which an indexer could choose */
+        m->pass[PASS_HOLES] = m->pass[PASS_MODEL];
+    else
         add_holes(m);
 }

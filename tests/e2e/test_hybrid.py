@@ -14,9 +14,10 @@ from weftd import BACKEND, BUILD, Weftd, every, main, parallel, recomputed, repe
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
 from session import Session
 
-MODELS = ("qwen35-mtp", "qwen35moe-mtp", "qwen3next", "lfm2moe", "nemotron-h-moe-mtp", "qwen4exp", "deepseek4-mtp")
-# Gated delta net with experts and a block of its own, Mamba-2, compressed keys.
-KINDS = every(MODELS, ("qwen35moe-mtp", "nemotron-h-moe-mtp", "deepseek4-mtp"))
+MODELS = ("qwen35-mtp", "qwen35moe-mtp", "qwen3next", "lfm2moe", "nemotron-h-moe-mtp", "qwen4exp", "deepseek4-mtp",
+          "glm5-next-mtp")
+# Gated delta net with experts and a block of its own, Mamba-2, compressed keys, pooled keys with a block of their own.
+KINDS = every(MODELS, ("qwen35moe-mtp", "nemotron-h-moe-mtp", "deepseek4-mtp", "glm5-next-mtp"))
 REQUESTS = [*golden_models.REQUESTS, {"prompt": random_tokens(6, 1), "temperature": 1.4, "seed": 14, "top_k": 40}]
 
 

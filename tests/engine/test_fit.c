@@ -311,13 +311,15 @@ Test(engine_fit, experts_that_are_not_picked_are_not_read) {
 }
 
 /* deepseek4 has 32 pages of (2 x (32 + 64) x 8 + 32) halves for 1024 positions; in each of two
- * layers 251 of 256 short blocks are not chosen. qwen4exp chooses 20 positions in two layers of two
- * heads. */
+ * layers 251 of 256 short blocks are not chosen. qwen4exp and glm5-next choose 20 positions, in two
+ * layers of two heads and in three layers. */
 Test(engine_fit, keys_that_are_not_chosen_are_not_read) {
     static const struct {
         const char *name;
         uint64_t unseen;
-    } models[] = {{"deepseek4", 2 * 251 * 32 * 2}, {"qwen4exp", (1024 - 20) * 2 * 2 * 64 * 2}};
+    } models[] = {{"deepseek4", 2 * 251 * 32 * 2},
+                  {"qwen4exp", (1024 - 20) * 2 * 2 * 64 * 2},
+                  {"glm5-next", (1024 - 20) * 3 * 64 * 2}};
 
     for (size_t i = 0; i < ARRAY_SIZE(models); i++) {
         char path[TEST_DATA_PATH];

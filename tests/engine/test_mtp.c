@@ -46,6 +46,7 @@ static const struct file {
     {"bailingmoe3-mtp", NULL, false},
     {"deepseek4-mtp", NULL, true},
     {"mimo2-mtp", NULL, false},
+    {"glm5-next-mtp", NULL, true},
     {"gemma4-assistant", "gemma4", false},
     {"gemma4-ple-assistant", "gemma4-ple", false},
 #endif

@@ -760,7 +760,7 @@ Test(refusals, damaged_files_do_no_harm) {
     static const char *const names[] = {
         "bailingmoe3-mtp", "deepseek4-mtp", "step35-mtp", "nemotron-h-moe-mtp",
         "qwen4exp",        "llama4",        "gemma3n",    "jamba",
-        "phimoe",          "plamo2",        "plamo3",     "glm5-next",
+        "phimoe",          "plamo2",        "plamo3",     "glm5-next-mtp",
         "mimo2-mtp"};
     uint32_t n_open = 0, n_refused = 0;
     uint64_t seed = 1;

@@ -245,10 +245,11 @@ static void cpu_pool_block_row(void *ctx, uint32_t row, uint32_t thread) {
         return;
     for (uint32_t i = 0; i < p->ratio; i++) {
         size_t at = (size_t)(q->row0 + first + i - q->pos0) * p->dim;
+        uint32_t kept = (first + i) % pool_rows(&b->shape, k->op);
 
         t.place[i] = k->op->weights->weigh + (size_t)i * p->dim;
         if (first + i < q->pos0) {
-            t.value[i] = state + (size_t)2 * i * p->dim;
+            t.value[i] = state + (size_t)2 * kept * p->dim;
             t.score[i] = t.value[i] + p->dim;
         } else {
             t.value[i] = b->sparse->k + at;
@@ -269,8 +270,8 @@ static void cpu_pool_save_state(void *ctx, uint32_t i, uint32_t thread) {
 
     for (uint32_t pos = MAX(end / p->ratio * p->ratio, q->pos0); pos < end; pos++) {
         size_t at = (size_t)(q->row0 + pos - q->pos0) * p->dim;
-        float *to =
-            recurrent_more(b, q->state_slot) + k->op->more + (size_t)2 * (pos % p->ratio) * p->dim;
+        uint32_t kept = pos % pool_rows(&b->shape, k->op);
+        float *to = recurrent_more(b, q->state_slot) + k->op->more + (size_t)2 * kept * p->dim;
 
         memcpy(to, b->sparse->k + at, p->dim * sizeof(*to));
         memcpy(to + p->dim, b->sparse->g + at, p->dim * sizeof(*to));

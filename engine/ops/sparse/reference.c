@@ -113,21 +113,21 @@ int ref_index(struct step *s, const struct model_op *op) {
 
 /* Returns k (@which 0) or g (1) of position @pos of sequence @q, computed in this step or kept in
  * the state. */
-static const float *ref_pool_at(const struct be *b, const struct engine_seq *q, const float *state,
-                                uint32_t pos, uint32_t which) {
+static const float *ref_pool_at(const struct be *b, const struct model_op *op,
+                                const struct engine_seq *q, uint32_t pos, uint32_t which) {
     const struct sparse_shape *p = &b->shape->sparse;
     const float *fresh = b->index_k;
 
     if (which)
         fresh = b->index_g;
     if (pos < q->pos0)
-        return state + (size_t)(2 * (pos % p->ratio) + which) * p->dim;
+        return ref_more(b, op, q) + (size_t)(2 * (pos % pool_rows(b->shape, op)) + which) * p->dim;
     return fresh + (size_t)(q->row0 + pos - q->pos0) * p->dim;
 }
 
 /* Computes and stores the key of the block that ends with row @row. */
 static void ref_pool_block(struct step *s, const struct model_op *op, const struct engine_seq *q,
-                           uint32_t row, const float *state) {
+                           uint32_t row) {
     struct be *b = s->be;
     const struct sparse_shape *p = &b->shape->sparse;
     uint32_t pos = s->host.row_pos[row], first = pos + 1 - p->ratio;
@@ -138,14 +138,14 @@ static void ref_pool_block(struct step *s, const struct model_op *op, const stru
 
         for (uint32_t j = 0; j < p->ratio; j++) {
             quant_decode_row(op->weigh, j, place);
-            score[j] = ref_pool_at(b, q, state, first + j, 1)[i] + place[i];
+            score[j] = ref_pool_at(b, op, q, first + j, 1)[i] + place[i];
             max = MAX(max, score[j]);
         }
         for (uint32_t j = 0; j < p->ratio; j++) {
             float weight = mx_expf(score[j] - max);
 
             sum += weight;
-            mean += weight * ref_pool_at(b, q, state, first + j, 0)[i];
+            mean += weight * ref_pool_at(b, op, q, first + j, 0)[i];
         }
         key[i] = mean / sum;
     }
@@ -157,6 +157,7 @@ int ref_pool_keys(struct step *s, const struct model_op *op) {
     const struct engine_batch *batch = s->host.batch;
     const struct sparse_shape *p = &b->shape->sparse;
     float scale = 1.0f / sqrtf((float)(p->dim * p->n_head));
+    uint32_t n_kept = pool_rows(b->shape, op);
 
     ref_norm_rows(s, op);
     ref_linear(b, op->w[0], NULL, b->normed, batch->n_rows, b->index_k);
@@ -174,11 +175,11 @@ int ref_pool_keys(struct step *s, const struct model_op *op) {
 
         for (uint32_t r = q->row0; r < q->row0 + q->n_rows; r++)
             if ((s->host.row_pos[r] + 1) % p->ratio == 0)
-                ref_pool_block(s, op, q, r, state);
+                ref_pool_block(s, op, q, r);
         for (uint32_t pos = first; pos < end; pos++)
             for (uint32_t which = 0; which < 2; which++)
-                memcpy(state + (size_t)(2 * (pos % p->ratio) + which) * p->dim,
-                       ref_pool_at(b, q, state, pos, which), p->dim * sizeof(float));
+                memcpy(state + (size_t)(2 * (pos % n_kept) + which) * p->dim,
+                       ref_pool_at(b, op, q, pos, which), p->dim * sizeof(float));
     }
     return 0;
 }
