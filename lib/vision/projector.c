@@ -163,6 +163,9 @@ static void read_tiles(struct reader *d, struct projector *p) {
     p->most_tiles = want(d, "clip.vision.preproc_max_tiles", 1, PROJECTOR_TILES_MAX, most);
     if (p->side)
         p->least = p->most = tile_rows(p);
+    if (d->r == 0 && p->side * (p->most_tiles + 1) > PICTURE_SIDE_MAX)
+        d->r = err_set(d->err, 0, NULL, "%u tiles of %u pixels have more than %u pixels a side",
+                       p->most_tiles + 1, p->side, PICTURE_SIDE_MAX);
     if (d->r == 0 && (p->tile % align || p->least_tiles > p->most_tiles))
         d->r = err_set(d->err, 0, NULL,
                        "%u to %u tiles of %u pixels: their side is no multiple of %u, or the "

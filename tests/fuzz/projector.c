@@ -13,8 +13,9 @@ static void check_layout(const struct projector *p, uint32_t width, uint32_t hei
     struct picture_layout l;
 
     projector_layout(p, width, height, &own, &l);
-    FUZZ_ASSERT(l.width > 0 && l.width % (p->patch * p->merge) == 0);
-    FUZZ_ASSERT(l.height > 0 && l.height % (p->patch * p->merge) == 0);
+    FUZZ_ASSERT(l.width > 0 && (p->side || l.width % (p->patch * p->merge) == 0));
+    FUZZ_ASSERT(l.height > 0 && (p->side || l.height % (p->patch * p->merge) == 0));
+    FUZZ_ASSERT(!p->side || MAX(l.width, l.height) <= PICTURE_SIDE_MAX);
     FUZZ_ASSERT(l.n_rows >= l.n_columns * l.n_lines && l.n_positions <= l.n_rows);
     FUZZ_ASSERT(projector_parts(p, &l) > 0);
     FUZZ_ASSERT(p->side || l.n_columns * l.n_lines <= p->most + l.n_columns + l.n_lines);

@@ -67,6 +67,7 @@ Test(projector, values_out_of_range_are_refused) {
 #define QWEN "qwen3vl_merger", "tiny", "clip.vision."
 #define LFM2 "lfm2", "tile=64", "clip.vision."
 #define IDEFICS3 "idefics3", "side=4", "clip.vision."
+#define INTERNVL "internvl", "side=4", "clip.vision."
     static const struct {
         const char *kind, *shape, *key;
         float mean;
@@ -93,6 +94,9 @@ Test(projector, values_out_of_range_are_refused) {
         {IDEFICS3 "preproc_image_size", 0, 96, "is 96, which is not 1 to 12 tiles of 64"},
         {IDEFICS3 "preproc_image_size", 0, 768, NULL},
         {IDEFICS3 "preproc_image_size", 0, 832, "is 832, which is not 1 to 12 tiles of 64"},
+        {INTERNVL "image_size", 0, 1248, NULL},
+        {INTERNVL "image_size", 0, 1312, "13 tiles of 1312 pixels have more than 16384 pixels"},
+        {INTERNVL "image_size", 0, 65, "is 65, no multiple of 32"},
         {IDEFICS3 "image_size", 0, 31, "is 31, no multiple of 32"},
         {LFM2 "preproc_image_size", 0, 65, "tiles of 65 pixels: their side is no multiple of"},
         {LFM2 "preproc_image_size", 0, 4096, NULL},
