@@ -791,6 +791,22 @@ Test(pictures, of_the_past_that_cannot_be_read_become_notes) {
     stopped(&w);
 }
 
+/* Kimi-VL has a word between the special tokens before a picture. */
+Test(pictures, words_may_stand_between_the_tokens_of_a_family) {
+    const struct projector kimi = {.kind = PROJECTOR_KIMIVL}, qwen = {.kind = PROJECTOR_QWEN3VL};
+    struct tokenizer *media = tiny_media_tokenizer(), *seeing = tiny_seeing_tokenizer();
+    struct sight s;
+
+    cr_assert(sight_init(&s, &kimi, media));
+    cr_expect_str_eq(s.text, "<|media_start|>image<|media_content|><|media_pad|><|media_end|>");
+    cr_expect(s.mark == TINY_CALL_END && !s.stays);
+    cr_expect(strncmp(s.text + s.split, "<|media_pad|><", s.mark_len + 1) == 0);
+    cr_expect(!sight_init(&s, &kimi, seeing) && !*s.text);
+    cr_expect(sight_init(&s, &qwen, seeing) && !sight_init(&s, &qwen, media));
+    tokenizer_free(media);
+    tokenizer_free(seeing);
+}
+
 /* The most tokens of a picture, with its tiles. */
 Test(pictures, models_say_how_many_tokens_a_picture_may_have) {
     struct projector tiles = {.kind = PROJECTOR_QWEN3VL, /* the tokens are Qwen's */

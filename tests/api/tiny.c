@@ -109,6 +109,12 @@ struct tokenizer *tiny_seeing_tokenizer(void) {
                 -1);
 }
 
+struct tokenizer *tiny_media_tokenizer(void) {
+    return make((const char *const[]){"<|im_start|>", "<|im_end|>", "<|media_start|>"},
+                (const char *const[]){"<|media_content|>", "<|media_pad|>", "<|media_end|>"}, -1,
+                -1);
+}
+
 struct template *tiny_template(void) {
     static const char source[] =
         "{%- for m in messages -%}{%- if m.role == 'function' -%}"

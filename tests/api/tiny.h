@@ -33,4 +33,7 @@ struct tokenizer *tiny_turns_tokenizer(void);
 struct tokenizer *tiny_observing_tokenizer(void);
 /* Returns a tokenizer with <|vision_start|>, <|image_pad|>, <|vision_end|> from TINY_CALL on. */
 struct tokenizer *tiny_seeing_tokenizer(void);
+/* Returns a tokenizer with <|media_start|> for TINY_EOT, and <|media_content|>, <|media_pad|>,
+ * <|media_end|> from TINY_CALL on. */
+struct tokenizer *tiny_media_tokenizer(void);
 struct template *tiny_template(void);
