@@ -8,10 +8,10 @@ DIR of --llama holds llama-bench and llama-batched-bench; --models is a folder f
 weft-synth makes there where they are missing; --make makes them and ends. FORMAT is one for both programs, or
 OURS:THEIRS, where OURS may be a folder of safetensors: fp8 (scales for 128 x 128) or awq (4 bits, groups of 128). Work:
 prompt (512 tokens), decode (64 tokens of one stream), eight (32 tokens of each of 8 sequences). A measurement is the
-difference between a run with two lots of work and a run with one lot, so that loading and warming up do not count; both
-programs take turns, and who goes first alternates. Rounds over all rows follow each other until the next measurement
-would end after the limit. One thread does not spin while it waits for another. At the end a table in Markdown has the
-medians, the ratio of each pair, and the median ratio in bytes of stored weights (without the table of tokens) a second.
+difference between a run with LOTS + 1 lots of work and a run with one lot, divided by LOTS, so that loading and warming
+up do not count; loads of folders take seconds that vary. Both programs take turns, and who goes first alternates.
+Rounds over all rows follow each other until the next measurement would end after the limit. One thread does not spin
+while it waits for another. At the end a table in Markdown has the medians, the ratio of each pair, and the median ratio in bytes of stored weights (without the table of tokens) a second.
 """
 import argparse
 import json
@@ -32,6 +32,7 @@ from servers import commit, cpu_name  # noqa: E402
 WORK = {"prompt": "prompt of 512 tokens", "decode": "64 tokens of one stream", "eight": "32 tokens of each of 8 streams"}
 WEFT = {"prompt": ["-p", 512, "-n", 0], "decode": ["-p", 0, "-n", 64, "--batch", 1], "eight": ["-p", 0, "-n", 32, "--batch", 8]}
 LLAMA = {"prompt": ["-p", 512, "-n", 0], "decode": ["-p", 0, "-n", 64]}
+LOTS = 3
 ROWS = "F16/prompt,F16/decode,Q4_K_M/prompt,Q4_K_M/decode,Q4_K_M/eight"
 
 
@@ -122,7 +123,8 @@ def pair(a, row, first):
     ours, theirs, work = sides(row)
     paths, seconds = {weft: model(a, ours), llama: model(a, theirs)}, {}
     for program in (first, llama if first is weft else weft):
-        seconds[program] = program(a, paths[program], work, 2) - program(a, paths[program], work, 1)
+        more = program(a, paths[program], work, 1 + LOTS) - program(a, paths[program], work, 1)
+        seconds[program] = more / LOTS
     return seconds[weft], seconds[llama]
 
 
