@@ -49,6 +49,36 @@ INLINE vb gemm_b_weights(int format, const uint8_t *q, int g, vb table) {
     return vb_lookup(table, v);
 }
 
+/* Adds the words [first, first + n_words) of a block to dot[c]: a run of dot products (vec.h). */
+INLINE void gemm_b_add_run(int format, const uint8_t *q, struct cols a, int n, int first,
+                           int n_words, vb table, vi *dot) {
+    const bool bytes = panel_infos[format].offset == 128;
+    vd run[TILE_MAX];
+
+    UNROLL
+    for (int c = 0; c < n; c++)
+        run[c] = vd_begin(dot[c]);
+    UNROLL
+    for (int g = first; g < first + n_words; g++) {
+        vb w = gemm_b_weights(format, q, g, table);
+
+        UNROLL
+        for (int c = 0; c < n; c++) {
+            int32_t x = cols_i(a.q, a.row, c, g);
+
+            if (bytes)
+                dot[c] = vi_dot8(dot[c], w, x);
+            else
+                run[c] = vd_dot(run[c], w, x);
+        }
+    }
+    if (bytes)
+        return;
+    UNROLL
+    for (int c = 0; c < n; c++)
+        dot[c] = vd_end(dot[c], run[c]);
+}
+
 /* Adds 32 values of NVFP4 to acc[c]. @meta: scales of the first 16 values, then of the last 16. */
 INLINE void add_nvfp4(const uint8_t *q, const uint8_t *meta, struct cols a, int n, vb table,
                       vf *acc) {
@@ -62,14 +92,7 @@ INLINE void add_nvfp4(const uint8_t *q, const uint8_t *meta, struct cols a, int 
         UNROLL
         for (int c = 0; c < n; c++)
             dot[c] = vi_set1(cols_i(a.sums, a.row, c, AB_NEG16_SUM16 + half));
-        UNROLL
-        for (int g = 4 * half; g < 4 * half + 4; g++) {
-            vb w = gemm_b_weights(PANEL_NVFP4, q, g, table);
-
-            UNROLL
-            for (int c = 0; c < n; c++)
-                dot[c] = vi_dot6(dot[c], w, cols_i(a.q, a.row, c, g));
-        }
+        gemm_b_add_run(PANEL_NVFP4, q, a, n, 4 * half, 4, table, dot);
         UNROLL
         for (int c = 0; c < n; c++) {
             if (half)
@@ -101,20 +124,10 @@ INLINE void gemm_b_add_block(int format, const uint8_t *q, const uint8_t *meta, 
         else
             dot[c] = vi_zero();
     }
+    const int run = panel_infos[format].codes == PANEL_NIBBLES ? 8 : 4;
     UNROLL
-    for (int g = 0; g < 8; g++) {
-        vb w = gemm_b_weights(format, q, g, table);
-
-        UNROLL
-        for (int c = 0; c < n; c++) {
-            int32_t x = cols_i(a.q, a.row, c, g);
-
-            if (offset == 128)
-                dot[c] = vi_dot8(dot[c], w, x);
-            else
-                dot[c] = vi_dot6(dot[c], w, x);
-        }
-    }
+    for (int g = 0; g < 8; g += run)
+        gemm_b_add_run(format, q, a, n, g, run, table, dot);
     vf d, min = vf_zero();
     if (format == PANEL_MXFP4)
         d = vf_load_e8m0_half(meta);

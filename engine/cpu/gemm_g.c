@@ -19,8 +19,11 @@
 
 #include "engine/cpu/kernels.h"
 
-/* Sums that are computed at a time, four for each column at most. */
-#if VEC_TILE == 2
+/* Sums that are computed at a time, four for each column at most. AVX2 has 16 registers, of which a
+ * sum takes two, and two more for its 16 bits. */
+#if defined CPU_AVX2
+enum { CHAINS = 2 };
+#elif VEC_TILE == 2
 enum { CHAINS = 4 };
 #else
 enum { CHAINS = 16 };
@@ -47,12 +50,33 @@ INLINE vb gemm_g_weights(bool unpacked, const uint8_t *q, int g) {
     return vb_and(both, vb_set1(15));
 }
 
+/* Begins runs of dot products with the sums at @dot. */
+INLINE void gemm_g_begin(int chains, int n, vi dot[4][TILE_MAX], vd run[4][TILE_MAX]) {
+    UNROLL
+    for (int k = 0; k < chains; k++) {
+        UNROLL
+        for (int c = 0; c < n; c++)
+            run[k][c] = vd_begin(dot[k][c]);
+    }
+}
+
+/* Adds the runs to the sums. */
+INLINE void gemm_g_end(int chains, int n, vi dot[4][TILE_MAX], vd run[4][TILE_MAX]) {
+    UNROLL
+    for (int k = 0; k < chains; k++) {
+        UNROLL
+        for (int c = 0; c < n; c++)
+            dot[k][c] = vd_end(dot[k][c], run[k][c]);
+    }
+}
+
 /* Computes v of group @half of a block, whose codes are at @q. @zero: its negated zero points. */
 INLINE void gemm_g_group(struct g_way way, const uint8_t *q, vf zero, struct cols a, int n,
                          int half, vf *v) {
     const int chains = MIN(CHAINS / n, 4);
     const uint8_t *x = a.q + 128 * half;
     vi dot[4][TILE_MAX], four[TILE_MAX];
+    vd run[4][TILE_MAX];
 
     UNROLL
     for (int k = 0; k < chains; k++) {
@@ -68,6 +92,8 @@ INLINE void gemm_g_group(struct g_way way, const uint8_t *q, vf zero, struct col
             if (way.shuffled)
                 four[c] = vi_four(x + (size_t)c * a.row + 4 * g);
         }
+        if (g % VD_WORDS == 0)
+            gemm_g_begin(chains, n, dot, run);
         UNROLL
         for (int k = 0; k < 4; k++) {
             vb w = gemm_g_weights(way.unpacked, q, g + k);
@@ -75,14 +101,16 @@ INLINE void gemm_g_group(struct g_way way, const uint8_t *q, vf zero, struct col
             UNROLL
             for (int c = 0; c < n; c++) {
                 const uint8_t *at = x + (size_t)c * a.row + 4 * g;
-                vi *sum = &dot[k % chains][c];
+                vd *sum = &run[k % chains][c];
 
                 if (way.shuffled)
-                    *sum = vi_dot6_four(*sum, w, at, four[c], k);
+                    *sum = vd_dot_four(*sum, w, at, four[c], k);
                 else
-                    *sum = vi_dot6(*sum, w, cols_i(at, 0, 0, k));
+                    *sum = vd_dot(*sum, w, cols_i(at, 0, 0, k));
             }
         }
+        if ((g + 4) % VD_WORDS == 0)
+            gemm_g_end(chains, n, dot, run);
     }
     UNROLL
     for (int c = 0; c < n; c++) {
@@ -111,15 +139,14 @@ INLINE void gemm_g_run(struct g_way way, const struct mat *m, const uint8_t *pan
     for (uint32_t b = b0; b < b1; b++, p += info->unit_bytes) {
         const uint8_t *meta = p + info->quant_bytes;
 
-        for (size_t i = 0; i < info->unit_bytes && !way.unpacked; i += 64)
-            __builtin_prefetch(p + VEC_AHEAD + i);
         UNROLL
         for (int half = 0; half < 2; half++) {
             vf d = vf_load_half(meta + 32 * half);
             vf zero = vf_load_half(meta + 64 + 32 * half);
-
             const uint8_t *q = way.unpacked ? quants + 2048 * half : p + 1024 * half;
 
+            for (size_t i = 0; i < info->unit_bytes / 2u && !way.unpacked; i += 64)
+                __builtin_prefetch(p + VEC_AHEAD + (size_t)info->unit_bytes / 2 * half + i);
             gemm_g_group(way, q, zero, a, n, half, v);
             UNROLL
             for (int c = 0; c < n; c++) {

@@ -145,6 +145,35 @@ INLINE vi dot_init(struct shape f, struct cols a, int c, int sub) {
     }
 }
 
+/* Adds the words [first, first + f.run) of the @s-th 32 values of a block to dot[c]. */
+INLINE void gemm_k_add_run(int format, struct shape f, const uint8_t *q, const uint8_t *h,
+                           struct cols a, int n, int s, int first, vb table, vi *dot) {
+    vd run[TILE_MAX];
+
+    UNROLL
+    for (int c = 0; c < n; c++)
+        run[c] = vd_begin(dot[c]);
+    UNROLL
+    for (int g = first; g < first + f.run; g++) {
+        vb w = gemm_k_weights(format, q, h, g, table);
+
+        UNROLL
+        for (int c = 0; c < n; c++) {
+            int32_t x = cols_i(a.q, a.row, c, 8 * s + g);
+
+            if (f.offset == 128)
+                dot[c] = vi_dot8(dot[c], w, x);
+            else
+                run[c] = vd_dot(run[c], w, x);
+        }
+    }
+    if (f.offset == 128)
+        return;
+    UNROLL
+    for (int c = 0; c < n; c++)
+        dot[c] = vd_end(dot[c], run[c]);
+}
+
 /* Adds the @s-th 32 values of a block, one sub-block or two, to isum[c]. */
 INLINE void add_sub_blocks(int format, struct shape f, const uint8_t *q, const uint8_t *h,
                            const uint8_t *meta, struct cols a, int n, int s, vb table, vi *isum) {
@@ -157,19 +186,8 @@ INLINE void add_sub_blocks(int format, struct shape f, const uint8_t *q, const u
         for (int c = 0; c < n; c++)
             dot[c] = dot_init(f, a, c, sub);
         UNROLL
-        for (int g = first; g < first + f.groups; g++) {
-            vb w = gemm_k_weights(format, q, h, g, table);
-
-            UNROLL
-            for (int c = 0; c < n; c++) {
-                int32_t x = cols_i(a.q, a.row, c, 8 * s + g);
-
-                if (f.offset == 128)
-                    dot[c] = vi_dot8(dot[c], w, x);
-                else
-                    dot[c] = vi_dot6(dot[c], w, x);
-            }
-        }
+        for (int g = first; g < first + f.groups; g += f.run)
+            gemm_k_add_run(format, f, q, h, a, n, s, g, table, dot);
         vi scale = vi_zero();
         if (!f.no_scale)
             scale = vi_load_i8(meta + 16 * sub);

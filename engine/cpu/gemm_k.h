@@ -22,6 +22,8 @@ struct shape {
     bool no_scale;
     /* added to the weights when they are stored: 0, 1, 4, 32, 64 or 128 */
     int offset;
+    /* words of a run of dot products (vec.h), for the largest weight */
+    int run;
     /* constant factor of d, the scale of a block */
     float factor;
     /* dmin, the scale of the minimums, is d times this; 0: dmin is stored */
@@ -35,13 +37,18 @@ struct shape {
 /* Returns the properties of @format, which may have the flag UNPACKED. */
 INLINE struct shape shape_of(int format) {
     struct shape s = {.groups = 8, .quants = 256, .scale = 256, .factor = 1};
+    int bits = 4;
 
     switch (format & ~UNPACKED) {
-    case PANEL_Q4K:
     case PANEL_Q5K:
+        bits = 5;
+        s.minimums = true;
+        break;
+    case PANEL_Q4K:
         s.minimums = true;
         break;
     case PANEL_Q6K:
+        bits = 6;
         s.groups = 4;
         s.offset = 32;
         break;
@@ -67,6 +74,7 @@ INLINE struct shape shape_of(int format) {
         break;
     case PANEL_IQ1M:
     case PANEL_IQ2S:
+        bits = 7;
         s.groups = 4;
         s.offset = 64;
         if ((format & ~UNPACKED) == PANEL_IQ1M)
@@ -76,6 +84,7 @@ INLINE struct shape shape_of(int format) {
         break;
     case PANEL_IQ3XXS:
     case PANEL_IQ3S:
+        bits = 7;
         s.offset = 64;
         s.scale = 128;
         if ((format & ~UNPACKED) == PANEL_IQ3XXS)
@@ -88,6 +97,7 @@ INLINE struct shape shape_of(int format) {
         s.scale = 0;
         break;
     default: /* IQ2XXS */
+        bits = 7;
         s.offset = 64;
         s.quants = 128;
         s.scale = 128;
@@ -96,6 +106,7 @@ INLINE struct shape shape_of(int format) {
     }
     if (format & UNPACKED)
         s.quants = 512;
+    s.run = MIN(s.groups, VD_WORDS >> (bits - 4));
     return s;
 }
 

@@ -10,6 +10,7 @@
  * all copies of a kernel compute the same bits. vec_generic.h is the definition in plain C.
  *
  *   vi  16 x int32      vf  16 x float      vb  64 bytes: 4 bytes for each of 16 lanes
+ *   vd  16 sums of a run of dot products, in the width that suits the instructions
  *
  * Functions whose names do not explain them; operations are by lane unless a horizontal one is
  * named:
@@ -22,7 +23,10 @@
  *                       signed bytes of the word a
  *   vi_dot8(acc, w, a)  the same for any unsigned bytes w; acc begins with vi_dot8_init(-128 times
  *                       the sum of all signed bytes a), and the result is the sum of (w - 128) a
- *   vi_dot6_four(acc, w, p, four, k)  vi_dot6 of word k of the four at p; four is vi_four(p)
+ *   vd_begin(acc), vd_dot(x, w, a), vd_end(acc, x)  vi_dot6 for a run of words: x = vd_begin(acc),
+ *                       then x = vd_dot(x, w, a) for at most VD_WORDS words, or half as many for
+ *                       each bit that bytes of w have above four, then acc = vd_end(acc, x)
+ *   vd_dot_four(x, w, p, four, k)  vd_dot of word k of the four at p; four is vi_four(p)
  *   vf_load_half        16 numbers of half precision as floats
  *   vf_load_bf16_low, vf_load_bf16_high  the first, or the second, numbers of 16 pairs of bfloat16
  *   vf_load_e8m0_half, vf_load_ue4m3_half  half the value of 16 scales of one byte (E8M0: 2^(byte -
@@ -136,13 +140,29 @@ INLINE float cols_f(const uint8_t *p, size_t row, int c, int i) {
     return v;
 }
 
+#ifndef VD_WORDS
+#define VD_WORDS 32
+typedef vi vd;
+INLINE vd vd_begin(vi acc) {
+    return acc;
+}
+
+INLINE vd vd_dot(vd x, vb w, int32_t a) {
+    return vi_dot6(x, w, a);
+}
+
+INLINE vi vd_end(vi acc, vd x) {
+    return x;
+}
+#endif
+
 #ifndef VEC_FOUR
 INLINE vi vi_four(const uint8_t *p) {
     return vi_zero();
 }
 
-INLINE vi vi_dot6_four(vi acc, vb w, const uint8_t *p, vi four, int k) {
-    return vi_dot6(acc, w, cols_i(p, 0, 0, k));
+INLINE vd vd_dot_four(vd x, vb w, const uint8_t *p, vi four, int k) {
+    return vd_dot(x, w, cols_i(p, 0, 0, k));
 }
 #endif
 

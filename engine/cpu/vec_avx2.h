@@ -46,6 +46,20 @@ I vi vi_dot6(vi acc, vb w, int32_t a) {
     return (vi){_mm256_add_epi32(acc.a, _mm256_madd_epi16(_mm256_maddubs_epi16(w.a, x), ones)),
                 _mm256_add_epi32(acc.b, _mm256_madd_epi16(_mm256_maddubs_epi16(w.b, x), ones))};
 }
+/* Sums of two products in 16 bits: eight of them, of weights below 16, are at most 30,480. */
+#define VD_WORDS 8
+typedef vi vd;
+I vd vd_begin(vi acc) { (void)acc; return vi_zero(); }
+I vd vd_dot(vd x, vb w, int32_t a) {
+    __m256i v = _mm256_set1_epi32(a);
+    return (vd){_mm256_add_epi16(x.a, _mm256_maddubs_epi16(w.a, v)),
+                _mm256_add_epi16(x.b, _mm256_maddubs_epi16(w.b, v))};
+}
+I vi vd_end(vi acc, vd x) {
+    __m256i ones = _mm256_set1_epi16(1);
+    return (vi){_mm256_add_epi32(acc.a, _mm256_madd_epi16(x.a, ones)),
+                _mm256_add_epi32(acc.b, _mm256_madd_epi16(x.b, ones))};
+}
 /* Adds (w - 128) x, four products for each of 8 lanes: |w - 128| times x with the sign of w - 128.
  * The sum of two products fits into 16 bits because |x| is at most 127. */
 I __m256i dot8_half(__m256i acc, __m256i w, __m256i x) {

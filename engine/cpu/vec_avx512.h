@@ -26,7 +26,7 @@ I vi vi_dot6(vi acc, vb w, int32_t a) { return _mm512_dpbusd_epi32(acc, w, vi_se
 I vi vi_four(const uint8_t *p) {
     return _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)p));
 }
-I vi vi_dot6_four(vi acc, vb w, const uint8_t *p, vi four, int k) {
+I vi vd_dot_four(vi acc, vb w, const uint8_t *p, vi four, int k) {
     int32_t x;
     if (k == 2)
         return _mm512_dpbusd_epi32(acc, w, _mm512_shuffle_epi32(four, 0xAA));
