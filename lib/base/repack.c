@@ -257,6 +257,13 @@ static int repack_code(const struct repack_row *w, uint64_t k) {
     }
 }
 
+/* Reads a code of each of BLOCK words, which are @stride words apart. */
+static void repack_awq_codes(const uint8_t *words, uint64_t stride, uint32_t shift,
+                             int code[BLOCK]) {
+    for (uint32_t i = 0; i < BLOCK; i++, words += 4 * stride)
+        code[i] = (int)(repack_word(words, 0) >> shift & 15);
+}
+
 /* Reads codes [k, k + BLOCK), which begin a word. */
 static void repack_codes(const struct repack_row *w, uint64_t k, int code[BLOCK]) {
     const uint8_t *words = w->part[REPACK_CODES];
@@ -270,6 +277,10 @@ static void repack_codes(const struct repack_row *w, uint64_t k, int code[BLOCK]
     case REPACK_PACKED:
         words += 4 * (w->row * repack_words(w->p, w->n_in) + at);
         break;
+    case REPACK_AWQ:
+        words += 4 * ((k * w->n_rows + w->row) / 8);
+        repack_awq_codes(words, w->n_rows / 8, repack_awq_shift(w->row), code);
+        return;
     default:
         for (uint32_t i = 0; i < BLOCK; i++)
             code[i] = repack_code(w, k + i);
