@@ -206,6 +206,30 @@ static const struct seed seeds[] = {
      {"model.layers.0.self_attn.kv_b_proj.weight BF16 20 8",
       "model.layers.1.eh_proj.weight BF16 8 16", "model.layers.1.shared_head.norm.weight BF16 8"},
      {0}},
+    {"{'model_type':'mistral4'," CONFIG "'kv_lora_rank':8,'qk_nope_head_dim':4,"
+     "'qk_rope_head_dim':4,'v_head_dim':6,'n_routed_experts':2,"
+     "'quantization_config':{'quant_method':'fp8'}}",
+     {"model.layers.0.self_attn.kv_b_proj.weight F8_E4M3 20 8",
+      "model.layers.0.self_attn.kv_b_proj.weight_scale_inv F32",
+      "model.layers.0.mlp.experts.gate_up_proj F8_E4M3 2 16 8",
+      "model.layers.0.mlp.experts.gate_up_proj_scale_inv BF16 2 1 1",
+      "model.layers.0.mlp.experts.down_proj F8_E4M3 2 8 8",
+      "model.layers.0.mlp.experts.down_proj_scale_inv F32 2 8 1"},
+     {0x12345678}},
+    {"{'model_type':'qwen3_next'," CONFIG "'linear_conv_kernel_dim':4,'linear_key_head_dim':8,"
+     "'linear_num_key_heads':2,'linear_num_value_heads':2,'linear_value_head_dim':8,"
+     "'quantization_config':{'quant_method':'awq','bits':4,'group_size':32}}",
+     {"model.layers.0.linear_attn.in_proj_qkvz.qweight I32 64 8",
+      "model.layers.0.linear_attn.in_proj_qkvz.scales F16 2 64",
+      "model.layers.0.linear_attn.in_proj_qkvz.qzeros I32 2 8"},
+     {0x12345678}},
+    {"{'model_type':'qwen3_vl','text_config':{'model_type':'qwen3_vl_text'," CONFIG
+     "'quantization_config':{'quant_method':'compressed-tensors'}},"
+     "'vision_config':{'hidden_size':8,'intermediate_size':8,'depth':1,'num_heads':2,"
+     "'patch_size':2}}",
+     {"model.visual.blocks.0.attn.proj.weight F8_E4M3 8 8",
+      "model.visual.blocks.0.attn.proj.weight_scale BF16 8 1"},
+     {0x12345678}},
     {"{'model_type':'llama'," CONFIG GPTQ "'sym':false,'desc_act':true}}",
      {"model.layers.0.self_attn.q_proj.g_idx I32 64",
       "model.layers.0.self_attn.q_proj.qweight I32 8 8",
