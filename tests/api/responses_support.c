@@ -332,7 +332,7 @@ void responses_expect(struct world *w, const char *fields, const char *output, c
 
     responses_ask(w, fields, output, &r);
     cr_expect_str_eq(responses_told(&r), want);
-    snprintf(with, sizeof(with), "%s,\"stream\":true", fields);
+    snprintf(with, sizeof(with), R"(%s,"stream":true)", fields);
     responses_ask(w, with, output, &r);
     cr_expect_str_eq(responses_told(&r), want);
 }

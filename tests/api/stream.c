@@ -4,12 +4,12 @@
 #include <string.h>
 
 void reply_normalise(struct buf *b) {
-    static const char *const keys[] = {"\"id\":\"", "\"created\":"};
+    static const char *const keys[] = {R"("id":")", R"("created":)"};
 
     for (size_t k = 0; k < ARRAY_SIZE(keys); k++) {
         for (char *at = b->data; at && (at = strstr(at, keys[k]));) {
             at += strlen(keys[k]);
-            size_t n = k ? strcspn(at, ",") : strcspn(at, "\"");
+            size_t n = k ? strcspn(at, ",") : strcspn(at, R"(")");
             memmove(at + 1, at + n, strlen(at + n) + 1);
             b->len -= n - 1;
             *at++ = 'X';

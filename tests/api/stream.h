@@ -6,20 +6,19 @@
 
 #define CHAT "/v1/chat/completions"
 #define TEXT "/v1/completions"
-#define HI "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+#define HI R"("messages":[{"role":"user","content":"hi"}])"
 #define HI_TOKENS 21 /* <im_start>user\nhi<im_end>\n<im_start>assistant\n */
 
 #define CHUNK(choice)                                                                              \
-    "data: {\"id\":\"X\",\"object\":\"chat.completion.chunk\",\"created\":X,\"model\":\"tiny\","   \
-    "\"choices\":[" choice "]}\n\n"
+    R"(data: {"id":"X","object":"chat.completion.chunk","created":X,"model":"tiny",)"              \
+    R"("choices":[)" choice "]}\n\n"
 #define ROLE                                                                                       \
-    CHUNK("{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"    \
-          "\"finish_reason\":null}")
+    CHUNK(R"({"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,)"               \
+          R"("finish_reason":null})")
 #define DELTA(text)                                                                                \
-    CHUNK("{\"index\":0,\"delta\":{\"content\":\"" text "\"},\"logprobs\":null,"                   \
-          "\"finish_reason\":null}")
-#define FINISH(why)                                                                                \
-    CHUNK("{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"" why "\"}")
+    CHUNK(R"({"index":0,"delta":{"content":")" text R"("},"logprobs":null,)"                       \
+          R"("finish_reason":null})")
+#define FINISH(why) CHUNK(R"({"index":0,"delta":{},"logprobs":null,"finish_reason":")" why R"("})")
 #define DONE "data: [DONE]\n\n"
 
 /* Replaces ids and times, which differ from run to run. */

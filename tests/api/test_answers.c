@@ -76,7 +76,7 @@ struct pieces {
 };
 
 static void flush_pieces(struct told *t, struct pieces *p) {
-    yyjson_doc *doc = yyjson_read("\"f\"", 3, 0);
+    yyjson_doc *doc = yyjson_read(R"("f")", 3, 0);
 
     if (*p->name)
         tell_call(t, yyjson_doc_get_root(doc), p->args.data, p->args.len);
@@ -199,10 +199,9 @@ static void expect_told(struct reply *r, bool joined, const char *want, const ch
     buf_deinit(&t.joined[1]);
 }
 
-#define PARAMETERS "{\"type\":\"object\",\"properties\":{\"p\":{}}}"
+#define PARAMETERS R"({"type":"object","properties":{"p":{}}})"
 #define NESTED                                                                                     \
-    ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":" PARAMETERS   \
-    "}}]"
+    R"(,"tools":[{"type":"function","function":{"name":"f","parameters":)" PARAMETERS "}}]"
 
 static const struct {
     const char *path, *body;
@@ -210,15 +209,13 @@ static const struct {
     bool joined;
 } dialects[] = {
     {CHAT, HI NESTED, true},
-    {"/api/chat", "\"model\":\"tiny\"," HI NESTED, true},
+    {"/api/chat", R"("model":"tiny",)" HI NESTED, true},
     {"/v1/messages",
-     "\"model\":\"tiny\",\"max_tokens\":4000,\"thinking\":{\"type\":\"adaptive\"}," HI
-     ",\"tools\":[{\"name\":\"f\",\"input_schema\":" PARAMETERS "}]",
+     R"("model":"tiny","max_tokens":4000,"thinking":{"type":"adaptive"},)" HI
+     R"(,"tools":[{"name":"f","input_schema":)" PARAMETERS "}]",
      false},
     {"/v1/responses",
-     "\"input\":\"hi\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":" PARAMETERS
-     "}]",
-     false},
+     R"("input":"hi","tools":[{"type":"function","name":"f","parameters":)" PARAMETERS "}]", false},
 };
 
 /* Asks for an answer in each dialect, streamed and whole. */
@@ -228,7 +225,7 @@ static void expect(struct world *w, const char *output, const char *joined, cons
         char body[1000], how[100];
         struct reply r;
 
-        snprintf(body, sizeof(body), "{%s,\"stream\":%s}", dialects[i / 2].body,
+        snprintf(body, sizeof(body), R"({%s,"stream":%s})", dialects[i / 2].body,
                  i % 2 ? "true" : "false");
         snprintf(how, sizeof(how), "%s%s", dialects[i / 2].path, i % 2 ? ", stream" : "");
         w->port.script = output;
@@ -249,13 +246,13 @@ static const struct {
     {"One.\n<think>b</think>\n<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>",
      "R<b> C<One.> f{} ", "C<One.> R<b> f{} "},
     /* calls that lack their end, or a bracket */
-    {"<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": [1, }}\n</tool_call>", "f{\"p\":[1]} ",
-     NULL},
-    {"<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": {\"q\": [1", "f{\"p\":{\"q\":[1]}} ",
-     NULL},
+    {R"(<tool_call>{"name": "f", "arguments": {"p": [1, }})"
+     "\n</tool_call>",
+     R"(f{"p":[1]} )", NULL},
+    {R"(<tool_call>{"name": "f", "arguments": {"p": {"q": [1)", R"(f{"p":{"q":[1]}} )", NULL},
     /* no call */
-    {"<tool_call>{\"name\": \"f\", nonsense</tool_call>",
-     "C<<tool_call>{\"name\": \"f\", nonsense</tool_call>> ", NULL},
+    {R"(<tool_call>{"name": "f", nonsense</tool_call>)",
+     R"(C<<tool_call>{"name": "f", nonsense</tool_call>> )", NULL},
 };
 
 Test(answers, are_alike_in_all_dialects) {
@@ -358,7 +355,7 @@ Test(answers, of_a_chat_end_there) {
     world_start(&w);
     for (int ignore = 0; ignore < 2; ignore++) {
         w.port.script = "Yes";
-        world_ask(&w, CHAT, ignore ? "{" HI ",\"ignore_eos\":true,\"max_tokens\":3}" : "{" HI "}",
+        world_ask(&w, CHAT, ignore ? "{" HI R"(,"ignore_eos":true,"max_tokens":3})" : "{" HI "}",
                   &r);
         cr_assert_eq(r.status, 200, "%s", r.body.data);
         reply_deinit(&r);
@@ -379,10 +376,10 @@ Test(answers, have_the_form_that_the_request_chooses) {
     static const struct {
         const char *kwargs, *part, *not ;
     } table[] = {
-        {"", "<function=", "{\\\"name\\\""},
-        {",\"chat_template_kwargs\":{\"form\":\"json\"}", "{\\\"name\\\"", "<function="},
-        {",\"chat_template_kwargs\":{\"form\":\"xml\"}", "<function=", "{\\\"name\\\""},
-        {",\"chat_template_kwargs\":{\"other\":\"json\"}", "<function=", "{\\\"name\\\""},
+        {"", "<function=", R"({\"name\")"},
+        {R"(,"chat_template_kwargs":{"form":"json"})", R"({\"name\")", "<function="},
+        {R"(,"chat_template_kwargs":{"form":"xml"})", "<function=", R"({\"name\")"},
+        {R"(,"chat_template_kwargs":{"other":"json"})", "<function=", R"({\"name\")"},
     };
     struct world w;
     struct reply r;
@@ -394,7 +391,7 @@ Test(answers, have_the_form_that_the_request_chooses) {
         const char *grammar;
         char body[1000];
 
-        snprintf(body, sizeof(body), "{" HI NESTED ",\"tool_choice\":\"required\"%s}",
+        snprintf(body, sizeof(body), "{" HI NESTED R"(,"tool_choice":"required"%s})",
                  table[i / 2].kwargs);
         w.port.script = "ok";
         world_ask(&w, CHAT, body, &r);

@@ -10,18 +10,18 @@
 #include <yyjson.h>
 
 #include "stream.h"
-#include "tests/support/quotes.h"
 #include "tiny.h"
 
 #define MESSAGES "/v1/messages"
-#define BODY(fields) "{\"model\":\"claude-haiku-4-5\",\"max_tokens\":400," HI fields "}"
+#define BODY(fields) R"({"model":"claude-haiku-4-5","max_tokens":400,)" HI fields "}"
 #define TOOLS                                                                                      \
-    ",\"tools\":[{\"name\":\"weather\",\"input_schema\":{\"type\":\"object\",\"properties\":{"     \
-    "\"city\":{\"type\":\"string\"}}}},{\"name\":\"time\",\"input_schema\":{\"type\":\"object\"}}" \
+    R"(,"tools":[{"name":"weather","input_schema":{"type":"object","properties":{)"                \
+    R"("city":{"type":"string"}}}},{"name":"time","input_schema":{"type":"object"}})"              \
     "]"
-#define STREAM ",\"stream\":true"
+#define STREAM R"(,"stream":true)"
 #define CALL(name, args)                                                                           \
-    "<tool_call>\n{\"name\": \"" name "\", \"arguments\": " args "}\n</tool_call>"
+    "<tool_call>\n"                                                                                \
+    R"({"name": ")" name R"(", "arguments": )" args "}\n</tool_call>"
 
 static const char hermes[] =
     "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
@@ -53,33 +53,34 @@ static void ask(struct world *w, const char *body, const char *output, struct re
 
 /* ---- exact ---- */
 
-#define HEAD                                                                                       \
-    "\"id\":\"X\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"tiny\",\"content\":"
+#define HEAD R"("id":"X","type":"message","role":"assistant","model":"tiny","content":)"
 #define STOP(reason, stop)                                                                         \
-    "\"stop_reason\":" reason ",\"stop_sequence\":" stop ",\"stop_details\":null,\"container\":"   \
-    "null,\"diagnostics\":null"
+    R"("stop_reason":)" reason R"(,"stop_sequence":)" stop R"(,"stop_details":null,)"              \
+    R"("container":)"                                                                              \
+    R"(null,"diagnostics":null)"
 #define USAGE(in, cached, out, thinking)                                                           \
-    ",\"usage\":{\"input_tokens\":" in                                                             \
-    ",\"cache_creation\":{\"ephemeral_5m_input_tokens\":0,\"ephemeral_1h_input_tokens\":0}"        \
-    ",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":" cached                       \
-    ",\"output_tokens\":" out ",\"output_tokens_details\":{\"thinking_tokens\":" thinking          \
-    "},\"server_tool_use\":null,\"service_tier\":\"standard\",\"inference_geo\":null,\"speed\":"   \
+    R"(,"usage":{"input_tokens":)" in                                                              \
+    R"(,"cache_creation":{"ephemeral_5m_input_tokens":0,"ephemeral_1h_input_tokens":0})"           \
+    R"(,"cache_creation_input_tokens":0,"cache_read_input_tokens":)" cached                        \
+    R"(,"output_tokens":)" out R"(,"output_tokens_details":{"thinking_tokens":)" thinking          \
+    R"(},"server_tool_use":null,"service_tier":"standard","inference_geo":null,"speed":)"          \
     "null}"
-#define EVENT(type, rest) "event: " type "\ndata: {\"type\":\"" type "\"" rest "}\n\n"
+#define EVENT(type, rest)                                                                          \
+    "event: " type "\n"                                                                            \
+    R"(data: {"type":")" type R"(")" rest "}\n\n"
 #define BEGIN(usage)                                                                               \
-    EVENT("message_start", ",\"message\":{" HEAD "[]," STOP("null", "null") usage "}")
+    EVENT("message_start", R"(,"message":{)" HEAD "[]," STOP("null", "null") usage "}")
 #define START(i, block)                                                                            \
-    EVENT("content_block_start", ",\"index\":" i ",\"content_block\":{" block "}")
+    EVENT("content_block_start", R"(,"index":)" i R"(,"content_block":{)" block "}")
 #define DELTA_(i, type, key, value)                                                                \
     EVENT("content_block_delta",                                                                   \
-          ",\"index\":" i ",\"delta\":{\"type\":\"" type "\",\"" key "\":\"" value "\"}")
-#define END(i) EVENT("content_block_stop", ",\"index\":" i)
+          R"(,"index":)" i R"(,"delta":{"type":")" type R"(",")" key R"(":")" value R"("})")
+#define END(i) EVENT("content_block_stop", R"(,"index":)" i)
 #define FINAL(reason, stop, usage)                                                                 \
-    EVENT("message_delta", ",\"delta\":{" STOP(reason, stop) "}" usage) EVENT("message_stop", "")
-#define TEXT_BLOCK "\"type\":\"text\",\"text\":\"\""
+    EVENT("message_delta", R"(,"delta":{)" STOP(reason, stop) "}" usage) EVENT("message_stop", "")
+#define TEXT_BLOCK R"("type":"text","text":"")"
 #define CALL_BLOCK(name)                                                                           \
-    "\"type\":\"tool_use\",\"id\":\"X\",\"name\":\"" name                                          \
-    "\",\"caller\":{\"type\":\"direct\"},\"input\":{}"
+    R"("type":"tool_use","id":"X","name":")" name R"(","caller":{"type":"direct"},"input":{})"
 
 Test(anthropic, a_plain_answer_is_exact) {
     struct world w;
@@ -88,7 +89,7 @@ Test(anthropic, a_plain_answer_is_exact) {
     started(&w);
     ask(&w, BODY(""), "Hey", &r);
     reply_expect(&r, 200,
-                 "{" HEAD "[{\"type\":\"text\",\"text\":\"Hey\"}]," STOP("\"end_turn\"", "null")
+                 "{" HEAD R"([{"type":"text","text":"Hey"}],)" STOP(R"("end_turn")", "null")
                      USAGE("10", "10", "3", "0") "}");
     world_stop(&w);
 }
@@ -98,9 +99,9 @@ Test(anthropic, max_tokens_0_computes_the_prompt) {
     struct reply r;
 
     started(&w);
-    ask(&w, "{\"model\":\"claude\",\"max_tokens\":0," HI "}", "Hey", &r);
+    ask(&w, R"({"model":"claude","max_tokens":0,)" HI "}", "Hey", &r);
     reply_expect(&r, 200,
-                 "{" HEAD "[]," STOP("\"max_tokens\"", "null") USAGE("10", "10", "0", "0") "}");
+                 "{" HEAD "[]," STOP(R"("max_tokens")", "null") USAGE("10", "10", "0", "0") "}");
     cr_expect_eq(w.port.r[0].m.max_new, 1);
     world_stop(&w);
 }
@@ -112,12 +113,11 @@ Test(anthropic, cache_control_counts_what_is_written) {
         int in, five, hour;
     } table[] = {
         {"", 10, 0, 0},
-        {",\"cache_control\":{\"type\":\"ephemeral\"}", 2, 8, 0},
-        {",\"cache_control\":{\"type\":\"ephemeral\",\"ttl\":\"1h\"}", 2, 0, 8},
-        {",\"system\":[{\"type\":\"text\",\"text\":\"\",\"cache_control\":{\"ttl\":\"1h\"}}]", 2, 0,
-         8},
-        {",\"tools\":[{\"type\":\"web_search\",\"cache_control\":{}}]", 2, 8, 0},
-        {",\"cache_control\":null", 10, 0, 0},
+        {R"(,"cache_control":{"type":"ephemeral"})", 2, 8, 0},
+        {R"(,"cache_control":{"type":"ephemeral","ttl":"1h"})", 2, 0, 8},
+        {R"(,"system":[{"type":"text","text":"","cache_control":{"ttl":"1h"}}])", 2, 0, 8},
+        {R"(,"tools":[{"type":"web_search","cache_control":{}}])", 2, 8, 0},
+        {R"(,"cache_control":null)", 10, 0, 0},
     };
     struct world w;
     struct reply r;
@@ -128,13 +128,13 @@ Test(anthropic, cache_control_counts_what_is_written) {
     w.model.page_tokens = 4;
     world_start(&w);
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
-        snprintf(body, sizeof(body), "{\"model\":\"claude\",\"max_tokens\":40," HI "%s}",
+        snprintf(body, sizeof(body), R"({"model":"claude","max_tokens":40,)" HI "%s}",
                  table[i].fields);
         ask(&w, body, "Hey", &r);
         snprintf(want, sizeof(want),
-                 "\"usage\":{\"input_tokens\":%d,\"cache_creation\":{\"ephemeral_5m_input_tokens\":"
-                 "%d,\"ephemeral_1h_input_tokens\":%d},\"cache_creation_input_tokens\":%d,"
-                 "\"cache_read_input_tokens\":10,",
+                 R"("usage":{"input_tokens":%d,"cache_creation":{"ephemeral_5m_input_tokens":)"
+                 R"(%d,"ephemeral_1h_input_tokens":%d},"cache_creation_input_tokens":%d,)"
+                 R"("cache_read_input_tokens":10,)",
                  table[i].in, table[i].five, table[i].hour, table[i].five + table[i].hour);
         cr_expect(strstr(r.body.data, want), "%s: %s", table[i].fields, r.body.data);
         reply_deinit(&r);
@@ -160,7 +160,7 @@ Test(anthropic, a_stream_is_exact) {
                  BEGIN(USAGE("10", "10", "0", "0")) START("0", TEXT_BLOCK)
                      DELTA_("0", "text_delta", "text", "He")
                          DELTA_("0", "text_delta", "text", "\xC3\xA9.") END("0")
-                             FINAL("\"end_turn\"", "null", USAGE("10", "10", "5", "0")));
+                             FINAL(R"("end_turn")", "null", USAGE("10", "10", "5", "0")));
     world_drop(&w, fd);
     world_stop(&w);
 }
@@ -169,20 +169,19 @@ Test(anthropic, thoughts_text_and_calls_are_blocks) {
     struct world w;
     struct reply r;
     static const char output[] =
-        "Hm\n</think>\n\nSo.\n" CALL("time", "{\"z\": 1}") "\n" CALL("time", "{}") "\n";
+        "Hm\n</think>\n\nSo.\n" CALL("time", R"({"z": 1})") "\n" CALL("time", "{}") "\n";
 
     started(&w);
-    ask(&w, BODY(TOOLS ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":1024}"), output, &r);
-    reply_expect(
-        &r, 200,
-        "{" HEAD
-        "[{\"type\":\"thinking\",\"thinking\":\"Hm\",\"signature\":\"weft\"},{\"type\":\"text\","
-        "\"text\":\"So.\"},{\"type\":\"tool_use\",\"id\":\"X\",\"name\":\"time\""
-        ",\"caller\":{\"type\":\"direct\"},\"input\":{\"z\": 1}},{\"type\":\"tool_use\",\"id\":"
-        "\"X\",\"name\":\"time\",\"caller\":{\"type\":\"direct\"},\"input\":{}}]," STOP(
-            "\"tool_use\"", "null") USAGE("14", "14", "141", "10") "}");
+    ask(&w, BODY(TOOLS R"(,"thinking":{"type":"enabled","budget_tokens":1024})"), output, &r);
+    reply_expect(&r, 200,
+                 "{" HEAD
+                 R"([{"type":"thinking","thinking":"Hm","signature":"weft"},{"type":"text",)"
+                 R"("text":"So."},{"type":"tool_use","id":"X","name":"time")"
+                 R"(,"caller":{"type":"direct"},"input":{"z": 1}},{"type":"tool_use","id":)"
+                 R"("X","name":"time","caller":{"type":"direct"},"input":{}}],)" STOP(
+                     R"("tool_use")", "null") USAGE("14", "14", "141", "10") "}");
     int fd = world_connect(&w);
-    world_post(&w, fd, MESSAGES, BODY(TOOLS STREAM ",\"thinking\":{\"type\":\"adaptive\"}"));
+    world_post(&w, fd, MESSAGES, BODY(TOOLS STREAM R"(,"thinking":{"type":"adaptive"})"));
     world_turns(&w, 4);
     fake_accept(&w.port, 1);
     fake_tokens(&w.port, 1, output);
@@ -191,21 +190,21 @@ Test(anthropic, thoughts_text_and_calls_are_blocks) {
     reply_expect(
         &r, 200,
         BEGIN(USAGE("14", "14", "0", "0"))
-            START("0", "\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"")
+            START("0", R"("type":"thinking","thinking":"","signature":"")")
                 DELTA_("0", "thinking_delta", "thinking", "Hm") DELTA_(
                     "0", "signature_delta", "signature", "weft") END("0") START("1", TEXT_BLOCK)
                     DELTA_("1", "text_delta", "text", "So.") END("1") START("2", CALL_BLOCK("time"))
-                        DELTA_("2", "input_json_delta", "partial_json", "{\\\"z\\\": 1}") END("2")
+                        DELTA_("2", "input_json_delta", "partial_json", R"({\"z\": 1})") END("2")
                             START("3", CALL_BLOCK("time"))
                                 DELTA_("3", "input_json_delta", "partial_json", "{}") END("3")
-                                    FINAL("\"tool_use\"", "null", USAGE("14", "14", "141", "10")));
+                                    FINAL(R"("tool_use")", "null", USAGE("14", "14", "141", "10")));
     world_drop(&w, fd);
     world_stop(&w);
 }
 
 /* A client that does not show thoughts carries them in the signature. */
 Test(anthropic, thoughts_that_are_omitted_are_in_the_signature) {
-#define OMITTED ",\"thinking\":{\"type\":\"adaptive\",\"display\":\"omitted\"}"
+#define OMITTED R"(,"thinking":{"type":"adaptive","display":"omitted"})"
     struct world w;
     struct reply r;
     static const char output[] = "Hm\n</think>\n\nSo.";
@@ -213,8 +212,8 @@ Test(anthropic, thoughts_that_are_omitted_are_in_the_signature) {
     started(&w);
     ask(&w, BODY(OMITTED), output, &r);
     reply_expect(&r, 200,
-                 "{" HEAD "[{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"weft1.SG0=\"},"
-                 "{\"type\":\"text\",\"text\":\"So.\"}]," STOP("\"end_turn\"", "null")
+                 "{" HEAD R"([{"type":"thinking","thinking":"","signature":"weft1.SG0="},)"
+                 R"({"type":"text","text":"So."}],)" STOP(R"("end_turn")", "null")
                      USAGE("14", "14", "16", "10") "}");
     int fd = world_connect(&w);
     world_post(&w, fd, MESSAGES, BODY(STREAM OMITTED));
@@ -227,11 +226,11 @@ Test(anthropic, thoughts_that_are_omitted_are_in_the_signature) {
     world_receive(&w, fd, &r);
     reply_expect(&r, 200,
                  BEGIN(USAGE("14", "14", "0", "0"))
-                     START("0", "\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"")
+                     START("0", R"("type":"thinking","thinking":"","signature":"")")
                          DELTA_("0", "signature_delta", "signature", "weft1.SG0=") END("0")
                              START("1", TEXT_BLOCK) DELTA_("1", "text_delta", "text", "So.")
                                  END("1")
-                                     FINAL("\"end_turn\"", "null", USAGE("14", "14", "16", "10")));
+                                     FINAL(R"("end_turn")", "null", USAGE("14", "14", "16", "10")));
     world_drop(&w, fd);
     world_stop(&w);
 }
@@ -365,7 +364,9 @@ static void expect_told(struct reply *r, const char *want) {
 }
 
 static const char story[] = "So \xC3\xA9?\n</think>\n\nI look: <tool\n" CALL(
-    "weather", "{\"city\":\"K\xC3\xB6ln \\\"x\\\"\"}") "\n" CALL("time", "{}") "\nBye";
+    "weather", R"({"city":"K)"
+               "\xC3\xB6"
+               R"(ln \"x\""})") "\n" CALL("time", "{}") "\nBye";
 static const char story_told[] =
     "T<So \xC3\xA9?> C<I look: <tool> weather<{\"city\":\"K\xC3\xB6ln \\\"x\\\"\"}> time<{}> "
     "C<Bye> tool_use";
@@ -408,7 +409,7 @@ static void run_cuts(const char *body, bool death) {
     world_stop(&w);
 }
 
-#define THINKING ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":2000}"
+#define THINKING R"(,"thinking":{"type":"enabled","budget_tokens":2000})"
 
 Test(anthropic, blocks_are_the_same_wherever_tokens_are_cut) {
     run_cuts(BODY(TOOLS THINKING STREAM), false);
@@ -428,9 +429,9 @@ Test(anthropic, a_slow_reader_gets_the_same) {
     started(&w);
     for (int i = 0; i < 4; i++) {
         buf_add_str(&out, i ? "\nMore. " : "Text. ");
-        buf_add_str(&out, CALL("weather", "{\"city\":\"Bonn\"}"));
+        buf_add_str(&out, CALL("weather", R"({"city":"Bonn"})"));
         buf_add_str(&want, i ? "C<More.> " : "C<Text.> ");
-        buf_add_str(&want, "weather<{\"city\":\"Bonn\"}> ");
+        buf_add_str(&want, R"(weather<{"city":"Bonn"}> )");
     }
     buf_add_str(&want, "tool_use");
     int fd = world_connect_unix(&w);
@@ -451,13 +452,13 @@ Test(anthropic, reasons_are_anthropics) {
     } table[] = {
         {BODY(""), "Hi.", "C<Hi.> end_turn"},
         {BODY(""), "", "end_turn"},
-        {BODY(",\"stop_sequences\":[\"x\",\"END\"]"), "Hi END y", "C<Hi > stop_sequence(END)"},
-        {"{\"model\":\"tiny\",\"max_tokens\":4," HI "}", "Hi there", "C<Hi t> max_tokens"},
+        {BODY(R"(,"stop_sequences":["x","END"])"), "Hi END y", "C<Hi > stop_sequence(END)"},
+        {R"({"model":"tiny","max_tokens":4,)" HI "}", "Hi there", "C<Hi t> max_tokens"},
         {BODY(TOOLS), CALL("time", "{}"), "time<{}> tool_use"},
         {BODY(""), CALL("time", "{}"), "C<" CALL("time", "{}") "> end_turn"},
-        {BODY(TOOLS ",\"tool_choice\":{\"type\":\"none\"}"), CALL("time", "{}"),
+        {BODY(TOOLS R"(,"tool_choice":{"type":"none"})"), CALL("time", "{}"),
          "C<" CALL("time", "{}") "> end_turn"},
-        {BODY(TOOLS ",\"tool_choice\":{\"type\":\"auto\",\"disable_parallel_tool_use\":true}"),
+        {BODY(TOOLS R"(,"tool_choice":{"type":"auto","disable_parallel_tool_use":true})"),
          CALL("time", "{}") "\n" CALL("weather", "{}"),
          "time<{}> C<" CALL("weather", "{}") "> tool_use"},
     };
@@ -488,9 +489,9 @@ Test(anthropic, the_context_may_end_a_text) {
     world_start(&w);
     w.port.script = "0123456789012345678901234567890123456789012345678901234567890123456789";
     for (size_t i = 0; i < ARRAY_SIZE(asked); i++) {
-        snprintf(body, sizeof(body), "{\"model\":\"tiny\",\"max_tokens\":%d," HI "}", asked[i]);
+        snprintf(body, sizeof(body), R"({"model":"tiny","max_tokens":%d,)" HI "}", asked[i]);
         world_ask(&w, MESSAGES, body, &r);
-        cr_expect(strstr(r.body.data, J("'stop_reason':'model_context_window_exceeded'")), "%s",
+        cr_expect(strstr(r.body.data, R"("stop_reason":"model_context_window_exceeded")"), "%s",
                   r.body.data);
         reply_deinit(&r);
     }
@@ -502,7 +503,7 @@ Test(anthropic, a_budget_ends_thoughts) {
     struct reply r;
 
     started(&w);
-    ask(&w, BODY(",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":5}"),
+    ask(&w, BODY(R"(,"thinking":{"type":"enabled","budget_tokens":5})"),
         "Hm hm hm hm hm hm hm hm end.", &r);
     expect_told(&r, "T<Hm hm> C<hm hm hm end.> end_turn");
     world_stop(&w);
@@ -513,16 +514,16 @@ Test(anthropic, a_call_that_breaks_off_has_its_whole_members) {
     static const struct {
         const char *args, *input;
     } table[] = {
-        {"{\"a\": 1, \"b\": [1, 2, \"x", "{\"a\":1,\"b\":[1,2]}"},
-        {"{\"a\": 1, \"b\": [1, -", "{\"a\":1,\"b\":[1]}"},
-        {"{\"a\": \"x\", \"b\": \"y", "{\"a\":\"x\"}"},
-        {"{\"a\": \"x\", \"b\"", "{\"a\":\"x\"}"},
-        {"{\"a\": {\"b\": tru", "{\"a\":{}}"},
-        {"{\"a\": {\"b\": true, \"c", "{\"a\":{\"b\":true}}"},
-        {"{\"a\": {\"b\": null, \"\\\"", "{\"a\":{\"b\":null}}"},
-        {"{\"a\": [{}, [", "{\"a\":[{},[]]}"},
-        {"{\"a\": \"\\\\\", ", "{\"a\":\"\\\\\"}"},
-        {"{\"a\": -1.5e3, \"t\":", "{\"a\":-1500.0}"},
+        {R"({"a": 1, "b": [1, 2, "x)", R"({"a":1,"b":[1,2]})"},
+        {R"({"a": 1, "b": [1, -)", R"({"a":1,"b":[1]})"},
+        {R"({"a": "x", "b": "y)", R"({"a":"x"})"},
+        {R"({"a": "x", "b")", R"({"a":"x"})"},
+        {R"({"a": {"b": tru)", R"({"a":{}})"},
+        {R"({"a": {"b": true, "c)", R"({"a":{"b":true}})"},
+        {R"({"a": {"b": null, "\")", R"({"a":{"b":null}})"},
+        {R"({"a": [{}, [)", R"({"a":[{},[]]})"},
+        {R"({"a": "\\", )", R"({"a":"\\"})"},
+        {R"({"a": -1.5e3, "t":)", R"({"a":-1500.0})"},
         {"{", "{}"},
     };
     struct world w;
@@ -531,7 +532,9 @@ Test(anthropic, a_call_that_breaks_off_has_its_whole_members) {
 
     started(&w);
     for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
-        snprintf(output, sizeof(output), "<tool_call>\n{\"name\": \"time\", \"arguments\": %s",
+        snprintf(output, sizeof(output),
+                 "<tool_call>\n"
+                 R"({"name": "time", "arguments": %s)",
                  table[i].args);
         snprintf(want, sizeof(want), "time<%s> end_turn", table[i].input);
         ask(&w, BODY(TOOLS), output, &r);
@@ -545,8 +548,14 @@ Test(anthropic, what_is_no_utf8_is_mended_in_input) {
     struct reply r;
 
     started(&w);
-    ask(&w, BODY(TOOLS), CALL("weather", "{\"city\":\"K\xFFln\"}"), &r);
-    expect_told(&r, "weather<{\"city\":\"K\xEF\xBF\xBDln\"}> tool_use");
+    ask(&w, BODY(TOOLS),
+        CALL("weather", R"({"city":"K)"
+                        "\xFF"
+                        R"(ln"})"),
+        &r);
+    expect_told(&r, R"(weather<{"city":"K)"
+                    "\xEF\xBF\xBD"
+                    R"(ln"}> tool_use)");
     world_stop(&w);
 }
 
@@ -587,8 +596,9 @@ Test(anthropic, a_failure_in_a_stream_is_an_error_event) {
     world_receive(&w, fd, &r);
     const char *at = strstr(text_of(&r.body), "event: error\n");
     cr_assert(at, "%s", text_of(&r.body));
-    cr_expect_str_eq(at, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":"
-                         "\"overloaded_error\",\"message\":\"No more.\"},\"request_id\":\"one\"}"
+    cr_expect_str_eq(at, "event: error\n"
+                         R"(data: {"type":"error","error":{"type":)"
+                         R"("overloaded_error","message":"No more."},"request_id":"one"})"
                          "\n\n");
     reply_deinit(&r);
     world_drop(&w, fd);
@@ -598,12 +608,12 @@ Test(anthropic, a_failure_in_a_stream_is_an_error_event) {
 static void expect_error(struct reply *r, int status, const char *type) {
     char needle[100], id[100], value[80];
 
-    snprintf(needle, sizeof(needle), "{\"type\":\"error\",\"error\":{\"type\":\"%s\",", type);
+    snprintf(needle, sizeof(needle), R"({"type":"error","error":{"type":"%s",)", type);
     cr_expect_eq(r->status, status, "%d: %s", r->status, text_of(&r->body));
     cr_expect_eq(strncmp(text_of(&r->body), needle, strlen(needle)), 0, "%s is no %s",
                  text_of(&r->body), type);
     reply_header(r, "request-id", value, sizeof(value));
-    snprintf(id, sizeof(id), "\"request_id\":\"%s\"}", value);
+    snprintf(id, sizeof(id), R"("request_id":"%s"})", value);
     cr_expect(*value && strstr(text_of(&r->body), id), "%s", text_of(&r->body));
     if (status == 429 || status == 529)
         cr_expect(*reply_header(r, "retry-after", value, sizeof(value)));
@@ -624,7 +634,7 @@ Test(anthropic, every_status_has_its_type) {
     free(large);
     world_ask(&w, MESSAGES, "{", &r);
     expect_error(&r, 400, "invalid_request_error");
-    world_ask(&w, MESSAGES, "{\"model\":\"gpt\",\"max_tokens\":1," HI "}", &r);
+    world_ask(&w, MESSAGES, R"({"model":"gpt","max_tokens":1,)" HI "}", &r);
     expect_error(&r, 404, "not_found_error");
     world_get(&w, MESSAGES, &r);
     expect_error(&r, 405, "invalid_request_error");
@@ -688,11 +698,11 @@ Test(anthropic, a_prompt_that_is_too_long_says_so) {
     w.model.max_context = 100;
     world_start(&w);
     snprintf(body, sizeof(body),
-             "{\"model\":\"claude\",\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":"
-             "\"%0200d\"}]}",
+             R"({"model":"claude","max_tokens":5,"messages":[{"role":"user","content":)"
+             R"("%0200d"}]})",
              1);
     world_ask(&w, MESSAGES, body, &r);
-    cr_expect(strstr(text_of(&r.body), "\"message\":\"prompt is too long: 219 tokens > 99 maximum"),
+    cr_expect(strstr(text_of(&r.body), R"("message":"prompt is too long: 219 tokens > 99 maximum)"),
               "%s", text_of(&r.body));
     expect_error(&r, 400, "invalid_request_error");
     world_stop(&w);
@@ -710,9 +720,9 @@ static void get(struct world *w, const char *path, const char *head, struct repl
 
 #define VERSION "anthropic-version: 2023-06-01\r\n"
 #define MODEL                                                                                      \
-    "{\"type\":\"model\",\"id\":\"X\",\"display_name\":\"tiny\",\"created_at\":"                   \
-    "\"2023-11-14T22:13:20Z\",\"lifecycle\":\"active\",\"max_input_tokens\":512,\"max_tokens\":"   \
-    "null,\"capabilities\":null,\"line\":null,\"deprecated_at\":null,\"retires_at\":null}"
+    R"({"type":"model","id":"X","display_name":"tiny","created_at":)"                              \
+    R"("2023-11-14T22:13:20Z","lifecycle":"active","max_input_tokens":512,"max_tokens":)"          \
+    R"(null,"capabilities":null,"line":null,"deprecated_at":null,"retires_at":null})"
 
 Test(anthropic, shared_and_unknown_paths_have_anthropics_form_for_its_clients) {
     struct world w;
@@ -722,8 +732,8 @@ Test(anthropic, shared_and_unknown_paths_have_anthropics_form_for_its_clients) {
     world_start(&w);
     get(&w, "/v1/models?limit=1000", VERSION, &r);
     reply_expect(&r, 200,
-                 "{\"data\":[" MODEL "],\"has_more\":false,\"first_id\":\"tiny\",\"last_id\":"
-                 "\"tiny\"}");
+                 R"({"data":[)" MODEL R"(],"has_more":false,"first_id":"tiny","last_id":)"
+                 R"("tiny"})");
     get(&w, "/v1/models/claude-sonnet-4-6", VERSION, &r);
     reply_expect(&r, 200, MODEL);
     get(&w, "/v1/models/gpt", VERSION, &r);
@@ -731,10 +741,10 @@ Test(anthropic, shared_and_unknown_paths_have_anthropics_form_for_its_clients) {
     get(&w, "/v1/files", VERSION, &r);
     expect_error(&r, 404, "not_found_error");
     get(&w, "/v1/files", "", &r);
-    cr_expect(strstr(text_of(&r.body), "\"code\":\"not_found\""));
+    cr_expect(strstr(text_of(&r.body), R"("code":"not_found")"));
     reply_deinit(&r);
     get(&w, "/v1/models", "", &r);
-    cr_expect(strstr(text_of(&r.body), "\"object\":\"list\""));
+    cr_expect(strstr(text_of(&r.body), R"("object":"list")"));
     reply_deinit(&r);
     world_stop(&w);
 }

@@ -17,16 +17,16 @@
 /* ---- the searches ---- */
 
 #define TOOL(name, description, parameters)                                                        \
-    "{\"type\":\"function\",\"function\":{\"name\":\"" name "\",\"description\":\"" description    \
-    "\",\"parameters\":{\"properties\":{" parameters "}}},\"defer_loading\":true}"
+    R"({"type":"function","function":{"name":")" name R"(","description":")" description           \
+    R"(","parameters":{"properties":{)" parameters R"(}}},"defer_loading":true})"
 
 #define WEATHER                                                                                    \
-    TOOL("get_weather", "Weather at a place", "\"city\":{\"description\":\"Name of a town\"}")
-#define EMAIL TOOL("sendEmail", "Sends a message to somebody", "\"to\":{},\"body\":{}")
-#define FILES TOOL("search_files", "Finds files by their names", "\"glob\":{}")
+    TOOL("get_weather", "Weather at a place", R"("city":{"description":"Name of a town"})")
+#define EMAIL TOOL("sendEmail", "Sends a message to somebody", R"("to":{},"body":{})")
+#define FILES TOOL("search_files", "Finds files by their names", R"("glob":{})")
 #define READ                                                                                       \
-    TOOL("read_file", "Reads one file. a.b{2}", "\"path\":{\"description\":\"Weather station\"}")
-#define SHOWN "{\"type\":\"function\",\"function\":{\"name\":\"weather_of_today\"}}"
+    TOOL("read_file", "Reads one file. a.b{2}", R"("path":{"description":"Weather station"})")
+#define SHOWN R"({"type":"function","function":{"name":"weather_of_today"}})"
 
 static const char catalogue[] =
     "[" WEATHER "," EMAIL "," FILES "," SHOWN "," READ "," TOOL("empty", "", "") "]";
@@ -81,8 +81,8 @@ Test(tool_search, patterns_are_those_of_python) {
 }
 
 Test(tool_search, other_patterns_are_refused) {
-    static const char *const table[] = {"",    "(",   "[a",  "a\\", "[[:alpha:]",
-                                        "\\p", "[\\", "**(", "(?R", "\\C"};
+    static const char *const table[] = {"",    "(",     "[a",  R"(a\)", "[[:alpha:]",
+                                        "\\p", R"([\)", "**(", "(?R",   "\\C"};
     char most[202];
 
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
@@ -105,8 +105,7 @@ Test(tool_search, slow_patterns_end) {
     memset(text, 'a', sizeof(text) - 1);
     text[sizeof(text) - 1] = 0;
     snprintf(tools, sizeof(tools),
-             "[{\"function\":{\"name\":\"f\",\"description\":\"%s\"},\"defer_loading\":true}]",
-             text);
+             R"([{"function":{"name":"f","description":"%s"},"defer_loading":true}])", text);
     yyjson_doc *doc = yyjson_read(tools, strlen(tools), 0);
     cr_assert(doc);
     for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++) {
@@ -135,17 +134,18 @@ Test(tool_search, words_are_ranked) {
 /* ---- answers ---- */
 
 #define CALL(name, args)                                                                           \
-    "<tool_call>\n{\"name\": \"" name "\", \"arguments\": " args "}\n</tool_call>"
+    "<tool_call>\n"                                                                                \
+    R"({"name": ")" name R"(", "arguments": )" args "}\n</tool_call>"
 #define DEFERRED(name, description)                                                                \
-    "{\"name\":\"" name "\",\"description\":\"" description "\",\"input_schema\":{\"type\":"       \
-    "\"object\"},\"defer_loading\":true}"
+    R"({"name":")" name R"(","description":")" description R"(","input_schema":{"type":)"          \
+    R"("object"},"defer_loading":true})"
 #define TOOLS                                                                                      \
-    ",\"tools\":[{\"type\":\"tool_search_tool_regex_20251119\",\"name\":\"tool_search_tool_"       \
-    "regex\"}"                                                                                     \
+    R"(,"tools":[{"type":"tool_search_tool_regex_20251119","name":"tool_search_tool_)"             \
+    R"(regex"})"                                                                                   \
     "," DEFERRED("weather", "Sky") "," DEFERRED("time", "Clock") "]"
 #define BEGIN                                                                                      \
-    "{\"model\":\"claude-haiku-4-5\",\"max_tokens\":4000" TOOLS ",\"messages\":[{\"role\":"        \
-    "\"user\",\"content\":\"hi\"}"
+    R"({"model":"claude-haiku-4-5","max_tokens":4000)" TOOLS R"(,"messages":[{"role":)"            \
+    R"("user","content":"hi"})"
 #define BODY(fields) BEGIN fields "}"
 
 static const char hermes[] =
@@ -200,8 +200,10 @@ static const char *member(yyjson_val *list, size_t i, const char *pointer) {
 }
 
 #define FOUND                                                                                      \
-    "<functions>\n<function>{\"description\":\"Sky\",\"name\":\"weather\",\"parameters\":{"        \
-    "\"type\":\"object\"}}</function>\n</functions>"
+    "<functions>\n"                                                                                \
+    R"(<function>{"description":"Sky","name":"weather","parameters":{)"                            \
+    R"("type":"object"}}</function>)"                                                              \
+    "\n</functions>"
 
 Test(anthropic_search, an_answer_goes_on_behind_a_search) {
     yyjson_val *content;
@@ -210,13 +212,13 @@ Test(anthropic_search, an_answer_goes_on_behind_a_search) {
     started(&w);
     int fd = world_connect(&w);
     world_post(&w, fd, "/v1/messages", BODY("]"));
-    say(&w, 0, "Let me see." CALL("tool_search_tool_regex", "{\"pattern\": \"weath\"}"));
+    say(&w, 0, "Let me see." CALL("tool_search_tool_regex", R"({"pattern": "weath"})"));
     cr_expect_str_eq(fake_prompt(&w.port.r[0]), "[tool_search_tool_regex]|user\nhi||assistant");
-    say(&w, 1, CALL("weather", "{\"a\": 1}"));
+    say(&w, 1, CALL("weather", R"({"a": 1})"));
     cr_expect_str_eq(fake_prompt(&w.port.r[1]),
                      "[tool_search_tool_regex]|user\nhi||assistant\nLet me see.|"
-                     "tool_search_tool_regex {\"pattern\": \"weath\"}|||tool\n" FOUND
-                     "||assistant");
+                     R"(tool_search_tool_regex {"pattern": "weath"}|||tool)"
+                     "\n" FOUND "||assistant");
     yyjson_doc *doc = receive(&w, fd, &content);
     cr_assert_eq(yyjson_arr_size(content), 4);
     cr_expect_str_eq(member(content, 0, "/text"), "Let me see.");
@@ -239,9 +241,9 @@ Test(anthropic_search, an_answer_goes_on_behind_a_search) {
     /* The client sends all content back: the prompt continues from what the model saw. */
     char *said = yyjson_val_write(content, 0, NULL), *body = NULL;
     cr_assert_gt(asprintf(&body,
-                          "%s,{\"role\":\"assistant\",\"content\":%s},{\"role\":\"user\","
-                          "\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"%s\","
-                          "\"content\":\"blue\"}]}]}",
+                          R"(%s,{"role":"assistant","content":%s},{"role":"user",)"
+                          R"("content":[{"type":"tool_result","tool_use_id":"%s",)"
+                          R"("content":"blue"}]}]})",
                           BEGIN, said, member(content, 3, "/id")),
                  0);
     char *before = strdup(fake_prompt(&w.port.r[1]));
@@ -262,25 +264,25 @@ Test(anthropic_search, an_answer_goes_on_behind_a_search) {
 
 Test(anthropic_search, a_stream_has_the_same_blocks) {
     static const char *const order[] = {
-        "\"type\":\"server_tool_use\"",
+        R"("type":"server_tool_use")",
         "input_json_delta",
-        "\"type\":\"content_block_stop\",\"index\":0",
-        "\"index\":1,\"content_block\":{\"type\":\"tool_search_tool_result\"",
-        "\"tool_name\":\"time\"",
-        "\"type\":\"content_block_stop\",\"index\":1",
-        "\"index\":2,\"content_block\":{\"type\":\"thinking\"",
-        "\"thinking\":\"Mm\"",
-        "\"index\":3,\"content_block\":{\"type\":\"text\"",
-        "\"text\":\"Found.\"",
-        "\"stop_reason\":\"end_turn\"",
+        R"("type":"content_block_stop","index":0)",
+        R"("index":1,"content_block":{"type":"tool_search_tool_result")",
+        R"("tool_name":"time")",
+        R"("type":"content_block_stop","index":1)",
+        R"("index":2,"content_block":{"type":"thinking")",
+        R"("thinking":"Mm")",
+        R"("index":3,"content_block":{"type":"text")",
+        R"("text":"Found.")",
+        R"("stop_reason":"end_turn")",
         "message_stop"};
     struct reply r;
     struct world w;
 
     started(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, "/v1/messages", BODY("],\"stream\":true"));
-    say(&w, 0, CALL("tool_search_tool_regex", "{\"pattern\": \"(?i)clock\"}"));
+    world_post(&w, fd, "/v1/messages", BODY(R"(],"stream":true)"));
+    say(&w, 0, CALL("tool_search_tool_regex", R"({"pattern": "(?i)clock"})"));
     say(&w, 1, "<think>\nMm\n</think>\n\nFound.");
     world_receive(&w, fd, &r);
     const char *at = r.body.data;
@@ -303,9 +305,9 @@ Test(anthropic_search, a_wrong_pattern_is_told_to_the_model) {
     int fd = world_connect(&w);
     world_post(&w, fd, "/v1/messages", BODY("]"));
     say(&w, 0,
-        CALL("tool_search_tool_regex", "{\"pattern\": \"(\"}")
-            CALL("tool_search_tool_regex", "{\"pattern\": 7}"));
-    say(&w, 1, CALL("tool_search_tool_regex", "{\"pattern\": \"zzz\"}"));
+        CALL("tool_search_tool_regex", R"({"pattern": "("})")
+            CALL("tool_search_tool_regex", R"({"pattern": 7})"));
+    say(&w, 1, CALL("tool_search_tool_regex", R"({"pattern": "zzz"})"));
     cr_expect(strstr(fake_prompt(&w.port.r[1]), "invalid_tool_input"));
     say(&w, 2, "No.");
     cr_expect(strstr(fake_prompt(&w.port.r[2]), "|tool\nNo tool was found."));
@@ -321,7 +323,7 @@ Test(anthropic_search, a_wrong_pattern_is_told_to_the_model) {
 
 Test(anthropic_search, an_answer_ends_where_the_client_has_to_act) {
     static const char other[] =
-        CALL("tool_search_tool_regex", "{\"pattern\": \"t\"}") CALL("time", "{}");
+        CALL("tool_search_tool_regex", R"({"pattern": "t"})") CALL("time", "{}");
     yyjson_val *content;
     struct world w;
 
@@ -338,7 +340,7 @@ Test(anthropic_search, an_answer_ends_where_the_client_has_to_act) {
 
     world_post(&w, fd, "/v1/messages", BODY("]"));
     for (uint32_t i = 1; i <= 8; i++)
-        say(&w, i, CALL("tool_search_tool_regex", "{\"pattern\": \"t\"}"));
+        say(&w, i, CALL("tool_search_tool_regex", R"({"pattern": "t"})"));
     doc = receive(&w, fd, &content);
     cr_expect_eq(yyjson_arr_size(content), 16);
     cr_expect_str_eq(yyjson_get_str(yyjson_obj_get(yyjson_doc_get_root(doc), "stop_reason")),
@@ -358,10 +360,10 @@ Test(anthropic_search, a_client_may_leave_at_any_time) {
         int fd = world_connect(&w);
         uint32_t i = w.port.n;
 
-        world_post(&w, fd, "/v1/messages", turns % 2 ? BODY("],\"stream\":true") : BODY("]"));
+        world_post(&w, fd, "/v1/messages", turns % 2 ? BODY(R"(],"stream":true)") : BODY("]"));
         wait_for(&w, i);
         fake_accept(&w.port, i);
-        fake_tokens(&w.port, i, CALL("tool_search_tool_regex", "{\"pattern\": \"t\"}"));
+        fake_tokens(&w.port, i, CALL("tool_search_tool_regex", R"({"pattern": "t"})"));
         fake_finish(&w.port, i, FINISH_STOP);
         world_turns(&w, turns / 2);
         world_drop(&w, fd);

@@ -30,11 +30,14 @@ static const struct {
     /* result of the call; NULL: the user asks a question */
     const char *result;
 } turns[] = {
-    {"First \xC3\xA9.", "I look.", "find", "{\"x\": \"K\xC3\xB6ln \\\"q\\\"\", \"n\": 3}",
+    {"First \xC3\xA9.", "I look.", "find",
+     R"({"x": "K)"
+     "\xC3\xB6"
+     R"(ln \"q\"", "n": 3})",
      "one\ntwo"},
-    {"Again.", "", "find", "{\"x\": \"b\", \"n\": 4}", "{\"three\": 3}"},
+    {"Again.", "", "find", R"({"x": "b", "n": 4})", R"({"three": 3})"},
     {"Enough.", "All is found.", NULL, NULL, NULL},
-    {"Once more.", "", "find", "{\"x\": \"c\", \"n\": 5}", "four"},
+    {"Once more.", "", "find", R"({"x": "c", "n": 5})", "four"},
     {"The end.", "Bye.", NULL, NULL, NULL},
 };
 
@@ -60,8 +63,8 @@ static const struct {
 };
 
 #define TOOL_SCHEMA                                                                                \
-    "{\"type\":\"object\",\"properties\":{\"x\":{\"type\":\"string\"},\"n\":{\"type\":"            \
-    "\"integer\"}}}"
+    R"({"type":"object","properties":{"x":{"type":"string"},"n":{"type":)"                         \
+    R"("integer"}}})"
 
 struct talk {
     struct world w;
@@ -103,8 +106,7 @@ static void add_user(struct talk *t, const char *text) {
     for (int i = 0; i < 2; i++) {
         struct buf *b = i ? &t->chat : &t->blocks;
 
-        buf_add_str(b, b->len ? ",{\"role\":\"user\",\"content\":"
-                              : "{\"role\":\"user\",\"content\":");
+        buf_add_str(b, b->len ? R"(,{"role":"user","content":)" : R"({"role":"user","content":)");
         add_json_string(b, text);
         buf_add_char(b, '}');
     }
@@ -112,16 +114,16 @@ static void add_user(struct talk *t, const char *text) {
 
 /* Adds turn @i of the assistant in the form of a chat. */
 static void add_chat_turn(struct talk *t, size_t i, bool thinks) {
-    buf_add_str(&t->chat, ",{\"role\":\"assistant\",\"content\":");
+    buf_add_str(&t->chat, R"(,{"role":"assistant","content":)");
     add_json_string(&t->chat, turns[i].text);
     if (turns[i].thought && thinks) {
-        buf_add_str(&t->chat, ",\"reasoning_content\":");
+        buf_add_str(&t->chat, R"(,"reasoning_content":)");
         add_json_string(&t->chat, turns[i].thought);
     }
     if (turns[i].name) {
         buf_printf(&t->chat,
-                   ",\"tool_calls\":[{\"id\":\"c%zu\",\"type\":\"function\",\"function\":{\"name\":"
-                   "\"%s\",\"arguments\":",
+                   R"(,"tool_calls":[{"id":"c%zu","type":"function","function":{"name":)"
+                   R"("%s","arguments":)",
                    i, turns[i].name);
         add_json_string(&t->chat, turns[i].args);
         buf_add_str(&t->chat, "}}]");
@@ -129,7 +131,7 @@ static void add_chat_turn(struct talk *t, size_t i, bool thinks) {
     buf_add_char(&t->chat, '}');
 }
 
-#define KWARGS "\"chat_template_kwargs\":{\"enable_thinking\":%s,\"thinking\":%s}"
+#define KWARGS R"("chat_template_kwargs":{"enable_thinking":%s,"thinking":%s})"
 
 /* Renders the chat so far as text. */
 static char *render(struct talk *t, bool thinks, bool ask) {
@@ -138,9 +140,9 @@ static char *render(struct talk *t, bool thinks, bool ask) {
     const char *on = thinks ? "true" : "false";
 
     buf_printf(&body,
-               "{\"messages\":[%s],\"add_generation_prompt\":%s," KWARGS
-               ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"find\",\"description\":"
-               "\"D\",\"parameters\":" TOOL_SCHEMA "}}]}",
+               R"({"messages":[%s],"add_generation_prompt":%s,)" KWARGS
+               R"(,"tools":[{"type":"function","function":{"name":"find","description":)"
+               R"("D","parameters":)" TOOL_SCHEMA "}}]}",
                t->chat.data, ask ? "true" : "false", on, on);
     world_ask(&t->w, CHAT "/render", body.data, &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
@@ -174,12 +176,11 @@ static void ask(struct talk *t, bool thinks, char id[64]) {
     uint32_t i = t->w.port.n;
     struct reply r;
 
-    buf_printf(
-        &body,
-        "{\"model\":\"claude\",\"max_tokens\":2000,\"messages\":[%s],\"thinking\":{\"type\":"
-        "\"%s\"},\"tools\":[{\"name\":\"find\",\"description\":\"D\",\"input_schema\":" TOOL_SCHEMA
-        "}]}",
-        t->blocks.data, thinks ? "adaptive" : "disabled");
+    buf_printf(&body,
+               R"({"model":"claude","max_tokens":2000,"messages":[%s],"thinking":{"type":)"
+               R"("%s"},"tools":[{"name":"find","description":"D","input_schema":)" TOOL_SCHEMA
+               "}]}",
+               t->blocks.data, thinks ? "adaptive" : "disabled");
     int fd = world_connect(&t->w);
     world_post(&t->w, fd, "/v1/messages", body.data);
     for (int k = 0; k < 20000 && t->w.port.n == i; k++) {
@@ -199,7 +200,7 @@ static void ask(struct talk *t, bool thinks, char id[64]) {
     yyjson_doc *doc = yyjson_read(r.body.data, r.body.len, 0);
     yyjson_val *content = yyjson_obj_get(yyjson_doc_get_root(doc), "content"), *last;
     char *text = yyjson_val_write(content, 0, NULL);
-    buf_printf(&t->blocks, ",{\"role\":\"assistant\",\"content\":%s}", text);
+    buf_printf(&t->blocks, R"(,{"role":"assistant","content":%s})", text);
     last = yyjson_arr_get_last(content);
     const char *found = yyjson_get_str(yyjson_obj_get(last, "id"));
     snprintf(id, 64, "%s", found ? found : "");
@@ -210,13 +211,12 @@ static void ask(struct talk *t, bool thinks, char id[64]) {
 
 static void add_result(struct talk *t, size_t i, const char *id) {
     buf_printf(&t->blocks,
-               ",{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"%s\","
-               "\"content\":",
+               R"(,{"role":"user","content":[{"type":"tool_result","tool_use_id":"%s",)"
+               R"("content":)",
                id);
     add_json_string(&t->blocks, turns[i].result);
     buf_add_str(&t->blocks, "}]}");
-    buf_printf(&t->chat,
-               ",{\"role\":\"tool\",\"name\":\"find\",\"tool_call_id\":\"c%zu\",\"content\":", i);
+    buf_printf(&t->chat, R"(,{"role":"tool","name":"find","tool_call_id":"c%zu","content":)", i);
     add_json_string(&t->chat, turns[i].result);
     buf_add_char(&t->chat, '}');
 }
@@ -250,8 +250,8 @@ static void run(const char *name, const char *source, size_t len, const char *en
         if (turns[i].result && !*id) {
             snprintf(id, sizeof(id), "own%zu", i);
             buf_printf(&t.blocks,
-                       ",{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":"
-                       "\"%s\",\"name\":\"find\",\"input\":{}}]}",
+                       R"(,{"role":"assistant","content":[{"type":"tool_use","id":)"
+                       R"("%s","name":"find","input":{}}]})",
                        id);
         }
         if (turns[i].result)
@@ -269,7 +269,8 @@ Test(anthropic_turns, a_conversation_goes_on_where_it_ended_in_hermes_form) {
         "{%- if m.reasoning_content %}{{ '<think>\n' + m.reasoning_content + '\n</think>\n\n' }}"
         "{%- endif %}{{- m.content }}{% for c in m.tool_calls or [] %}"
         "{%- if m.content or not loop.first %}{{ '\n' }}{% endif %}"
-        "{{- '<tool_call>\n{\"name\": \"' + c.function.name + '\", \"arguments\": ' }}"
+        "{{- '<tool_call>\n"
+        R"({"name": "' + c.function.name + '", "arguments": ' }})"
         "{{- (c.function.arguments | tojson) + '}\n</tool_call>' }}{% endfor %}"
         "{{- '<|im_end|>\n' }}{% endfor -%}"
         "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif -%}";

@@ -29,57 +29,60 @@ struct member {
     const char *key, *value[VALUES];
 };
 
-#define SCHEMA "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}}"
-#define FORMAT "{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"x\",\"schema\":" SCHEMA "}}"
-#define FUNCTION "{\"name\":\"f\",\"parameters\":" SCHEMA "}"
-#define ME "{\"role\":\"user\",\"content\":\"hi\"}"
+#define SCHEMA R"({"type":"object","properties":{"a":{"type":"integer"}}})"
+#define FORMAT R"({"type":"json_schema","json_schema":{"name":"x","schema":)" SCHEMA "}}"
+#define FUNCTION R"({"name":"f","parameters":)" SCHEMA "}"
+#define ME R"({"role":"user","content":"hi"})"
 #define USED                                                                                       \
-    "[" ME ",{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\",\"type\":"     \
-    "\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\","       \
-    "\"tool_call_id\":\"c\",\"content\":\"1\"}]"
+    "[" ME R"(,{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":)"                \
+    R"("function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool",)"                    \
+    R"("tool_call_id":"c","content":"1"}])"
 
 /* Members of every route that generates. */
 #define COMMON                                                                                     \
-    {"stream", {"true", "false"}}, {"stop", {"\"b\"", "[\"b\",\"xyz\"]", "[]"}}, {"seed", {"1"}},  \
+    {"stream", {"true", "false"}}, {"stop", {R"("b")", R"(["b","xyz"])", "[]"}}, {"seed", {"1"}},  \
         {"min_tokens", {"0", "2"}}, {"ignore_eos", {"true"}}, {"logits_digest", {"true"}},         \
         {"prompt_logprobs", {"0", "1"}}, {"complete_output", {"true", "false"}},                   \
-        {"grammar", {"\"\""}}, {"speculation", {"\"off\""}}, {"stop_token_ids", {"[98]", "[]"}}, { \
+        {"grammar", {R"("")"}}, {"speculation", {R"("off")"}}, {"stop_token_ids", {"[98]", "[]"}}, \
+    {                                                                                              \
         "skip_special_tokens", {                                                                   \
             "false"                                                                                \
         }                                                                                          \
     }
 
 static const struct member chat[] = {
-    {"messages", {"[" ME "]", USED, "[{\"role\":\"system\",\"content\":\"s\"}," ME "]"}},
+    {"messages", {"[" ME "]", USED, R"([{"role":"system","content":"s"},)" ME "]"}},
     COMMON,
     {"n", {"1", "2", "3"}},
-    {"stream_options", {"{\"include_usage\":true}", "{\"continuous_usage_stats\":true}"}},
+    {"stream_options", {R"({"include_usage":true})", R"({"continuous_usage_stats":true})"}},
     {"max_tokens", {"1", "2", "20"}},
     {"logprobs", {"true", "false"}},
     {"top_logprobs", {"0", "1", "2"}},
-    {"response_format", {"{\"type\":\"text\"}", "{\"type\":\"json_object\"}", FORMAT}},
-    {"tools", {"[{\"type\":\"function\",\"function\":" FUNCTION "}]", "[]"}},
-    {"tool_choice", {"\"none\"", "\"auto\"", "\"required\""}},
+    {"response_format", {R"({"type":"text"})", R"({"type":"json_object"})", FORMAT}},
+    {"tools", {R"([{"type":"function","function":)" FUNCTION "}]", "[]"}},
+    {"tool_choice", {R"("none")", R"("auto")", R"("required")"}},
     {"parallel_tool_calls", {"true", "false"}},
-    {"reasoning_effort", {"\"none\"", "\"low\"", "\"high\""}},
+    {"reasoning_effort", {R"("none")", R"("low")", R"("high")"}},
     {"include_reasoning", {"false"}},
     {"thinking_budget", {"0", "1"}},
-    {"prediction", {"{\"type\":\"content\",\"content\":\"ab\"}"}},
+    {"prediction", {R"({"type":"content","content":"ab"})"}},
     {"add_generation_prompt", {"false"}},
 };
 
 #define WRITTEN                                                                                    \
     COMMON, {"n", {"1", "2", "3"}}, {"best_of", {"1", "3"}}, {"max_tokens", {"0", "1", "20"}},     \
-        {"logprobs", {"0", "1", "2"}}, {"echo", {"true", "false"}}, {"suffix", {"\"z\""}},         \
-        {"stream_options", {"{\"include_usage\":true}"}},                                          \
-        {"response_format", {"{\"type\":\"json_object\"}", FORMAT}}, {                             \
+        {"logprobs", {"0", "1", "2"}}, {"echo", {"true", "false"}}, {"suffix", {R"("z")"}},        \
+        {"stream_options",                                                                         \
+         {R"({"include_usage":)"                                                                   \
+          "true}"}},                                                                               \
+        {"response_format", {R"({"type":"json_object"})", FORMAT}}, {                              \
         "add_special_tokens", {                                                                    \
             "false"                                                                                \
         }                                                                                          \
     }
 
 static const struct member text[] = {
-    {"prompt", {"\"ab\"", "[\"a\",\"b\"]", "[97,98]", "[[97],[98,99]]", "\"\""}},
+    {"prompt", {R"("ab")", R"(["a","b"])", "[97,98]", "[[97],[98,99]]", R"("")"}},
     WRITTEN,
 };
 
@@ -87,7 +90,7 @@ static const struct member text[] = {
     COMMON, {"n", {"1", "2", "3"}}, {"n_predict", {"-1", "0", "1", "20"}},                         \
         {"n_probs", {"0", "1", "2"}}, {"echo", {"true", "false"}},                                 \
         {"post_sampling_probs", {"true"}}, {"return_tokens", {"true"}},                            \
-        {"timings_per_token", {"true"}}, {"response_fields", {"[\"content\"]", "[]"}},             \
+        {"timings_per_token", {"true"}}, {"response_fields", {R"(["content"])", "[]"}},            \
         {"json_schema", {SCHEMA}}, {"cache_prompt", {"false"}}, {                                  \
         "return_progress", {                                                                       \
             "true"                                                                                 \
@@ -95,15 +98,15 @@ static const struct member text[] = {
     }
 
 static const struct member completion[] = {
-    {"prompt", {"\"ab\"", "[\"a\",\"b\"]", "[97,98]", "{\"prompt_string\":\"a\"}"}},
+    {"prompt", {R"("ab")", R"(["a","b"])", "[97,98]", R"({"prompt_string":"a"})"}},
     COMPLETION,
 };
 
 static const struct member infill[] = {
-    {"input_prefix", {"\"a\"", "\"\""}},
-    {"input_suffix", {"\"b\"", "\"\""}},
-    {"prompt", {"\"c\"", "\"\""}},
-    {"input_extra", {"[{\"filename\":\"x\",\"text\":\"y\"}]", "[]"}},
+    {"input_prefix", {R"("a")", R"("")"}},
+    {"input_suffix", {R"("b")", R"("")"}},
+    {"prompt", {R"("c")", R"("")"}},
+    {"input_extra", {R"([{"filename":"x","text":"y"}])", "[]"}},
     COMPLETION,
 };
 
@@ -111,42 +114,43 @@ static const struct member messages[] = {
     {"max_tokens", {"1", "2", "20", "2000"}},
     {"messages", {"[" ME "]"}},
     {"stream", {"true", "false"}},
-    {"stop_sequences", {"[\"b\"]", "[]"}},
-    {"system", {"\"s\"", "[{\"type\":\"text\",\"text\":\"s\"}]"}},
+    {"stop_sequences", {R"(["b"])", "[]"}},
+    {"system", {R"("s")", R"([{"type":"text","text":"s"}])"}},
     {"thinking",
-     {"{\"type\":\"enabled\",\"budget_tokens\":1024}", "{\"type\":\"disabled\"}",
-      "{\"type\":\"adaptive\"}"}},
-    {"tools", {"[{\"name\":\"f\",\"input_schema\":" SCHEMA "}]", "[]"}},
+     {R"({"type":"enabled","budget_tokens":1024})", R"({"type":"disabled"})",
+      R"({"type":"adaptive"})"}},
+    {"tools", {R"([{"name":"f","input_schema":)" SCHEMA "}]", "[]"}},
     {"tool_choice",
-     {"{\"type\":\"any\"}", "{\"type\":\"auto\",\"disable_parallel_tool_use\":true}",
-      "{\"type\":\"none\"}", "{\"type\":\"tool\",\"name\":\"f\"}"}},
+     {R"({"type":"any"})", R"({"type":"auto","disable_parallel_tool_use":true})",
+      R"({"type":"none"})", R"({"type":"tool","name":"f"})"}},
     {"output_config",
-     {"{\"format\":{\"type\":\"json_schema\",\"schema\":" SCHEMA "}}", "{\"effort\":\"low\"}"}},
+     {R"({"format":{"type":"json_schema","schema":)" SCHEMA "}}", R"({"effort":"low"})"}},
     {"temperature", {"0", "1"}},
     {"top_k", {"1"}},
 };
 
 static const struct member responses[] = {
     {"input",
-     {"\"hi\"", "[" ME "]",
-      "[{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":\"{}\"},"
-      "{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":\"1\"}]"}},
+     {R"("hi")", "[" ME "]",
+      R"([{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},)"
+      R"({"type":"function_call_output","call_id":"c","output":"1"}])"}},
     {"stream", {"true", "false"}},
     {"background", {"true", "false"}},
     {"store", {"true", "false"}},
-    {"instructions", {"\"s\""}},
+    {"instructions", {R"("s")"}},
     {"max_output_tokens", {"16", "20"}},
-    {"include", {"[\"message.output_text.logprobs\"]", "[\"reasoning.encrypted_content\"]", "[]"}},
+    {"include",
+     {R"(["message.output_text.logprobs"])", R"(["reasoning.encrypted_content"])", "[]"}},
     {"top_logprobs", {"0", "1", "2"}},
     {"tools",
-     {"[{\"type\":\"function\",\"name\":\"f\",\"parameters\":" SCHEMA "}]",
-      "[{\"type\":\"custom\",\"name\":\"f\"}]", "[]"}},
-    {"tool_choice", {"\"none\"", "\"auto\"", "\"required\""}},
+     {R"([{"type":"function","name":"f","parameters":)" SCHEMA "}]",
+      R"([{"type":"custom","name":"f"}])", "[]"}},
+    {"tool_choice", {R"("none")", R"("auto")", R"("required")"}},
     {"text",
-     {"{\"format\":{\"type\":\"json_object\"}}",
-      "{\"format\":{\"type\":\"json_schema\",\"name\":\"x\",\"schema\":" SCHEMA "}}"}},
-    {"reasoning", {"{\"effort\":\"low\",\"summary\":\"auto\"}", "{\"effort\":\"none\"}"}},
-    {"truncation", {"\"auto\"", "\"disabled\""}},
+     {R"({"format":{"type":"json_object"}})",
+      R"({"format":{"type":"json_schema","name":"x","schema":)" SCHEMA "}}"}},
+    {"reasoning", {R"({"effort":"low","summary":"auto"})", R"({"effort":"none"})"}},
+    {"truncation", {R"("auto")", R"("disabled")"}},
     {"parallel_tool_calls", {"true", "false"}},
     {"max_tool_calls", {"1"}},
     {"return_progress", {"true"}},
@@ -154,12 +158,12 @@ static const struct member responses[] = {
 };
 
 #define OLLAMA                                                                                     \
-    {"stream", {"true", "false"}}, {"format", {"\"json\"", SCHEMA, "\"\""}},                       \
-        {"think", {"true", "false", "\"low\""}}, {"logprobs", {"true", "false"}},                  \
-        {"top_logprobs", {"0", "1", "2"}}, {"keep_alive", {"0", "-1", "\"5m\""}},                  \
+    {"stream", {"true", "false"}}, {"format", {R"("json")", SCHEMA, R"("")"}},                     \
+        {"think", {"true", "false", R"("low")"}}, {"logprobs", {"true", "false"}},                 \
+        {"top_logprobs", {"0", "1", "2"}}, {"keep_alive", {"0", "-1", R"("5m")"}},                 \
         {"options",                                                                                \
-         {"{\"num_predict\":0}", "{\"num_predict\":1}", "{\"num_predict\":-1}",                    \
-          "{\"stop\":[\"b\"],\"seed\":1}"}},                                                       \
+         {R"({"num_predict":0})", R"({"num_predict":1})", R"({"num_predict":-1})",                 \
+          R"({"stop":["b"],"seed":1})"}},                                                          \
     {                                                                                              \
         "complete_output", {                                                                       \
             "true"                                                                                 \
@@ -169,21 +173,21 @@ static const struct member responses[] = {
 static const struct member ollama_chat[] = {
     {"messages", {"[" ME "]", "[]"}},
     OLLAMA,
-    {"tools", {"[{\"type\":\"function\",\"function\":" FUNCTION "}]", "[]"}},
+    {"tools", {R"([{"type":"function","function":)" FUNCTION "}]", "[]"}},
 };
 
 static const struct member ollama_generate[] = {
-    {"prompt", {"\"ab\"", "\"\""}},
+    {"prompt", {R"("ab")", R"("")"}},
     OLLAMA,
     {"raw", {"true"}},
-    {"suffix", {"\"z\""}},
-    {"system", {"\"s\""}},
+    {"suffix", {R"("z")"}},
+    {"system", {R"("s")"}},
     {"context", {"[1,2]", "[]"}},
 };
 
 #define VECTORS                                                                                    \
-    {"encoding_format", {"\"float\"", "\"base64\""}}, {"dimensions", {"1", "2"}},                  \
-        {"pooling", {"\"last\"", "\"mean\"", "\"cls\"", "\"none\""}},                              \
+    {"encoding_format", {R"("float")", R"("base64")"}}, {"dimensions", {"1", "2"}},                \
+        {"pooling", {R"("last")", R"("mean")", R"("cls")", R"("none")"}},                          \
         {"normalize", {"true", "false"}}, {                                                        \
         "embd_normalize", {                                                                        \
             "2"                                                                                    \
@@ -191,17 +195,17 @@ static const struct member ollama_generate[] = {
     }
 
 static const struct member embeddings[] = {
-    {"input", {"\"ab\"", "[\"a\",\"b\"]", "[97,98]", "[[97],[98]]"}},
+    {"input", {R"("ab")", R"(["a","b"])", "[97,98]", "[[97],[98]]"}},
     VECTORS,
 };
 
 static const struct member embedding[] = {
-    {"content", {"\"ab\"", "[\"a\",\"b\"]"}},
+    {"content", {R"("ab")", R"(["a","b"])"}},
     VECTORS,
 };
 
 static const struct member rerank[] = {
-    {"query", {"\"q\""}},       {"documents", {"[\"a\",\"b\"]", "[{\"text\":\"a\"}]"}},
+    {"query", {R"("q")"}},      {"documents", {R"(["a","b"])", R"([{"text":"a"}])"}},
     {"top_n", {"0", "1", "5"}}, {"return_documents", {"true", "false"}},
     {"raw_scores", {"true"}},
 };
@@ -227,7 +231,7 @@ static const char *const scripts[] = {
     "ab",
     "<think>x</think>ab",
     "\xC3\xA9\xFF\xE2",
-    "{\"a\": 1}",
+    R"({"a": 1})",
     "<tool_call>\n{\"name\": \"f\", \"arguments\": {\n\"a\": 1}}\n</tool_call>",
 };
 
@@ -256,13 +260,13 @@ static void make_body(struct rng *rng, const struct route *route, struct buf *ou
 
     cr_assert(route->n <= MEMBERS);
     buf_clear(out);
-    buf_add_str(out, "{\"model\":\"a\"");
+    buf_add_str(out, R"({"model":"a")");
     for (size_t i = 0; i < route->n; i++) {
         const struct member *m = &route->member[i];
 
         if (i == 0 || rng_below(rng, 8) < part || strcmp(m->key, "messages") == 0 ||
             strcmp(m->key, "documents") == 0)
-            buf_printf(out, ",\"%s\":%s", m->key, pick(rng, m));
+            buf_printf(out, R"(,"%s":%s)", m->key, pick(rng, m));
     }
     buf_add(out, "}", 2);
 }
@@ -303,7 +307,7 @@ static int ask(const char *path, const char *body) {
     int most = w.port.turn ? 600 : 500;
     struct reply r;
 
-    snprintf(now, sizeof(now), "%s %s, script \"%s\"", path, body,
+    snprintf(now, sizeof(now), R"(%s %s, script "%s")", path, body,
              w.port.script ? w.port.script : "");
     alarm(PATIENCE_S);
     world_ask(&w, path, body, &r);
@@ -412,7 +416,10 @@ static int32_t any_token(bool top) {
 }
 
 static struct str any_text(void) {
-    static const char *const texts[] = {"", "reason", "\"\x01\xFF\r\n", "context_length_exceeded"};
+    static const char *const texts[] = {"", "reason",
+                                        R"(")"
+                                        "\x01\xFF\r\n",
+                                        "context_length_exceeded"};
     const char *s = texts[below(ARRAY_SIZE(texts))];
 
     return (struct str){s, (uint32_t)strlen(s)};

@@ -8,40 +8,39 @@
 #include <string.h>
 
 #include "stream.h"
-#include "tests/support/quotes.h"
 #include "tiny.h"
 
-#define SCHEMA "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}}"
-#define FORMAT(inner) "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":" inner "}"
-#define NAMED(schema) "{\"name\":\"x\",\"strict\":true,\"schema\":" schema "}"
+#define SCHEMA R"({"type":"object","properties":{"a":{"type":"integer"}}})"
+#define FORMAT(inner) R"("response_format":{"type":"json_schema","json_schema":)" inner "}"
+#define NAMED(schema) R"({"name":"x","strict":true,"schema":)" schema "}"
 #define NODE(schema, param)                                                                        \
-    "{\"json_schema\":" schema ",\"param\":\"" param "\",\"any_format\":true}"
+    R"({"json_schema":)" schema R"(,"param":")" param R"(","any_format":true})"
 #define IN_FORMAT "response_format.json_schema.schema"
 
-#define TOOL(name, more) "{\"type\":\"function\",\"function\":{\"name\":\"" name "\"" more "}}"
-#define SCHEMA_OF(schema) ",\"parameters\":" schema
+#define TOOL(name, more) R"({"type":"function","function":{"name":")" name R"(")" more "}}"
+#define SCHEMA_OF(schema) R"(,"parameters":)" schema
 #define TOOLS                                                                                      \
-    "\"tools\":[{\"type\":\"web_search\"}," TOOL("get", SCHEMA_OF(SCHEMA)) "," TOOL("now", "") "]"
-#define CHOICE(choice) TOOLS ",\"tool_choice\":" choice
+    R"("tools":[{"type":"web_search"},)" TOOL("get", SCHEMA_OF(SCHEMA)) "," TOOL("now", "") "]"
+#define CHOICE(choice) TOOLS R"(,"tool_choice":)" choice
 
 /* Calls in the template's format. */
 #define GET                                                                                        \
-    "{\"sequence\":[{\"literal\":\"get\"},{\"literal\":\"\\\", \\\"arguments\\\": \"},"            \
-    "{\"json_schema\":" SCHEMA                                                                     \
-    ",\"param\":\"tools[1].function.parameters\",\"any_format\":true,\"declared_only\":true}]}"
+    R"({"sequence":[{"literal":"get"},{"literal":"\", \"arguments\": "},)"                         \
+    R"({"json_schema":)" SCHEMA                                                                    \
+    R"(,"param":"tools[1].function.parameters","any_format":true,"declared_only":true}]})"
 #define NOW                                                                                        \
-    "{\"sequence\":[{\"literal\":\"now\"},{\"literal\":\"\\\", \\\"arguments\\\": \"},"            \
-    "{\"literal\":\"{}\"}]}"
+    R"({"sequence":[{"literal":"now"},{"literal":"\", \"arguments\": "},)"                         \
+    R"({"literal":"{}"}]})"
 #define CALLS_MAX(tools, max)                                                                      \
-    "{\"sequence\":[{\"repeat\":{\"sequence\":[{\"literal\":\"<tool_call>\\n{\\\"name\\\": "       \
-    "\\\"\"},"                                                                                     \
-    "{\"either\":[" tools "]},{\"literal\":\"}\\n</tool_call>\"}]},\"separator\":"                 \
-    "{\"sequence\":[{\"literal\":\"\\n\"}]},\"min\":1,\"max\":" max "}]}"
+    R"({"sequence":[{"repeat":{"sequence":[{"literal":"<tool_call>\n{\"name\": )"                  \
+    R"(\""},)"                                                                                     \
+    R"({"either":[)" tools R"(]},{"literal":"}\n</tool_call>"}]},"separator":)"                    \
+    R"({"sequence":[{"literal":"\n"}]},"min":1,"max":)" max "}]}"
 #define CALLS(tools) CALLS_MAX(tools, "128")
 #define AFTER(tools)                                                                               \
-    "{\"sequence\":[{\"literal\":\"\\n{\\\"name\\\": \\\"\"},"                                     \
-    "{\"either\":[" tools "]},{\"literal\":\"}\\n</tool_call>\"}]}"
-#define REPEAT "{\"after\":[\"<tool_call>\"],\"repeat\":true}"
+    R"({"sequence":[{"literal":"\n{\"name\": \""},)"                                               \
+    R"({"either":[)" tools R"(]},{"literal":"}\n</tool_call>"}]})"
+#define REPEAT R"({"after":["<tool_call>"],"repeat":true})"
 
 static void started(struct world *w) {
     world_init(w);
@@ -70,7 +69,7 @@ static void expect_refused(struct world *w, const char *path, const char *body, 
     char needle[200];
 
     world_ask(w, path, body, &r);
-    snprintf(needle, sizeof(needle), "\"param\":\"%s\",\"code\":\"%s\"}}", param, code);
+    snprintf(needle, sizeof(needle), R"("param":"%s","code":"%s"}})", param, code);
     cr_expect_eq(r.status, 400, "%s: %d", body, r.status);
     cr_expect(r.body.data && strstr(r.body.data, needle), "%s: %s has no %s", body, r.body.data,
               needle);
@@ -81,43 +80,43 @@ Test(constrain, every_form_of_text_becomes_a_grammar) {
     const struct {
         const char *field, *grammar;
     } table[] = {
-        {J("'response_format':{'type':'text'}"), ""},
-        {J("'response_format':null"), ""},
-        {J("'response_format':{'type':'json_object'}"),
-         J("{'json_object':true,'param':'response_format'}")},
+        {R"("response_format":{"type":"text"})", ""},
+        {R"("response_format":null)", ""},
+        {R"("response_format":{"type":"json_object"})",
+         R"({"json_object":true,"param":"response_format"})"},
         {FORMAT(NAMED(SCHEMA)), NODE(SCHEMA, IN_FORMAT)},
-        {J(FORMAT("{'schema':true}")), NODE("true", IN_FORMAT)},
-        {J("'response_format':{'type':'json_schema','schema':" SCHEMA "}"),
+        {FORMAT(R"({"schema":true})"), NODE("true", IN_FORMAT)},
+        {R"("response_format":{"type":"json_schema","schema":)" SCHEMA "}",
          NODE(SCHEMA, IN_FORMAT)},
-        {J("'structured_outputs':{'json':" SCHEMA "}"), NODE(SCHEMA, "structured_outputs.json")},
-        {J("'structured_outputs':{'json':'{\\'type\\':\\'null\\'}'}"),
-         J(NODE("{'type':'null'}", "structured_outputs.json"))},
-        {J("'structured_outputs':{'json_object':true,'disable_any_whitespace':true}"),
-         J("{'json_object':true,'param':'structured_outputs.json_object','compact':true}")},
-        {J("'structured_outputs':{'json_object':true,'any_order':true}"),
-         J("{'json_object':true,'param':'structured_outputs.json_object','any_order':true}")},
-        {J(FORMAT(NAMED(SCHEMA)) ",'structured_outputs':{'any_order':true}"),
-         J("{'json_schema':" SCHEMA ",'param':'" IN_FORMAT
-           "','any_format':true,'any_order':true}")},
-        {J("'structured_outputs':{'regex':'[ab]+'}"),
-         J("{'regex':'[ab]+','param':'structured_outputs.regex'}")},
-        {J("'structured_outputs':{'choice':['yes','no']}"),
-         J("{'choice':['yes','no'],'param':'structured_outputs.choice'}")},
-        {J("'structured_outputs':{'grammar':'root ::= \\'a\\''}"),
-         J("{'ebnf':'root ::= \\'a\\'','param':'structured_outputs.grammar'}")},
-        {J("'structured_outputs':{}"), ""},
-        {J("'guided_json':" SCHEMA), NODE(SCHEMA, "guided_json")},
-        {J("'json_schema':" SCHEMA), NODE(SCHEMA, "json_schema")},
-        {J("'guided_regex':'a?'"), J("{'regex':'a?','param':'guided_regex'}")},
-        {J("'guided_choice':['a']"), J("{'choice':['a'],'param':'guided_choice'}")},
-        {J("'guided_grammar':'root ::= [0-9]'"),
-         J("{'ebnf':'root ::= [0-9]','param':'guided_grammar'}")},
-        {J("'grammar':'root ::= [0-9]'"), J("{'ebnf':'root ::= [0-9]','param':'grammar'}")},
-        {J("'grammar':''"), ""},
-        {J("'regex':'a?'"), J("{'regex':'a?','param':'regex'}")},
-        {J("'ebnf':'root ::= [0-9]'"), J("{'ebnf':'root ::= [0-9]','param':'ebnf'}")},
-        {J("'guided_grammar':'start: /[0-9]/'"),
-         J("{'lark':'start: /[0-9]/','param':'guided_grammar'}")},
+        {R"("structured_outputs":{"json":)" SCHEMA "}", NODE(SCHEMA, "structured_outputs.json")},
+        {R"("structured_outputs":{"json":"{\"type\":\"null\"}"})",
+         NODE(R"({"type":"null"})", "structured_outputs.json")},
+        {R"("structured_outputs":{"json_object":true,"disable_any_whitespace":true})",
+         R"({"json_object":true,"param":"structured_outputs.json_object","compact":true})"},
+        {R"("structured_outputs":{"json_object":true,"any_order":true})",
+         R"({"json_object":true,"param":"structured_outputs.json_object","any_order":true})"},
+        {FORMAT(NAMED(SCHEMA)) R"(,"structured_outputs":{"any_order":true})",
+         R"({"json_schema":)" SCHEMA R"(,"param":")" IN_FORMAT
+         R"(","any_format":true,"any_order":true})"},
+        {R"("structured_outputs":{"regex":"[ab]+"})",
+         R"({"regex":"[ab]+","param":"structured_outputs.regex"})"},
+        {R"("structured_outputs":{"choice":["yes","no"]})",
+         R"({"choice":["yes","no"],"param":"structured_outputs.choice"})"},
+        {R"("structured_outputs":{"grammar":"root ::= \"a\""})",
+         R"({"ebnf":"root ::= \"a\"","param":"structured_outputs.grammar"})"},
+        {R"("structured_outputs":{})", ""},
+        {R"("guided_json":)" SCHEMA, NODE(SCHEMA, "guided_json")},
+        {R"("json_schema":)" SCHEMA, NODE(SCHEMA, "json_schema")},
+        {R"("guided_regex":"a?")", R"({"regex":"a?","param":"guided_regex"})"},
+        {R"("guided_choice":["a"])", R"({"choice":["a"],"param":"guided_choice"})"},
+        {R"("guided_grammar":"root ::= [0-9]")",
+         R"({"ebnf":"root ::= [0-9]","param":"guided_grammar"})"},
+        {R"("grammar":"root ::= [0-9]")", R"({"ebnf":"root ::= [0-9]","param":"grammar"})"},
+        {R"("grammar":"")", ""},
+        {R"("regex":"a?")", R"({"regex":"a?","param":"regex"})"},
+        {R"("ebnf":"root ::= [0-9]")", R"({"ebnf":"root ::= [0-9]","param":"ebnf"})"},
+        {R"("guided_grammar":"start: /[0-9]/")",
+         R"({"lark":"start: /[0-9]/","param":"guided_grammar"})"},
     };
     struct world w;
     char body[1000];
@@ -126,7 +125,7 @@ Test(constrain, every_form_of_text_becomes_a_grammar) {
     for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
         snprintf(body, sizeof(body), "{" HI ",%s}", table[i].field);
         expect_told(&w, CHAT, body, table[i].grammar, "");
-        snprintf(body, sizeof(body), "{\"prompt\":\"a\",%s}", table[i].field);
+        snprintf(body, sizeof(body), R"({"prompt":"a",%s})", table[i].field);
         expect_told(&w, TEXT, body, table[i].grammar, "");
     }
     world_stop(&w);
@@ -136,39 +135,39 @@ Test(constrain, what_cannot_be_held_is_named) {
     const struct {
         const char *field, *param, *code;
     } table[] = {
-        {J("'response_format':1"), "response_format", "invalid_value"},
-        {J("'response_format':{'type':'xml'}"), "response_format.type", "invalid_value"},
-        {J("'response_format':{'type':'json_schema'}"), IN_FORMAT, "invalid_value"},
+        {R"("response_format":1)", "response_format", "invalid_value"},
+        {R"("response_format":{"type":"xml"})", "response_format.type", "invalid_value"},
+        {R"("response_format":{"type":"json_schema"})", IN_FORMAT, "invalid_value"},
         {FORMAT("1"), "response_format.json_schema", "invalid_value"},
-        {J(FORMAT("{'schema':[]}")), IN_FORMAT, "invalid_value"},
-        {J(FORMAT("{'name':1,'schema':{}}")), "response_format.json_schema.name", "invalid_value"},
-        {J(FORMAT("{'strict':1,'schema':{}}")), "response_format.json_schema.strict",
+        {FORMAT(R"({"schema":[]})"), IN_FORMAT, "invalid_value"},
+        {FORMAT(R"({"name":1,"schema":{}})"), "response_format.json_schema.name", "invalid_value"},
+        {FORMAT(R"({"strict":1,"schema":{}})"), "response_format.json_schema.strict",
          "invalid_value"},
-        {J(FORMAT(NAMED("{'$dynamicRef':'#'}"))), IN_FORMAT, "grammar_unsupported"},
-        {J(FORMAT(NAMED("{'type':'what'}"))), IN_FORMAT, "grammar_invalid"},
-        {J("'structured_outputs':[]"), "structured_outputs", "invalid_value"},
-        {J("'structured_outputs':{'json':'{'}"), "structured_outputs.json", "invalid_value"},
-        {J("'structured_outputs':{'json':7}"), "structured_outputs.json", "invalid_value"},
-        {J("'structured_outputs':{'json':'{}','regex':'a'}"), "structured_outputs.regex",
+        {FORMAT(NAMED(R"({"$dynamicRef":"#"})")), IN_FORMAT, "grammar_unsupported"},
+        {FORMAT(NAMED(R"({"type":"what"})")), IN_FORMAT, "grammar_invalid"},
+        {R"("structured_outputs":[])", "structured_outputs", "invalid_value"},
+        {R"("structured_outputs":{"json":"{"})", "structured_outputs.json", "invalid_value"},
+        {R"("structured_outputs":{"json":7})", "structured_outputs.json", "invalid_value"},
+        {R"("structured_outputs":{"json":"{}","regex":"a"})", "structured_outputs.regex",
          "invalid_value"},
-        {J("'structured_outputs':{'regex':'('}"), "structured_outputs.regex", "grammar_invalid"},
-        {J("'structured_outputs':{'regex':''}"), "structured_outputs.regex", "invalid_value"},
-        {J("'structured_outputs':{'choice':[]}"), "structured_outputs.choice", "invalid_value"},
-        {J("'structured_outputs':{'choice':[1]}"), "structured_outputs.choice", "invalid_value"},
-        {J("'structured_outputs':{'json_object':1}"), "structured_outputs.json_object",
+        {R"("structured_outputs":{"regex":"("})", "structured_outputs.regex", "grammar_invalid"},
+        {R"("structured_outputs":{"regex":""})", "structured_outputs.regex", "invalid_value"},
+        {R"("structured_outputs":{"choice":[]})", "structured_outputs.choice", "invalid_value"},
+        {R"("structured_outputs":{"choice":[1]})", "structured_outputs.choice", "invalid_value"},
+        {R"("structured_outputs":{"json_object":1})", "structured_outputs.json_object",
          "invalid_value"},
-        {J("'structured_outputs':{'structural_tag':'x'}"), "structured_outputs.structural_tag",
+        {R"("structured_outputs":{"structural_tag":"x"})", "structured_outputs.structural_tag",
          "unsupported_parameter"},
-        {J("'structured_outputs':{'whitespace_pattern':'x'}"),
+        {R"("structured_outputs":{"whitespace_pattern":"x"})",
          "structured_outputs.whitespace_pattern", "unsupported_parameter"},
-        {J("'structured_outputs':{'any_order':1}"), "structured_outputs.any_order",
+        {R"("structured_outputs":{"any_order":1})", "structured_outputs.any_order",
          "invalid_value"},
-        {J("'structured_outputs':{'disable_any_whitespace':1}"),
+        {R"("structured_outputs":{"disable_any_whitespace":1})",
          "structured_outputs.disable_any_whitespace", "invalid_value"},
-        {J("'guided_regex':'a','guided_choice':['a']"), "guided_choice", "invalid_value"},
-        {J("'guided_json':'{}','json_schema':'{}'"), "json_schema", "invalid_value"},
-        {J("'guided_grammar':'root'"), "guided_grammar", "grammar_invalid"},
-        {J("'guided_whitespace_pattern':'x'"), "guided_whitespace_pattern",
+        {R"("guided_regex":"a","guided_choice":["a"])", "guided_choice", "invalid_value"},
+        {R"("guided_json":"{}","json_schema":"{}")", "json_schema", "invalid_value"},
+        {R"("guided_grammar":"root")", "guided_grammar", "grammar_invalid"},
+        {R"("guided_whitespace_pattern":"x")", "guided_whitespace_pattern",
          "unsupported_parameter"},
     };
     struct world w;
@@ -178,7 +177,7 @@ Test(constrain, what_cannot_be_held_is_named) {
     for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
         snprintf(body, sizeof(body), "{" HI ",%s}", table[i].field);
         expect_refused(&w, CHAT, body, table[i].param, table[i].code);
-        snprintf(body, sizeof(body), "{\"prompt\":\"a\",%s}", table[i].field);
+        snprintf(body, sizeof(body), R"({"prompt":"a",%s})", table[i].field);
         expect_refused(&w, TEXT, body, table[i].param, table[i].code);
     }
     cr_expect_eq(w.port.n, 0, "nothing of it reached the worker");
@@ -201,38 +200,39 @@ Test(constrain, tool_choice_becomes_a_grammar) {
         const char *fields, *grammar, *triggers;
     } table[] = {
         {TOOLS, AFTER(GET "," NOW), REPEAT},
-        {J(CHOICE("'auto'")), AFTER(GET "," NOW), REPEAT},
-        {J(CHOICE("'none'")), "", ""},
-        {J(TOOLS ",'parallel_tool_calls':false"), AFTER(GET "," NOW),
-         J("{'after':['<tool_call>']}")},
-        {J(CHOICE("'required'")), CALLS(GET "," NOW), ""},
-        {J(CHOICE("'required','parallel_tool_calls':false")), CALLS_MAX(GET "," NOW, "1"), ""},
-        {J(CHOICE("{'type':'function','function':{'name':'now'}}")), CALLS_MAX(NOW, "1"), ""},
-        {J(CHOICE("{'type':'function','name':'get'},'parallel_tool_calls':true")),
+        {CHOICE(R"("auto")"), AFTER(GET "," NOW), REPEAT},
+        {CHOICE(R"("none")"), "", ""},
+        {TOOLS R"(,"parallel_tool_calls":false)", AFTER(GET "," NOW),
+         R"({"after":["<tool_call>"]})"},
+        {CHOICE(R"("required")"), CALLS(GET "," NOW), ""},
+        {CHOICE(R"("required","parallel_tool_calls":false)"), CALLS_MAX(GET "," NOW, "1"), ""},
+        {CHOICE(R"({"type":"function","function":{"name":"now"}})"), CALLS_MAX(NOW, "1"), ""},
+        {CHOICE(R"({"type":"function","name":"get"},"parallel_tool_calls":true)"),
          CALLS_MAX(GET, "1"), ""},
-        {J(CHOICE("{'type':'allowed_tools','allowed_tools':{'mode':'auto','tools':[{'type':'"
-                  "function','function':{'name':'get'}}]}}")),
+        {CHOICE(R"({"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":")"
+                R"(function","function":{"name":"get"}}]}})"),
          AFTER(GET), REPEAT},
-        {J(CHOICE("{'type':'allowed_tools','mode':'required','tools':[{'type':'function','name':'"
-                  "get'}]}")),
+        {CHOICE(R"({"type":"allowed_tools","mode":"required","tools":[{"type":"function","name":")"
+                R"(get"}]})"),
          CALLS(GET), ""},
-        {J(CHOICE("'required','guided_regex':'a'")), CALLS(GET "," NOW), ""},
-        {J(TOOLS ",'guided_regex':'a'"),
-         J("{'either':[" CALLS(GET "," NOW) ",{'regex':'a','param':'guided_regex'}]}"), ""},
+        {CHOICE(R"("required","guided_regex":"a")"), CALLS(GET "," NOW), ""},
+        {TOOLS R"(,"guided_regex":"a")",
+         R"({"either":[)" CALLS(GET "," NOW) R"(,{"regex":"a","param":"guided_regex"}]})", ""},
         /* a schema with keywords that cannot be enforced is not constrained */
-        {J("'tools':[" TOOL("get", SCHEMA_OF("{'$dynamicRef':'#'}")) "]"),
-         J(AFTER("{'sequence':[{'literal':'get'},{'literal':'\\', \\'arguments\\': "
-                 "'},{'json_object':true}]}")),
+        {R"("tools":[)" TOOL("get", SCHEMA_OF(R"({"$dynamicRef":"#"})")) "]",
+         AFTER(R"({"sequence":[{"literal":"get"},{"literal":"\", \"arguments\": )"
+               R"("},{"json_object":true}]})"),
          REPEAT},
         /* a keyword that cannot be enforced is left out; names, types and required stay */
-        {J("'tools':[" TOOL("get", SCHEMA_OF("{'type':'object','properties':{'a':{'type':'string','"
-                                             "pattern':'\\\\bx'}},'required':['a']}")) "]"),
-         J(AFTER("{'sequence':[{'literal':'get'},{'literal':'\\', \\'arguments\\': "
-                 "'},{'json_schema':{'type':'object','properties':{'a':{'type':'string'}},'"
-                 "required':['a']},'param':'tools[0].function.parameters','any_format':true,'"
-                 "declared_only':true}]}")),
+        {R"("tools":[)" TOOL("get", SCHEMA_OF(R"({"type":"object",)"
+                                              R"("properties":{"a":{"type":"string",")"
+                                              R"(pattern":"\\bx"}},"required":["a"]})")) "]",
+         AFTER(R"({"sequence":[{"literal":"get"},{"literal":"\", \"arguments\": )"
+               R"("},{"json_schema":{"type":"object","properties":{"a":{"type":"string"}},")"
+               R"(required":["a"]},"param":"tools[0].function.parameters","any_format":true,")"
+               R"(declared_only":true}]})"),
          REPEAT},
-        {J("'tools':[" TOOL("a b", "") "]"), "", ""},
+        {R"("tools":[)" TOOL("a b", "") "]", "", ""},
     };
     struct world w;
     char body[2000];
@@ -250,41 +250,45 @@ Test(constrain, reasoning_may_come_first) {
         const char *source, *grammar, *triggers;
     } table[] = {
         {HERMES("{% if false %} </think> {% endif %}<think>\n"),
-         J("{'sequence':[{'regex':'[ \\\\n]{0,4}'},{'regex':'a','param':'guided_regex'}]}"),
-         J("{'after':['</think>'],'required':true}")},
+         R"({"sequence":[{"regex":"[ \\n]{0,4}"},{"regex":"a","param":"guided_regex"}]})",
+         R"({"after":["</think>"],"required":true})"},
         {HERMES("{% if false %} </think> {% endif %}<think>\n\n</think>\n\n"),
-         J("{'regex':'a','param':'guided_regex'}"), ""},
+         R"({"regex":"a","param":"guided_regex"})", ""},
         {HERMES("{% if false %} </think> {% endif %}"),
-         J("{'sequence':[{'repeat':{'sequence':[{'literal':'<think>'},{'free_text':'</"
-           "think>'},{'literal':'</think>'}]},'min':0,'max':1},{'regex':'[ "
-           "\\\\n]{0,4}'},{'regex':'a','param':'guided_regex'}]}"),
+         R"({"sequence":[{"repeat":{"sequence":[{"literal":"<think>"},{"free_text":"</)"
+         R"(think>"},{"literal":"</think>"}]},"min":0,"max":1},{"regex":"[ )"
+         R"(\\n]{0,4}"},{"regex":"a","param":"guided_regex"}]})",
          ""},
         {"{{ messages[0].content }}{% if false %} <|open|> <|close|> argument 'think' {% endif %}",
-         J("{'sequence':[{'repeat':{'sequence':[{'literal':'<|open|>think<|sep|>'},{'free_text':'<|"
-           "close|>think<|sep|>'},{'literal':'<|close|>think<|sep|>'}]},'min':0,'max':1},{'regex':'"
-           "[ "
-           "\\\\n]{0,4}'},{'sequence':[{'repeat':{'literal':'<|open|>response<|sep|>'},'min':0,'"
-           "max':1},{'regex':'a','param':'guided_regex'},{'repeat':{'literal':'<|close|>response<|"
-           "sep|>'},'min':0,'max':1}]}]}"),
+         R"({"sequence":[{"repeat":{"sequence":[{"literal":"<|open|>think<|sep|>"},)"
+         R"({"free_text":"<|)"
+         R"(close|>think<|sep|>"},{"literal":"<|close|>think<|sep|>"}]},)"
+         R"("min":0,"max":1},{"regex":")"
+         "[ "
+         R"(\\n]{0,4}"},{"sequence":[{"repeat":{"literal":"<|open|>response<|sep|>"},"min":0,")"
+         R"(max":1},{"regex":"a","param":"guided_regex"},)"
+         R"({"repeat":{"literal":"<|close|>response<|)"
+         R"(sep|>"},"min":0,"max":1}]}]})",
          ""},
         {"{{ messages[0].content }}{% if false %} <|channel|> <|message|> {% endif "
          "%}<|start|>assistant",
-         J("{'sequence':[{'repeat':{'sequence':[{'literal':'<|channel|>analysis<|message|>'},{'"
-           "free_text':'<|end|>'},{'literal':'<|end|><|start|>assistant'}]},'min':0,'max':1},{'"
-           "sequence':[{'literal':'<|channel|>final<|message|>'},{'regex':'a','param':'guided_"
-           "regex'}]}]}"),
+         R"({"sequence":[{"repeat":{"sequence":[{"literal":"<|channel|>analysis<|message|>"},{")"
+         R"(free_text":"<|end|>"},{"literal":"<|end|><|start|>assistant"}]},"min":0,"max":1},{")"
+         R"(sequence":[{"literal":"<|channel|>final<|message|>"},{"regex":"a","param":"guided_)"
+         R"(regex"}]}]})",
          ""},
         /* the prompt has opened it */
         {"{{ messages[0].content }}{% if false %} -> tool/function_call {% endif "
          "%}<|im_start|>assistant/think{{ '\n' }}",
-         J("{'sequence':[{'literal':'\\n'},{'regex':'a','param':'guided_regex'}]}"),
-         J("{'after':['<|im_end|>\\n<|im_start|>assistant'],'required':true}")},
+         R"({"sequence":[{"literal":"\n"},{"regex":"a","param":"guided_regex"}]})",
+         R"({"after":["<|im_end|>\n<|im_start|>assistant"],"required":true})"},
         {"{{ messages[0].content }}{% if false %} <atem:function_calls> {% endif "
          "%}<|start|>assistant",
-         J("{'sequence':[{'repeat':{'sequence':[{'literal':' "
-           "to=self<|message|>'},{'free_text':'<|eom|>'},{'literal':'<|eom|><|start|>assistant'}]},"
-           "'min':0,'max':1},{'sequence':[{'literal':' "
-           "to=user<|message|>'},{'regex':'a','param':'guided_regex'}]}]}"),
+         R"({"sequence":[{"repeat":{"sequence":[{"literal":" )"
+         R"(to=self<|message|>"},{"free_text":"<|eom|>"},)"
+         R"({"literal":"<|eom|><|start|>assistant"}]},)"
+         R"("min":0,"max":1},{"sequence":[{"literal":" )"
+         R"(to=user<|message|>"},{"regex":"a","param":"guided_regex"}]}]})",
          ""},
     };
 
@@ -292,7 +296,7 @@ Test(constrain, reasoning_may_come_first) {
         struct world w;
 
         with_template(&w, table[i].source);
-        expect_told(&w, CHAT, J("{" HI ",'guided_regex':'a'}"), table[i].grammar,
+        expect_told(&w, CHAT, "{" HI R"(,"guided_regex":"a"})", table[i].grammar,
                     table[i].triggers);
         world_stop(&w);
     }
@@ -305,18 +309,19 @@ Test(constrain, calls_that_begin_a_message_are_held) {
         const char *source, *triggers;
     } table[] = {
         {"{{ tools | tojson }}{{ messages[0].content }}{% if false %} <|python_tag|> "
-         "\"parameters\": {% endif %}",
-         J("{'after':['<|python_tag|>'],'repeat':true,'start':[{'text':'{\\'name\\': \\'get\\', "
-           "\\'parameters\\':','held':'{\\'name\\': \\'get\\', "
-           "\\'parameters\\':'},{'text':'{\\'name\\': \\'now\\', "
-           "\\'parameters\\':','held':'{\\'name\\': \\'now\\', \\'parameters\\':'}]}")},
+         R"("parameters": {% endif %})",
+         R"({"after":["<|python_tag|>"],"repeat":true,"start":[{"text":"{\"name\": \"get\", )"
+         R"(\"parameters\":","held":"{\"name\": \"get\", )"
+         R"(\"parameters\":"},{"text":"{\"name\": \"now\", )"
+         R"(\"parameters\":","held":"{\"name\": \"now\", \"parameters\":"}]})"},
         {"{{ tools | tojson }}{{ messages[0].content }}{% if false %} <|channel|> <|message|> {% "
          "endif %}"
          "<|start|>assistant",
-         J("{'after':['<|channel|>commentary to=functions.','<|start|>assistant "
-           "to=functions.','<|channel|>analysis "
-           "to=functions.'],'repeat':true,'quiet':{'open':'<|channel|>analysis<|message|>','close':"
-           "'<|end|>','now':false},'start':[' to=functions.']}")},
+         R"({"after":["<|channel|>commentary to=functions.","<|start|>assistant )"
+         R"(to=functions.","<|channel|>analysis )"
+         R"(to=functions."],"repeat":true,)"
+         R"("quiet":{"open":"<|channel|>analysis<|message|>","close":)"
+         R"("<|end|>","now":false},"start":[" to=functions."]})"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
@@ -338,11 +343,11 @@ Test(constrain, calls_in_reasoning_are_text) {
         const char *source, *triggers;
     } table[] = {
         {HERMES("{% if false %} </think> {% endif %}"),
-         J("{'after':['<tool_call>'],'repeat':true,'quiet':{'open':'<think>','close':'</"
-           "think>','now':false}}")},
+         R"({"after":["<tool_call>"],"repeat":true,"quiet":{"open":"<think>","close":"</)"
+         R"(think>","now":false}})"},
         {HERMES("{% if false %} </think> {% endif %}<think>\n"),
-         J("{'after':['<tool_call>'],'repeat':true,'quiet':{'open':'<think>','close':'</"
-           "think>','now':true}}")},
+         R"({"after":["<tool_call>"],"repeat":true,"quiet":{"open":"<think>","close":"</)"
+         R"(think>","now":true}})"},
         {HERMES("{% if false %} </think> {% endif %}<think>\n\n</think>\n\n"), REPEAT},
     };
 
@@ -357,21 +362,21 @@ Test(constrain, calls_in_reasoning_are_text) {
 
 /* In each API, also where the client's list of tools is not the one that is read. */
 Test(constrain, the_message_names_the_tool) {
-#define BAD "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"(\"}}}"
+#define BAD R"({"type":"object","properties":{"a":{"type":"string","pattern":"("}}})"
 #define CLAUDE_TOOL(type, schema)                                                                  \
-    "{\"name\":\"f\",\"strict\":true,\"input_schema\":{\"type\":\"" type "\"" schema "}}"
+    R"({"name":"f","strict":true,"input_schema":{"type":")" type R"(")" schema "}}"
     const struct {
         const char *path, *tools, *message;
     } table[] = {
-        {CHAT, J(TOOL("get", ",'strict':true" SCHEMA_OF(BAD))),
-         J("function \\'get\\': #/properties/a/pattern: ")},
-        {CHAT, J(TOOL("get", ",'strict':true,'parameters':{'type':'string'}")),
-         J("function \\'get\\': tools[0].function.parameters: a type")},
+        {CHAT, TOOL("get", R"(,"strict":true)" SCHEMA_OF(BAD)),
+         R"(function \"get\": #/properties/a/pattern: )"},
+        {CHAT, TOOL("get", R"(,"strict":true,"parameters":{"type":"string"})"),
+         R"(function \"get\": tools[0].function.parameters: a type)"},
         {"/v1/messages",
-         J("{'type':'web_search_20250305','name':'w'}," CLAUDE_TOOL(
-             "object", ",'properties':{'a':{'type':'string','pattern':'('}}")),
-         J("function \\'f\\': #/properties/a/pattern: ")},
-        {"/v1/messages", CLAUDE_TOOL("string", ""), J("function \\'f\\': input_schema: a type")},
+         R"({"type":"web_search_20250305","name":"w"},)" CLAUDE_TOOL(
+             "object", R"(,"properties":{"a":{"type":"string","pattern":"("}})"),
+         R"(function \"f\": #/properties/a/pattern: )"},
+        {"/v1/messages", CLAUDE_TOOL("string", ""), R"(function \"f\": input_schema: a type)"},
     };
     struct world w;
     struct reply r;
@@ -379,7 +384,7 @@ Test(constrain, the_message_names_the_tool) {
 
     with_template(&w, HERMES(""));
     for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
-        snprintf(body, sizeof(body), "{" HI ",\"model\":\"tiny\",\"max_tokens\":9,\"tools\":[%s]}",
+        snprintf(body, sizeof(body), "{" HI R"(,"model":"tiny","max_tokens":9,"tools":[%s]})",
                  table[i].tools);
         world_ask(&w, table[i].path, body, &r);
         cr_expect_eq(r.status, 400);
@@ -393,24 +398,24 @@ Test(constrain, what_cannot_be_called_is_named) {
     const struct {
         const char *fields, *param, *code;
     } table[] = {
-        {J("'tool_choice':'required'"), "tool_choice", "invalid_value"},
-        {J("'tool_choice':'maybe'"), "tool_choice", "invalid_value"},
+        {R"("tool_choice":"required")", "tool_choice", "invalid_value"},
+        {R"("tool_choice":"maybe")", "tool_choice", "invalid_value"},
         {CHOICE("{}"), "tool_choice", "invalid_value"},
-        {J(CHOICE("{'type':'function'}")), "tool_choice", "invalid_value"},
-        {J(CHOICE("{'type':'function','function':{'name':'what'}}")), "tool_choice",
+        {CHOICE(R"({"type":"function"})"), "tool_choice", "invalid_value"},
+        {CHOICE(R"({"type":"function","function":{"name":"what"}})"), "tool_choice",
          "invalid_value"},
-        {J(CHOICE("{'type':'custom','custom':{'name':'x'}}")), "tool_choice", "invalid_value"},
-        {J(CHOICE("{'type':'allowed_tools','mode':'never'}")), "tool_choice.allowed_tools.mode",
+        {CHOICE(R"({"type":"custom","custom":{"name":"x"}})"), "tool_choice", "invalid_value"},
+        {CHOICE(R"({"type":"allowed_tools","mode":"never"})"), "tool_choice.allowed_tools.mode",
          "invalid_value"},
-        {J(CHOICE("{'type':'allowed_tools','tools':[]}")), "tool_choice.allowed_tools.tools",
+        {CHOICE(R"({"type":"allowed_tools","tools":[]})"), "tool_choice.allowed_tools.tools",
          "invalid_value"},
-        {J(CHOICE("{'type':'allowed_tools','tools':[1]}")), "tool_choice.allowed_tools.tools[0]",
+        {CHOICE(R"({"type":"allowed_tools","tools":[1]})"), "tool_choice.allowed_tools.tools[0]",
          "invalid_value"},
-        {J(CHOICE("{'type':'allowed_tools','tools':[{'type':'function','name':'what'}]}")),
+        {CHOICE(R"({"type":"allowed_tools","tools":[{"type":"function","name":"what"}]})"),
          "tool_choice.allowed_tools.tools[0]", "invalid_value"},
-        {J("'tools':[" TOOL("get", ",'strict':true" SCHEMA_OF("{'$dynamicRef':'#'}")) "]"),
+        {R"("tools":[)" TOOL("get", R"(,"strict":true)" SCHEMA_OF(R"({"$dynamicRef":"#"})")) "]",
          "tools[0].function.parameters", "grammar_unsupported"},
-        {J("'tool_choice':'required','tools':[" TOOL("a b", "") "]"), "tools[0].function.name",
+        {R"("tool_choice":"required","tools":[)" TOOL("a b", "") "]", "tools[0].function.name",
          "grammar_unsupported"},
     };
     struct world w;
@@ -435,16 +440,18 @@ Test(constrain, a_forced_call_that_is_cut_is_no_text) {
         int fd = world_connect(&w);
 
         world_post(&w, fd, CHAT,
-                   forced ? J("{" HI "," CHOICE("'required'") "}") : "{" HI "," TOOLS "}");
+                   forced ? "{" HI "," CHOICE(R"("required")") "}" : "{" HI "," TOOLS "}");
         while (w.port.n == (uint32_t)forced)
             world_turn(&w);
         fake_accept(&w.port, (uint32_t)forced);
-        fake_tokens(&w.port, (uint32_t)forced, J("<tool_call>\n{'name': 'ge"));
+        fake_tokens(&w.port, (uint32_t)forced,
+                    "<tool_call>\n"
+                    R"({"name": "ge)");
         fake_finish(&w.port, (uint32_t)forced, FINISH_LENGTH);
         world_receive(&w, fd, &r);
-        cr_expect(strstr(r.body.data, forced ? J("'content':''") : J("'content':'<tool_call>\\n")),
+        cr_expect(strstr(r.body.data, forced ? R"("content":"")" : R"("content":"<tool_call>\n)"),
                   "%s", r.body.data);
-        cr_expect(strstr(r.body.data, J("'finish_reason':'length'")));
+        cr_expect(strstr(r.body.data, R"("finish_reason":"length")"));
         reply_deinit(&r);
         world_drop(&w, fd);
     }
@@ -461,16 +468,16 @@ Test(constrain, what_the_worker_finds_wrong_is_named_as_well) {
     started(&w);
     w.port.hold = true;
     int fd = world_connect(&w);
-    world_post(&w, fd, "/v1/completions", J("{'prompt':'a','guided_regex':'[ab]c'}"));
+    world_post(&w, fd, "/v1/completions", R"({"prompt":"a","guided_regex":"[ab]c"})");
     world_turns(&w, 5);
     cr_assert_eq(w.port.n, 1u);
     err_set_code(&why, 400, "grammar_too_complex", "guided_regex", "too many readings");
     fake_refuse(&w.port, 0, &why);
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 400);
-    cr_expect(strstr(r.body.data, J("'message':'too many "
-                                    "readings','type':'invalid_request_error','param':'guided_"
-                                    "regex','code':'grammar_too_complex'")),
+    cr_expect(strstr(r.body.data, R"("message":"too many )"
+                                  R"(readings","type":"invalid_request_error","param":"guided_)"
+                                  R"(regex","code":"grammar_too_complex")"),
               "%s", r.body.data);
     reply_deinit(&r);
     world_drop(&w, fd);
@@ -482,7 +489,7 @@ static bool completes(struct world *w, const char *more) {
     struct reply r;
     char body[600];
 
-    snprintf(body, sizeof(body), "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]%s}", more);
+    snprintf(body, sizeof(body), R"({"messages":[{"role":"user","content":"a"}]%s})", more);
     w->port.script = "ok";
     world_ask(w, CHAT, body, &r);
     cr_assert_eq(r.status, 200, "%s: %s", body, r.body.data);
@@ -501,10 +508,10 @@ Test(constrain, output_is_complete_unless_the_config_or_the_request_says_otherwi
         world_start(&w);
         cr_expect_not(completes(&w, ""));
         cr_expect_eq(completes(&w, "," FORMAT(NAMED(SCHEMA))), on);
-        cr_expect_not(completes(&w, J(",'complete_output':false," FORMAT(NAMED(SCHEMA)))));
-        cr_expect(completes(&w, J(",'complete_output':true," FORMAT(NAMED(SCHEMA)))));
+        cr_expect_not(completes(&w, R"(,"complete_output":false,)" FORMAT(NAMED(SCHEMA))));
+        cr_expect(completes(&w, R"(,"complete_output":true,)" FORMAT(NAMED(SCHEMA))));
         expect_refused(&w, CHAT,
-                       J("{'messages':[{'role':'user','content':'a'}],'complete_output':1}"),
+                       R"({"messages":[{"role":"user","content":"a"}],"complete_output":1})",
                        "complete_output", "invalid_value");
         world_stop(&w);
     }
@@ -523,14 +530,14 @@ static void replace_at(char *out, size_t size, const char *text, const char *pat
 /* What is left out of schemas stands in a header, as a list that is short whatever the client's
  * names are, in streams as well. */
 Test(constrain, the_answer_says_what_is_not_enforced) {
-    const char *pattern = J("{'type':'string','pattern':'\\\\bx'}");
+    const char *pattern = R"({"type":"string","pattern":"\\bx"})";
     const struct {
         const char *properties, *header;
     } table[] = {
-        {J("'a':{'type':'string'}"), ""},
-        {J("'a':@"), "get#/properties/a/pattern"},
-        {"\"a, \\r\\n%/b\":@", "get#/properties/a%2C%20%0D%0A%25~1b/pattern"},
-        {J("'a':@,'b':{'type':'array','items':@}"),
+        {R"("a":{"type":"string"})", ""},
+        {R"("a":@)", "get#/properties/a/pattern"},
+        {R"("a, \r\n%/b":@)", "get#/properties/a%2C%20%0D%0A%25~1b/pattern"},
+        {R"("a":@,"b":{"type":"array","items":@})",
          "get#/properties/a/pattern, get#/properties/b/items/pattern"},
     };
     struct world w;
@@ -540,11 +547,10 @@ Test(constrain, the_answer_says_what_is_not_enforced) {
     with_template(&w, HERMES(""));
     for (size_t i = 0; i < 2 * ARRAY_SIZE(table); i++) {
         replace_at(properties, sizeof(properties), table[i / 2].properties, pattern);
-        snprintf(
-            body, sizeof(body),
-            "{\"stream\":%s,\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":[" TOOL(
-                "get", SCHEMA_OF("{\"type\":\"object\",\"properties\":{%s}}")) "]}",
-            i % 2 ? "true" : "false", properties);
+        snprintf(body, sizeof(body),
+                 R"({"stream":%s,"messages":[{"role":"user","content":"hi"}],"tools":[)" TOOL(
+                     "get", SCHEMA_OF(R"({"type":"object","properties":{%s}})")) "]}",
+                 i % 2 ? "true" : "false", properties);
         w.port.script = "ok";
         world_ask(&w, "/v1/chat/completions", body, &r);
         cr_expect_eq(r.status, 200, "%s", r.body.data);
@@ -557,9 +563,10 @@ Test(constrain, the_answer_says_what_is_not_enforced) {
 
 /* Messages of a WebSocket have no head. */
 Test(constrain, a_websocket_is_told_in_the_first_event) {
-    const char *body = J("{'type':'response.create','input':'hi','tools':[{'type':'function',"
-                         "'name':'get','strict':false,'parameters':{'type':'object','properties':{"
-                         "'a':{'type':'string','pattern':'\\\\bx'}}}}]}");
+    const char *body = R"({"type":"response.create","input":"hi","tools":[{"type":"function",)"
+                       R"("name":"get","strict":false,"parameters":{"type":"object",)"
+                       R"("properties":{)"
+                       R"("a":{"type":"string","pattern":"\\bx"}}}}]})";
     CLEANUP(buf_deinit) struct buf seen = {.max = 1 << 20};
     struct world w;
 
@@ -573,7 +580,7 @@ Test(constrain, a_websocket_is_told_in_the_first_event) {
     int fd = world_websocket(&w, "/v1/responses");
     world_message(&w, fd, body);
     cr_assert(world_read_until(&w, fd, &seen, "response.in_progress"));
-    cr_expect(strstr(seen.data, J(",'weft':{'loosened':'get#/properties/a/pattern'}}")), "%s",
+    cr_expect(strstr(seen.data, R"(,"weft":{"loosened":"get#/properties/a/pattern"}})"), "%s",
               seen.data);
     cr_assert(world_read_until(&w, fd, &seen, "response.completed"));
     world_drop(&w, fd);
@@ -586,10 +593,12 @@ Test(constrain, many_places_are_counted) {
     struct world w;
     struct reply r;
 
-    buf_add_str(&body, J("{'messages':[{'role':'user','content':'hi'}],'tools':[{'type':'function',"
-                         "'function':{'name':'get','parameters':{'type':'object','properties':{"));
+    buf_add_str(&body, R"({"messages":[{"role":"user","content":"hi"}],)"
+                       R"("tools":[{"type":"function",)"
+                       R"("function":{"name":"get","parameters":{"type":"object",)"
+                       R"("properties":{)");
     for (int i = 0; i < 30; i++)
-        buf_printf(&body, "%s\"a%d\":{\"pattern\":\"\\\\bx\"}", i ? "," : "", i);
+        buf_printf(&body, R"(%s"a%d":{"pattern":"\\bx"})", i ? "," : "", i);
     buf_add_str(&body, "}}}}]}");
     with_template(&w, "{% if tools %}{{ messages[0].content }}<tool_call>{% endif %}");
     w.port.script = "ok";

@@ -9,7 +9,7 @@
 #include "responses_support.h"
 
 #define ALL "/v1/conversations"
-#define FIRST "{\"type\":\"message\",\"role\":\"user\",\"content\":\"first\"}"
+#define FIRST R"({"type":"message","role":"user","content":"first"})"
 
 /* Sends METHOD ALL/PATH; returns the body of the answer, which is valid until the next call. */
 static const char *ask(struct world *w, const char *method, const char *path, const char *body,
@@ -44,7 +44,7 @@ static const char *ask_one(struct world *w, const char *method, const char *id, 
 static void create(struct world *w, const char *body, char id[64]) {
     const char *text = ask(w, "POST", "", body, 200);
 
-    cr_assert(strstr(text, "\"object\":\"conversation\""), "%s", text);
+    cr_assert(strstr(text, R"("object":"conversation")"), "%s", text);
     snprintf(id, 64, "%.29s", strstr(text, "conv_"));
 }
 
@@ -53,9 +53,9 @@ static void say(struct world *w, const char *id, const char *input, const char *
     char fields[400], want[200];
     struct reply r;
 
-    snprintf(fields, sizeof(fields), "\"input\":\"%s\",\"conversation\":\"%s\"", input, id);
+    snprintf(fields, sizeof(fields), R"("input":"%s","conversation":"%s")", input, id);
     responses_ask(w, fields, output, &r);
-    snprintf(want, sizeof(want), "\"conversation\":{\"id\":\"%s\"}", id);
+    snprintf(want, sizeof(want), R"("conversation":{"id":"%s"})", id);
     cr_expect(strstr(r.body.data, want), "%s", r.body.data);
     snprintf(want, sizeof(want), "M<%s> completed", output);
     cr_expect_str_eq(responses_told(&r), want);
@@ -85,7 +85,7 @@ Test(conversations, a_response_is_added_to_its_conversation) {
     char id[64], other[64];
 
     responses_start(&w);
-    create(&w, "{\"items\":[" FIRST "]}", id);
+    create(&w, R"({"items":[)" FIRST "]}", id);
     create(&w, "{}", other);
     say(&w, id, "a", "A");
     cr_expect_str_eq(responses_prompt(&w),
@@ -107,18 +107,18 @@ Test(conversations, items_are_added_read_and_removed) {
     create(&w, "{}", id);
     expect_items(&w, id, "");
     say(&w, id, "a", "A");
-    const char *text = ask_one(&w, "POST", id, "/items", "{\"items\":[" FIRST "]}", 200);
-    cr_expect(strstr(text, "\"object\":\"list\"") && strstr(text, "\"has_more\":false"));
-    cr_expect(!strstr(text, "\"A\""), "only what was added is listed: %s", text);
-    snprintf(item, sizeof(item), "%.*s", (int)strcspn(strstr(text, "msg_"), "\""),
+    const char *text = ask_one(&w, "POST", id, "/items", R"({"items":[)" FIRST "]}", 200);
+    cr_expect(strstr(text, R"("object":"list")") && strstr(text, R"("has_more":false)"));
+    cr_expect(!strstr(text, R"("A")"), "only what was added is listed: %s", text);
+    snprintf(item, sizeof(item), "%.*s", (int)strcspn(strstr(text, "msg_"), R"(")"),
              strstr(text, "msg_"));
     expect_items(&w, id, "a A first");
     snprintf(rest, sizeof(rest), "/items/%s", item);
-    cr_expect(strstr(ask_one(&w, "GET", id, rest, "", 200), "\"first\""));
+    cr_expect(strstr(ask_one(&w, "GET", id, rest, "", 200), R"("first")"));
     say(&w, id, "b", "B");
     cr_expect(strstr(responses_prompt(&w), "A<|im_end|><|im_start|>user\nfirst"));
     text = ask_one(&w, "DELETE", id, rest, "", 200);
-    cr_expect(strstr(text, "\"object\":\"conversation\""), "%s", text);
+    cr_expect(strstr(text, R"("object":"conversation")"), "%s", text);
     expect_items(&w, id, "a A b B");
     ask_one(&w, "GET", id, rest, "", 404);
     ask_one(&w, "DELETE", id, rest, "", 404);
@@ -134,9 +134,9 @@ Test(conversations, an_item_is_removed_without_room) {
     char id[64];
 
     responses_start(&w);
-    create(&w, "{\"items\":[{\"role\":\"user\",\"content\":\"a\",\"id\":\"msg_a\"}]}", id);
+    create(&w, R"({"items":[{"role":"user","content":"a","id":"msg_a"}]})", id);
     memset(text, 'x', sizeof(text) - 1);
-    snprintf(body, sizeof(body), "{\"items\":[{\"role\":\"user\",\"content\":\"%s\"}]}", text);
+    snprintf(body, sizeof(body), R"({"items":[{"role":"user","content":"%s"}]})", text);
     for (int i = 0; i < 2; i++)
         ask_one(&w, "POST", id, "/items", body, 200);
     ask_one(&w, "DELETE", id, "/items/msg_a", "", 200);
@@ -149,11 +149,11 @@ Test(conversations, metadata_is_kept_and_changed) {
     char id[64];
 
     responses_start(&w);
-    create(&w, "{\"metadata\":{\"a\":\"1\"}}", id);
+    create(&w, R"({"metadata":{"a":"1"}})", id);
     say(&w, id, "a", "A");
-    cr_expect(strstr(ask_one(&w, "GET", id, "", "", 200), "\"metadata\":{\"a\":\"1\"}"));
-    ask_one(&w, "POST", id, "", "{\"metadata\":{\"b\":\"2\"}}", 200);
-    cr_expect(strstr(ask_one(&w, "GET", id, "", "", 200), "\"metadata\":{\"b\":\"2\"}"));
+    cr_expect(strstr(ask_one(&w, "GET", id, "", "", 200), R"("metadata":{"a":"1"})"));
+    ask_one(&w, "POST", id, "", R"({"metadata":{"b":"2"}})", 200);
+    cr_expect(strstr(ask_one(&w, "GET", id, "", "", 200), R"("metadata":{"b":"2"})"));
     expect_items(&w, id, "a A");
     cr_expect(strstr(ask_one(&w, "DELETE", id, "", "", 200), "conversation.deleted"));
     ask_one(&w, "GET", id, "", "", 404);
@@ -169,28 +169,27 @@ Test(conversations, items_are_checked_behind_what_is_there) {
 
     responses_start(&w);
     create(&w,
-           "{\"items\":[{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\","
-           "\"arguments\":\"{}\"}]}",
+           R"({"items":[{"type":"function_call","call_id":"c","name":"f",)"
+           R"("arguments":"{}"}]})",
            id);
     ask_one(&w, "POST", id, "/items",
-            "{\"items\":[{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":\"x\"}]}",
-            200);
-    const char *text = ask_one(
-        &w, "POST", id, "/items",
-        "{\"items\":[{\"type\":\"function_call_output\",\"call_id\":\"d\",\"output\":\"x\"}]}",
-        400);
-    cr_expect(strstr(text, "\"param\":\"items[0].call_id\""), "%s", text);
-    static const char *const wrong[] = {
-        "{\"items\":[]}", "{}", "{\"items\":5}", "{\"items\":[5]}", "[]", "{", "{\"items\":null}"};
+            R"({"items":[{"type":"function_call_output","call_id":"c","output":"x"}]})", 200);
+    const char *text =
+        ask_one(&w, "POST", id, "/items",
+                R"({"items":[{"type":"function_call_output","call_id":"d","output":"x"}]})", 400);
+    cr_expect(strstr(text, R"("param":"items[0].call_id")"), "%s", text);
+    static const char *const wrong[] = {R"({"items":[]})",  "{}", R"({"items":5})",
+                                        R"({"items":[5]})", "[]", "{",
+                                        R"({"items":null})"};
     for (size_t i = 0; i < ARRAY_SIZE(wrong); i++)
         ask_one(&w, "POST", id, "/items", wrong[i], 400);
-    ask(&w, "POST", "", "{\"metadata\":5}", 400);
-    ask(&w, "POST", "", "{\"items\":\"x\"}", 400);
+    ask(&w, "POST", "", R"({"metadata":5})", 400);
+    ask(&w, "POST", "", R"({"items":"x"})", 400);
     ask_one(&w, "GET", id, "/items/x/y", "", 404);
     text = ask_one(&w, "DELETE", id, "/items/x%25d", "", 404);
     cr_expect(strstr(text, "Item with id 'x%d' not found."), "%s", text);
     ask_one(&w, "GET", id, "/x", "", 404);
-    ask_one(&w, "POST", "conv_none", "/items", "{\"items\":[" FIRST "]}", 404);
+    ask_one(&w, "POST", "conv_none", "/items", R"({"items":[)" FIRST "]}", 404);
     text = ask_one(&w, "GET", "conv_none", "/items/x", "", 404);
     cr_expect(strstr(text, "Conversation with id 'conv_none' not found."), "%s", text);
     world_stop(&w);
@@ -204,16 +203,16 @@ Test(conversations, one_thing_is_added_at_a_time) {
 
     responses_start(&w);
     create(&w, "{}", id);
-    snprintf(body, sizeof(body), "{\"input\":\"a\",\"conversation\":{\"id\":\"%s\"}}", id);
+    snprintf(body, sizeof(body), R"({"input":"a","conversation":{"id":"%s"}})", id);
     int fd = world_connect(&w);
     world_post(&w, fd, RESPONSES, body);
     world_turns(&w, 4);
     cr_assert_eq(w.port.n, 1);
     fake_accept(&w.port, 0);
     w.port.hold = true;
-    snprintf(fields, sizeof(fields), "\"input\":\"b\",\"conversation\":\"%s\"", id);
+    snprintf(fields, sizeof(fields), R"("input":"b","conversation":"%s")", id);
     responses_refused(&w, fields, 400, "conversation_locked", "conversation");
-    ask_one(&w, "POST", id, "/items", "{\"items\":[" FIRST "]}", 400);
+    ask_one(&w, "POST", id, "/items", R"({"items":[)" FIRST "]}", 400);
     w.port.hold = false;
     fake_fail(&w.port, 0, 500, "broken");
     world_receive(&w, fd, &r);
@@ -230,14 +229,13 @@ Test(conversations, what_cannot_be_is_refused) {
     struct world w;
 
     responses_start(&w);
-    responses_refused(&w, "\"input\":\"a\",\"conversation\":\"conv_1\"", 404, "not_found",
+    responses_refused(&w, R"("input":"a","conversation":"conv_1")", 404, "not_found",
                       "conversation");
-    responses_refused(&w, "\"input\":\"a\",\"conversation\":{}", 400, "invalid_value",
-                      "conversation");
-    responses_refused(&w, "\"input\":\"a\",\"conversation\":\"c\",\"previous_response_id\":\"r\"",
-                      400, "invalid_value", "conversation");
-    responses_refused(&w, "\"input\":\"a\",\"conversation\":\"c\",\"store\":false", 400,
+    responses_refused(&w, R"("input":"a","conversation":{})", 400, "invalid_value", "conversation");
+    responses_refused(&w, R"("input":"a","conversation":"c","previous_response_id":"r")", 400,
                       "invalid_value", "conversation");
+    responses_refused(&w, R"("input":"a","conversation":"c","store":false)", 400, "invalid_value",
+                      "conversation");
     world_stop(&w);
     responses_init(&w);
     w.opts.max_stored = 0;
@@ -253,12 +251,12 @@ Test(conversations, they_are_no_responses) {
     char id[64], path[128];
 
     responses_start(&w);
-    create(&w, "{\"items\":[" FIRST "]}", id);
+    create(&w, R"({"items":[)" FIRST "]}", id);
     snprintf(path, sizeof(path), RESPONSES "/%s", id);
     world_get(&w, path, &r);
     cr_expect_eq(r.status, 404);
     reply_deinit(&r);
-    snprintf(path, sizeof(path), "\"input\":\"a\",\"previous_response_id\":\"%s\"", id);
+    snprintf(path, sizeof(path), R"("input":"a","previous_response_id":"%s")", id);
     responses_refused(&w, path, 404, "previous_response_not_found", "previous_response_id");
     world_stop(&w);
 }
@@ -275,7 +273,7 @@ Test(conversations, clients_may_leave) {
         int fd = world_connect(&w);
 
         snprintf(path, sizeof(path), ALL "/%s/items", id);
-        world_post(&w, fd, path, "{\"items\":[" FIRST "]}");
+        world_post(&w, fd, path, R"({"items":[)" FIRST "]}");
         world_turns(&w, i % 4);
         world_drop(&w, fd);
     }

@@ -11,12 +11,12 @@
 #include "tiny.h"
 
 #define FORMAT(syntax, text)                                                                       \
-    ",\"format\":{\"type\":\"grammar\",\"grammar\":{\"syntax\":\"" syntax                          \
-    "\",\"definition\":\"" text "\"}}"
-#define TOOL(name, more) "{\"type\":\"custom\",\"custom\":{\"name\":\"" name "\"" more "}}"
+    R"(,"format":{"type":"grammar","grammar":{"syntax":")" syntax R"(","definition":")" text       \
+    R"("}})"
+#define TOOL(name, more) R"({"type":"custom","custom":{"name":")" name R"(")" more "}}"
 #define TOOLS                                                                                      \
-    "\"tools\":[" TOOL("patch", ",\"description\":\"D.\"" FORMAT(                                  \
-                                    "lark", "start: \\\"a\\\"")) "," TOOL("say", "") "]"
+    R"("tools":[)" TOOL("patch", R"(,"description":"D.")" FORMAT(                                  \
+                                     "lark", R"(start: \"a\")")) "," TOOL("say", "") "]"
 
 static const char hermes[] =
     "{%- if tools -%}{%- for t in tools -%}{{ t | tojson }}{%- endfor -%}\n{%- endif -%}"
@@ -43,23 +43,22 @@ Test(custom, the_model_is_told_a_function) {
     started(&w);
     w.port.script = "ok";
     world_ask(&w, CHAT,
-              "{" TOOLS ",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":"
-              "\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"c\",\"type\":\"custom\","
-              "\"custom\":{\"name\":\"patch\",\"input\":\"a\\n\\\"\"}}]},{\"role\":\"tool\","
-              "\"tool_call_id\":\"c\",\"content\":\"done\"}]}",
+              "{" TOOLS R"(,"messages":[{"role":"user","content":"hi"},{"role":)"
+              R"("assistant","content":"","tool_calls":[{"id":"c","type":"custom",)"
+              R"("custom":{"name":"patch","input":"a\n\""}}]},{"role":"tool",)"
+              R"("tool_call_id":"c","content":"done"}]})",
               &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     const char *prompt = fake_prompt(&w.port.r[0]);
-    expect_part(prompt,
-                "{\"type\": \"function\", \"function\": {\"name\": \"patch\", "
-                "\"description\": \"D.\\n\\nThe input must follow this grammar (lark):\\n"
-                "start: \\\"a\\\"\", \"parameters\": {\"type\": \"object\", \"properties\": "
-                "{\"input\": {\"type\": \"string\"}}, \"required\": [\"input\"], "
-                "\"additionalProperties\": false}}}");
-    expect_part(prompt, "patch {\"input\": \"a\\n\\\"\"}");
-    expect_part(w.port.r[0].grammar, "{\"lark\":\"start: \\\"a\\\"\",\"param\":\"tools[0].custom."
-                                     "format\",\"quoted\":true}");
-    expect_part(w.port.r[0].grammar, "{\"regex\":\"[\\\\s\\\\S]*\",\"param\":");
+    expect_part(prompt, R"({"type": "function", "function": {"name": "patch", )"
+                        R"("description": "D.\n\nThe input must follow this grammar (lark):\n)"
+                        R"(start: \"a\"", "parameters": {"type": "object", "properties": )"
+                        R"({"input": {"type": "string"}}, "required": ["input"], )"
+                        R"("additionalProperties": false}}})");
+    expect_part(prompt, R"(patch {"input": "a\n\""})");
+    expect_part(w.port.r[0].grammar, R"({"lark":"start: \"a\"","param":"tools[0].custom.)"
+                                     R"(format","quoted":true})");
+    expect_part(w.port.r[0].grammar, R"({"regex":"[\\s\\S]*","param":)");
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -69,14 +68,15 @@ Test(custom, a_plain_call_has_its_text) {
     struct reply r;
 
     started(&w);
-    w.port.script = "<tool_call>{\"name\": \"say\", \"arguments\": {\"input\": "
-                    "\"x \\\"y\\\"\\n\\u00e9\"}}</tool_call>";
+    w.port.script = R"(<tool_call>{"name": "say", "arguments": {"input": )"
+                    R"("x \"y\"\n\u00e9"}}</tool_call>)";
     world_ask(&w, CHAT, "{" HI "," TOOLS "}", &r);
     reply_normalise(&r.body);
-    expect_part(r.body.data,
-                "\"content\":null,\"tool_calls\":[{\"id\":\"X\",\"type\":\"custom\","
-                "\"custom\":{\"name\":\"say\",\"input\":\"x \\\"y\\\"\\n\xC3\xA9\"}}],"
-                "\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"tool_calls\"");
+    expect_part(r.body.data, R"("content":null,"tool_calls":[{"id":"X","type":"custom",)"
+                             R"("custom":{"name":"say","input":"x \"y\"\n)"
+                             "\xC3\xA9"
+                             R"("}}],)"
+                             R"("refusal":null},"logprobs":null,"finish_reason":"tool_calls")");
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -87,22 +87,22 @@ Test(custom, a_streamed_call_has_it_in_pieces) {
 
     started(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, CHAT, "{" HI "," TOOLS ",\"stream\":true}");
+    world_post(&w, fd, CHAT, "{" HI "," TOOLS R"(,"stream":true})");
     world_turns(&w, 4);
     fake_accept(&w.port, 0);
-    fake_tokens(&w.port, 0, "<tool_call>{\"name\": \"say\", \"arguments\": {\"input\": \"a\\");
+    fake_tokens(&w.port, 0, R"(<tool_call>{"name": "say", "arguments": {"input": "a\)");
     world_turns(&w, 4);
-    fake_tokens(&w.port, 0, "nb\"}}</tool_call>");
+    fake_tokens(&w.port, 0, R"(nb"}}</tool_call>)");
     fake_finish(&w.port, 0, FINISH_STOP);
     world_receive(&w, fd, &r);
 #define CALLS(call)                                                                                \
-    CHUNK("{\"index\":0,\"delta\":{\"tool_calls\":[" call                                          \
-          "]},\"logprobs\":null,\"finish_reason\":null}")
+    CHUNK(R"({"index":0,"delta":{"tool_calls":[)" call                                             \
+          R"(]},"logprobs":null,"finish_reason":null})")
     reply_normalise(&r.body);
-    expect_part(r.body.data, CALLS("{\"index\":0,\"id\":\"X\",\"type\":\"custom\",\"custom\":{"
-                                   "\"name\":\"say\",\"input\":\"\"}}"));
-    expect_part(r.body.data, CALLS("{\"index\":0,\"custom\":{\"input\":\"a\"}}"));
-    expect_part(r.body.data, CALLS("{\"index\":0,\"custom\":{\"input\":\"\\nb\"}}"));
+    expect_part(r.body.data, CALLS(R"({"index":0,"id":"X","type":"custom","custom":{)"
+                                   R"("name":"say","input":""}})"));
+    expect_part(r.body.data, CALLS(R"({"index":0,"custom":{"input":"a"}})"));
+    expect_part(r.body.data, CALLS(R"({"index":0,"custom":{"input":"\nb"}})"));
     expect_part(r.body.data, FINISH("tool_calls") DONE);
     reply_deinit(&r);
     world_drop(&w, fd);
@@ -116,12 +116,12 @@ Test(custom, one_can_be_chosen) {
     started(&w);
     w.port.script = "ok";
     world_ask(&w, CHAT,
-              "{" HI "," TOOLS ",\"tool_choice\":{\"type\":\"custom\",\"custom\":{\"name\":"
-              "\"patch\"}}}",
+              "{" HI "," TOOLS R"(,"tool_choice":{"type":"custom","custom":{"name":)"
+              R"("patch"}}})",
               &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
-    expect_part(w.port.r[0].grammar, "\"patch\"");
-    cr_expect_not(strstr(w.port.r[0].grammar, "\"say\""));
+    expect_part(w.port.r[0].grammar, R"("patch")");
+    cr_expect_not(strstr(w.port.r[0].grammar, R"("say")"));
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -131,7 +131,7 @@ Test(custom, what_is_wrong_is_named) {
         const char *tool, *param, *code, *part;
     } table[] = {
         {TOOL("", ""), "tools[0].custom.name", "invalid_value", "1 to 256"},
-        {TOOL("a", ",\"format\":{\"type\":\"x\"}"), "tools[0].custom.format.type", "invalid_value",
+        {TOOL("a", R"(,"format":{"type":"x"})"), "tools[0].custom.format.type", "invalid_value",
          "grammar"},
         {TOOL("a", FORMAT("bnf", "x")), "tools[0].custom.format.syntax", "invalid_value", "lark"},
         {TOOL("a", FORMAT("lark", "")), "tools[0].custom.format.definition", "invalid_value", ""},
@@ -149,11 +149,10 @@ Test(custom, what_is_wrong_is_named) {
 
     started(&w);
     for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
-        snprintf(body, sizeof(body), "{" HI ",\"tools\":[%s]}", table[i].tool);
+        snprintf(body, sizeof(body), "{" HI R"(,"tools":[%s]})", table[i].tool);
         world_ask(&w, CHAT, body, &r);
         cr_expect_eq(r.status, 400, "%s: %d", body, r.status);
-        snprintf(code, sizeof(code), "\"param\":\"%s\",\"code\":\"%s\"", table[i].param,
-                 table[i].code);
+        snprintf(code, sizeof(code), R"("param":"%s","code":"%s")", table[i].param, table[i].code);
         expect_part(r.body.data, code);
         expect_part(r.body.data, table[i].part);
         reply_deinit(&r);

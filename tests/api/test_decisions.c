@@ -50,15 +50,15 @@ static void expect_near(yyjson_doc *doc, const char *path, double want) {
 #define FIRST (1 / (1 + exp(-1.0)))
 
 #define CHOICE_(name)                                                                              \
-    "{\"type\":\"choice\",\"name\":\"" name "\",\"instructions\":\"Which team?\",\"choices\":["    \
-    "{\"value\":\"billing\",\"description\":\"money\"},{\"value\":true},{\"value\":\"x\"}]}"
+    R"({"type":"choice","name":")" name R"(","instructions":"Which team?","choices":[)"            \
+    R"({"value":"billing","description":"money"},{"value":true},{"value":"x"}]})"
 
 Test(decisions, a_choice_has_the_probabilities_of_its_labels) {
     struct world w;
 
     responses_start(&w);
-    yyjson_doc *doc = ask(
-        &w, DECISIONS, "{\"input\":\"Paid twice.\",\"questions\":[" CHOICE_("team") "]}", "B", 'A');
+    yyjson_doc *doc = ask(&w, DECISIONS,
+                          R"({"input":"Paid twice.","questions":[)" CHOICE_("team") "]}", "B", 'A');
     cr_expect_str_eq(text(doc, "/model"), "tiny");
     cr_expect_str_eq(text(doc, "/answers/0/type"), "choice");
     cr_expect_str_eq(text(doc, "/answers/0/name"), "team");
@@ -82,11 +82,11 @@ Test(decisions, questions_share_the_text) {
 
     responses_start(&w);
     yyjson_doc *doc = ask(&w, DECISIONS,
-                          "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\","
-                          "\"text\":\"T\"}]}],\"questions\":["
-                          "{\"type\":\"predicate\",\"instructions\":\"Is it?\"},"
-                          "{\"type\":\"score\",\"instructions\":\"How?\",\"levels\":["
-                          "{\"label\":\"calm\"},{\"label\":\"cross\"},{\"label\":\"mad\"}]}]}",
+                          R"({"input":[{"role":"user","content":[{"type":"input_text",)"
+                          R"("text":"T"}]}],"questions":[)"
+                          R"({"type":"predicate","instructions":"Is it?"},)"
+                          R"({"type":"score","instructions":"How?","levels":[)"
+                          R"({"label":"calm"},{"label":"cross"},{"label":"mad"}]}]})",
                           "y", 'n');
     cr_expect_eq(w.port.n, 2);
     for (uint32_t i = 0; i < 2; i++) {
@@ -107,11 +107,10 @@ Test(decisions, a_score_is_the_expected_level) {
     struct world w;
 
     responses_start(&w);
-    yyjson_doc *doc =
-        ask(&w, SYSTEM_ONE,
-            "{\"state\":{\"a\":1},\"questions\":{\"tone\":{\"type\":\"score\",\"instructions\":"
-            "\"How?\",\"criteria\":[\"calm\",\"cross\",\"mad\"]}}}",
-            "2", '0');
+    yyjson_doc *doc = ask(&w, SYSTEM_ONE,
+                          R"({"state":{"a":1},"questions":{"tone":{"type":"score","instructions":)"
+                          R"("How?","criteria":["calm","cross","mad"]}}})",
+                          "2", '0');
     cr_expect(strstr(responses_prompt(&w), "user\n{\"a\":1}\n\nQuestion: How?\n0: calm\n"));
     cr_expect_str_eq(text(doc, "/object"), "structured_decision");
     cr_expect_str_eq(text(doc, "/answers/tone/type"), "score");
@@ -130,23 +129,21 @@ Test(decisions, system_one_names_its_options) {
     struct world w;
 
     responses_start(&w);
-    yyjson_doc *doc =
-        ask(&w, SYSTEM_ONE,
-            "{\"state\":\"s\",\"instructions\":\"Be fair.\",\"questions\":{"
-            "\"team\":{\"type\":\"choice\",\"instructions\":\"Who?\",\"criteria\":{\"billing\":"
-            "\"money\",\"shipping\":null}}}}",
-            "A", 'B');
+    yyjson_doc *doc = ask(&w, SYSTEM_ONE,
+                          R"({"state":"s","instructions":"Be fair.","questions":{)"
+                          R"("team":{"type":"choice","instructions":"Who?","criteria":{"billing":)"
+                          R"("money","shipping":null}}}})",
+                          "A", 'B');
     cr_expect(strstr(responses_prompt(&w), "user\nBe fair.\n\ns\n\nQuestion: Who?\nA: billing - "
                                            "money\nB: shipping\n"));
     cr_expect_str_eq(text(doc, "/answers/team/choice"), "billing");
     expect_near(doc, "/answers/team/probabilities/billing", FIRST);
     expect_near(doc, "/answers/team/probabilities/shipping", 1 - FIRST);
     yyjson_doc_free(doc);
-    doc =
-        ask(&w, SYSTEM_ONE,
-            "{\"state\":\"s\",\"questions\":{\"now\":{\"type\":\"noul\",\"instructions\":\"Now?\","
-            "\"criteria\":{\"true\":\"it burns\"}}}}",
-            "n", 'Y');
+    doc = ask(&w, SYSTEM_ONE,
+              R"({"state":"s","questions":{"now":{"type":"noul","instructions":"Now?",)"
+              R"("criteria":{"true":"it burns"}}}})",
+              "n", 'Y');
     cr_expect(strstr(responses_prompt(&w), "Question: Now?\nyes: it burns\nAnswer with the word"));
     expect_near(doc, "/answers/now/noul", 1 - FIRST);
     expect_near(doc, "/answers/now/probabilities/no", FIRST);
@@ -162,57 +159,56 @@ static void refused(struct world *w, const char *path, const char *body, const c
 
     world_ask(w, path, body, &r);
     cr_expect_eq(r.status, 400, "%d for %s: %s", r.status, body, r.body.data);
-    snprintf(want, sizeof(want), "\"param\":\"%s\"", param);
+    snprintf(want, sizeof(want), R"("param":"%s")", param);
     cr_expect(strstr(r.body.data, want), "%s: %s", body, r.body.data);
     cr_expect(strstr(r.body.data, why), "%s: %s", body, r.body.data);
     reply_deinit(&r);
 }
 
 Test(decisions, what_is_wrong_is_refused_by_name) {
-#define ONE(q) "{\"input\":\"a\",\"questions\":[" q "]}"
-#define SYSTEM_ONE_(q) "{\"state\":\"a\",\"questions\":{\"q\":" q "}}"
-#define LIST_(kind, list) ONE("{\"type\":\"" kind "\",\"instructions\":\"i\"," list "}")
+#define ONE(q) R"({"input":"a","questions":[)" q "]}"
+#define SYSTEM_ONE_(q) R"({"state":"a","questions":{"q":)" q "}}"
+#define LIST_(kind, list) ONE(R"({"type":")" kind R"(","instructions":"i",)" list "}")
     static const char *const
         rows[][3] =
             {
-                {"{\"input\":\"a\"}", "questions", "must be an array of 1 to 64 questions"},
-                {"{\"input\":\"a\",\"questions\":[]}", "questions", "must be an array of 1 to 64"},
-                {"{\"input\":\"a\",\"questions\":{}}", "questions", "must be an array of 1 to 64"},
+                {R"({"input":"a"})", "questions", "must be an array of 1 to 64 questions"},
+                {R"({"input":"a","questions":[]})", "questions", "must be an array of 1 to 64"},
+                {R"({"input":"a","questions":{}})", "questions", "must be an array of 1 to 64"},
                 {ONE("5"), "questions[0]", "must be an object"},
-                {ONE("{\"type\":\"noul\",\"instructions\":\"i\"}"), "questions[0]",
+                {ONE(R"({"type":"noul","instructions":"i"})"), "questions[0]",
                  "must have the type choice, score or predicate"},
-                {ONE("{\"type\":\"predicate\"}"), "questions[0]", "must have instructions"},
-                {ONE("{\"type\":\"predicate\",\"instructions\":\"i\",\"name\":5}"), "questions[0]",
+                {ONE(R"({"type":"predicate"})"), "questions[0]", "must have instructions"},
+                {ONE(R"({"type":"predicate","instructions":"i","name":5})"), "questions[0]",
                  "must have a name that is a string"},
-                {LIST_("choice", "\"choices\":[{\"value\":\"a\"}]"), "questions[0]",
+                {LIST_("choice", R"("choices":[{"value":"a"}])"), "questions[0]",
                  "must be an array of 2 to 26 choices"},
-                {LIST_("choice", "\"choices\":[{\"value\":5},{}]"), "questions[0]",
+                {LIST_("choice", R"("choices":[{"value":5},{}])"), "questions[0]",
                  "must have choices with a value that is a string, true or false"},
-                {LIST_("choice", "\"choices\":[{\"value\":\"a\",\"description\":5},{}]"),
-                 "questions[0]", "must have descriptions that are strings"},
-                {LIST_("score", "\"levels\":[{\"label\":true},{}]"), "questions[0]",
+                {LIST_("choice", R"("choices":[{"value":"a","description":5},{}])"), "questions[0]",
+                 "must have descriptions that are strings"},
+                {LIST_("score", R"("levels":[{"label":true},{}])"), "questions[0]",
                  "must have levels with a label that is a string"},
-                {LIST_("score", "\"levels\":{}"), "questions[0]",
+                {LIST_("score", R"("levels":{})"), "questions[0]",
                  "must be an array of 2 to 10 levels"},
-                {"{\"questions\":[" CHOICE_("a") "]}", "input", ""},
-                {"{\"input\":[{\"role\":\"system\",\"content\":\"a\"}],\"questions\":[" CHOICE_(
-                     "a") "]}",
+                {R"({"questions":[)" CHOICE_("a") "]}", "input", ""},
+                {R"({"input":[{"role":"system","content":"a"}],"questions":[)" CHOICE_("a") "]}",
                  "input", ""},
-                {"{\"input\":\"[[weft:question]]\",\"questions\":[" CHOICE_("a") "]}", "input",
+                {R"({"input":"[[weft:question]]","questions":[)" CHOICE_("a") "]}", "input",
                  "The text contains [[weft:question]], which marks the place of the questions. "
                  "Remove it."},
             },
         *const of_system_one[][3] = {
-            {"{\"state\":\"a\",\"questions\":[]}", "questions", "an object of 1 to 64 questions"},
-            {SYSTEM_ONE_("{\"type\":\"predicate\"}"), "questions.q",
+            {R"({"state":"a","questions":[]})", "questions", "an object of 1 to 64 questions"},
+            {SYSTEM_ONE_(R"({"type":"predicate"})"), "questions.q",
              "must have the type choice, score or noul"},
-            {SYSTEM_ONE_("{\"type\":\"choice\",\"instructions\":\"i\",\"criteria\":{}}"),
-             "questions.q", "must be an object of 1 to 26 options"},
-            {SYSTEM_ONE_("{\"type\":\"score\",\"instructions\":\"i\",\"criteria\":[1]}"),
-             "questions.q", "must be an array of 2 to 10 levels"},
-            {SYSTEM_ONE_("{\"type\":\"noul\",\"instructions\":\"i\",\"criteria\":[1]}"),
-             "questions.q", "must have criteria that are an object"},
-            {"{\"questions\":{\"q\":{\"type\":\"noul\",\"instructions\":\"i\"}}}", "state", ""},
+            {SYSTEM_ONE_(R"({"type":"choice","instructions":"i","criteria":{}})"), "questions.q",
+             "must be an object of 1 to 26 options"},
+            {SYSTEM_ONE_(R"({"type":"score","instructions":"i","criteria":[1]})"), "questions.q",
+             "must be an array of 2 to 10 levels"},
+            {SYSTEM_ONE_(R"({"type":"noul","instructions":"i","criteria":[1]})"), "questions.q",
+             "must have criteria that are an object"},
+            {R"({"questions":{"q":{"type":"noul","instructions":"i"}}})", "state", ""},
         };
     struct world w;
 
@@ -230,8 +226,8 @@ Test(decisions, a_text_may_have_bytes_0) {
     struct world w;
 
     responses_start(&w);
-    yyjson_doc_free(ask(&w, DECISIONS,
-                        "{\"input\":\"a\\u0000b\",\"questions\":[" CHOICE_("team") "]}", "B", 'A'));
+    yyjson_doc_free(
+        ask(&w, DECISIONS, R"({"input":"a\u0000b","questions":[)" CHOICE_("team") "]}", "B", 'A'));
     cr_expect_eq(memcmp(responses_prompt(&w), head, sizeof(head) - 1), 0);
     world_stop(&w);
 }
@@ -243,7 +239,7 @@ Test(decisions, a_template_that_changes_messages_cannot_ask) {
     responses_init(&w);
     world_use_template(&w, upper, sizeof(upper) - 1);
     world_start(&w);
-    refused(&w, DECISIONS, "{\"input\":\"a\",\"questions\":[" CHOICE_("a") "]}", "model",
+    refused(&w, DECISIONS, R"({"input":"a","questions":[)" CHOICE_("a") "]}", "model",
             "The chat template of the model does not repeat messages as they are, so it cannot ask "
             "questions. Use another model.");
     world_stop(&w);
@@ -255,8 +251,8 @@ Test(decisions, questions_are_no_control_tokens) {
 
     responses_start(&w);
     yyjson_doc *doc = ask(&w, DECISIONS,
-                          "{\"input\":\"a\",\"questions\":[{\"type\":\"predicate\","
-                          "\"instructions\":\"<|im_end|>\"}]}",
+                          R"({"input":"a","questions":[{"type":"predicate",)"
+                          R"("instructions":"<|im_end|>"}]})",
                           "y", 'n');
     yyjson_doc_free(doc);
     uint32_t n_end = 0;
@@ -272,10 +268,10 @@ Test(decisions, a_long_text_is_asked_about) {
     struct world w;
 
     responses_start(&w);
-    buf_add_str(&body, "{\"input\":\"");
+    buf_add_str(&body, R"({"input":")");
     for (int i = 0; i < 9000; i++)
         buf_add_char(&body, 'x');
-    buf_add_str(&body, "\",\"questions\":[" CHOICE_("a") "," CHOICE_("b") "," CHOICE_("c") "]}");
+    buf_add_str(&body, R"(","questions":[)" CHOICE_("a") "," CHOICE_("b") "," CHOICE_("c") "]}");
     yyjson_doc *doc = ask(&w, DECISIONS, body.data, "A", 'B');
     cr_expect_str_eq(text(doc, "/answers/2/choice"), "billing");
     yyjson_doc_free(doc);
@@ -288,24 +284,23 @@ Test(decisions, lists_have_limits) {
         const char *path, *begin, *item, *end, *why;
         int most;
     } lists[] = {
-        {DECISIONS, "{\"input\":\"a\",\"questions\":[",
-         "{\"type\":\"predicate\",\"name\":\"q%d\",\"instructions\":\"i\"}", "]}",
+        {DECISIONS, R"({"input":"a","questions":[)",
+         R"({"type":"predicate","name":"q%d","instructions":"i"})", "]}",
          "must be an array of 1 to 64 questions", 64},
-        {SYSTEM_ONE, "{\"state\":\"a\",\"questions\":{",
-         "\"q%d\":{\"type\":\"noul\",\"instructions\":\"i\"}", "}}",
-         "must be an object of 1 to 64 questions", 64},
+        {SYSTEM_ONE, R"({"state":"a","questions":{)", R"("q%d":{"type":"noul","instructions":"i"})",
+         "}}", "must be an object of 1 to 64 questions", 64},
         {DECISIONS,
-         "{\"input\":\"a\",\"questions\":[{\"type\":\"choice\",\"instructions\":\"i\","
-         "\"choices\":[",
-         "{\"value\":\"v%d\"}", "]}]}", "must be an array of 2 to 26 choices", 26},
+         R"({"input":"a","questions":[{"type":"choice","instructions":"i",)"
+         R"("choices":[)",
+         R"({"value":"v%d"})", "]}]}", "must be an array of 2 to 26 choices", 26},
         {SYSTEM_ONE,
-         "{\"state\":\"a\",\"questions\":{\"q\":{\"type\":\"choice\",\"instructions\":\"i\","
-         "\"criteria\":{",
-         "\"o%d\":\"d\"", "}}}}", "must be an object of 1 to 26 options", 26},
+         R"({"state":"a","questions":{"q":{"type":"choice","instructions":"i",)"
+         R"("criteria":{)",
+         R"("o%d":"d")", "}}}}", "must be an object of 1 to 26 options", 26},
         {DECISIONS,
-         "{\"input\":\"a\",\"questions\":[{\"type\":\"score\",\"instructions\":\"i\","
-         "\"levels\":[",
-         "{\"label\":\"l%d\"}", "]}]}", "must be an array of 2 to 10 levels", 10},
+         R"({"input":"a","questions":[{"type":"score","instructions":"i",)"
+         R"("levels":[)",
+         R"({"label":"l%d"})", "]}]}", "must be an array of 2 to 10 levels", 10},
     };
     struct world w;
     struct reply r;

@@ -90,11 +90,11 @@ Test(embeddings, have_openai_s_shape) {
     struct reply r;
 
     started(&w);
-    world_ask(&w, EMBED, "{\"model\":\"tiny\",\"input\":\"\\u0003\",\"normalize\":false}", &r);
+    world_ask(&w, EMBED, R"({"model":"tiny","input":"\u0003","normalize":false})", &r);
     reply_expect(&r, 200,
-                 "{\"object\":\"list\",\"data\":[{\"object\":\"embedding\",\"index\":0,"
-                 "\"embedding\":[3,3,1,0]}],\"model\":\"tiny\","
-                 "\"usage\":{\"prompt_tokens\":1,\"total_tokens\":1}}");
+                 R"({"object":"list","data":[{"object":"embedding","index":0,)"
+                 R"("embedding":[3,3,1,0]}],"model":"tiny",)"
+                 R"("usage":{"prompt_tokens":1,"total_tokens":1}})");
     world_stop(&w);
 }
 
@@ -102,20 +102,20 @@ Test(embeddings, take_text_and_ids_one_and_many_in_order) {
     struct world w;
 
     started(&w);
-    yyjson_doc *d = ask(&w, "{\"input\":\"xyz\"}");
+    yyjson_doc *d = ask(&w, R"({"input":"xyz"})");
     expect(d, 0, 'x', 'z', 3, false, true);
     yyjson_doc_free(d);
-    d = ask(&w, "{\"input\":[\"xyz\",\"q\"],\"pooling\":\"mean\"}");
+    d = ask(&w, R"({"input":["xyz","q"],"pooling":"mean"})");
     expect(d, 0, 'x', 'z', 3, true, true);
     expect(d, 1, 'q', 'q', 1, true, true);
     cr_expect_eq(usage(d, "prompt_tokens"), 4u);
     cr_expect_eq(usage(d, "total_tokens"), 4u);
     yyjson_doc_free(d);
-    d = ask(&w, "{\"input\":[7,8,9,10],\"encoding_format\":\"base64\"}");
+    d = ask(&w, R"({"input":[7,8,9,10],"encoding_format":"base64"})");
     expect(d, 0, 7, 10, 4, false, true);
     yyjson_doc_free(d);
-    d = ask(&w, "{\"input\":[[7,8],[9]],\"encoding_format\":\"base64\",\"normalize\":false,"
-                "\"dimensions\":4,\"user\":\"u\",\"unknown\":1}");
+    d = ask(&w, R"({"input":[[7,8],[9]],"encoding_format":"base64","normalize":false,)"
+                R"("dimensions":4,"user":"u","unknown":1})");
     expect(d, 0, 7, 8, 2, false, false);
     expect(d, 1, 9, 9, 1, false, false);
     yyjson_doc_free(d);
@@ -131,7 +131,7 @@ Test(embeddings, with_output_tokens_beside_them_fail) {
     world_init(&w);
     world_start(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, EMBED, "{\"input\":\"abc\"}");
+    world_post(&w, fd, EMBED, R"({"input":"abc"})");
     world_turns(&w, 5);
     cr_assert_eq(w.port.n, 1);
     fake_accept(&w.port, 0);
@@ -151,7 +151,7 @@ Test(embeddings, are_cut_to_the_dimensions_asked_for) {
     struct reply r;
 
     started(&w);
-    world_ask(&w, EMBED, "{\"input\":[3,4],\"dimensions\":2}", &r);
+    world_ask(&w, EMBED, R"({"input":[3,4],"dimensions":2})", &r);
     cr_assert_eq(r.status, 200);
     yyjson_doc *d = yyjson_read(r.body.data, r.body.len, 0);
     yyjson_val *data = yyjson_obj_get(yyjson_doc_get_root(d), "data");
@@ -177,7 +177,7 @@ Test(embeddings, are_of_the_token_that_is_asked_for) {
 
     started(&w);
     for (size_t i = 0; i < ARRAY_SIZE(ways); i++) {
-        snprintf(body, sizeof(body), "{\"input\":\"xyz\",\"pooling\":\"%s\"}", ways[i].pooling);
+        snprintf(body, sizeof(body), R"({"input":"xyz","pooling":"%s"})", ways[i].pooling);
         yyjson_doc_free(ask(&w, body));
         cr_expect_eq(w.port.r[i].m.flags & SUBMIT_POOLS, ways[i].flag, "%s", ways[i].pooling);
     }
@@ -190,20 +190,20 @@ Test(embeddings, are_of_each_token_where_none_is_pooled) {
     struct reply r;
 
     started(&w);
-    world_ask(&w, EMBED,
-              "{\"input\":[[7,8,9],[5]],\"pooling\":\"none\",\"encoding_format\":\"base64\"}", &r);
+    world_ask(&w, EMBED, R"({"input":[[7,8,9],[5]],"pooling":"none","encoding_format":"base64"})",
+              &r);
     cr_expect_eq(r.status, 200);
-    cr_expect(strstr(r.body.data, "{\"object\":\"embedding\",\"index\":0,\"embedding\":"
-                                  "[[7,0,0,0],[8,1,0,0],[9,2,0,0]]},{\"object\""),
+    cr_expect(strstr(r.body.data, R"({"object":"embedding","index":0,"embedding":)"
+                                  R"([[7,0,0,0],[8,1,0,0],[9,2,0,0]]},{"object")"),
               "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"index\":1,\"embedding\":[[5,0,0,0]]}],\"model\""), "%s",
+    cr_expect(strstr(r.body.data, R"("index":1,"embedding":[[5,0,0,0]]}],"model")"), "%s",
               r.body.data);
     reply_deinit(&r);
-    world_ask(&w, "/embedding", "{\"content\":[[7,8]],\"pooling\":\"none\"}", &r);
-    cr_expect_str_eq(r.body.data, "[{\"index\":0,\"embedding\":[[7,0,0,0],[8,1,0,0]]}]");
+    world_ask(&w, "/embedding", R"({"content":[[7,8]],"pooling":"none"})", &r);
+    cr_expect_str_eq(r.body.data, R"([{"index":0,"embedding":[[7,0,0,0],[8,1,0,0]]}])");
     reply_deinit(&r);
-    world_ask(&w, "/embedding", "{\"input\":[3,4],\"dimensions\":2,\"embd_normalize\":2}", &r);
-    cr_expect(strstr(r.body.data, "[{\"index\":0,\"embedding\":[[0.6"), "%s", r.body.data);
+    world_ask(&w, "/embedding", R"({"input":[3,4],"dimensions":2,"embd_normalize":2})", &r);
+    cr_expect(strstr(r.body.data, R"([{"index":0,"embedding":[[0.6)"), "%s", r.body.data);
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -216,7 +216,7 @@ Test(embeddings, that_are_no_whole_rows_are_an_error) {
     w.port.script = "";
     w.model.n_embd = FAKE_EMBD - 1;
     world_start(&w);
-    world_ask(&w, "/v1/embeddings", "{\"input\":[[7,8]],\"pooling\":\"none\"}", &r);
+    world_ask(&w, "/v1/embeddings", R"({"input":[[7,8]],"pooling":"none"})", &r);
     cr_expect_eq(r.status, 500, "%d %s", r.status, r.body.data);
     reply_deinit(&r);
     world_stop(&w);
@@ -227,17 +227,16 @@ Test(embeddings, have_ollama_s_shape) {
     struct reply r;
 
     started(&w);
-    world_ask(
-        &w, "/api/embed",
-        "{\"model\":\"tiny:latest\",\"input\":[[3,4],[6]],\"dimensions\":2,\"keep_alive\":\"5m\"}",
-        &r);
+    world_ask(&w, "/api/embed",
+              R"({"model":"tiny:latest","input":[[3,4],[6]],"dimensions":2,"keep_alive":"5m"})",
+              &r);
     cr_expect_eq(r.status, 200);
-    cr_expect(strstr(r.body.data, "{\"model\":\"tiny\",\"embeddings\":[[0.6"), "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"prompt_eval_count\":3}"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"({"model":"tiny","embeddings":[[0.6)"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("prompt_eval_count":3})"), "%s", r.body.data);
     reply_deinit(&r);
-    world_ask(&w, "/api/embed", "{\"model\":\"tiny\",\"input\":[\"\"]}", &r);
+    world_ask(&w, "/api/embed", R"({"model":"tiny","input":[""]})", &r);
     cr_expect_eq(r.status, 400);
-    cr_expect(strstr(r.body.data, "{\"error\":\"input[0] must not be empty"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"({"error":"input[0] must not be empty)"), "%s", r.body.data);
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -246,11 +245,11 @@ Test(embeddings, of_nothing_are_nothing_for_ollama_s_clients) {
     static const struct {
         const char *path, *body, *answer;
     } table[] = {
-        {"/api/embed", "{\"model\":\"tiny\",\"input\":[]}", "\"embeddings\":[],"},
-        {"/api/embed", "{\"model\":\"tiny\",\"input\":\"\"}", "\"embeddings\":[],"},
-        {"/api/embed", "{\"model\":\"tiny\",\"dimensions\":2}", "\"prompt_eval_count\":0}"},
-        {"/api/embeddings", "{\"model\":\"tiny\",\"prompt\":\"\"}", "{\"embedding\":[]}"},
-        {"/api/embeddings", "{\"model\":\"tiny\"}", "{\"embedding\":[]}"},
+        {"/api/embed", R"({"model":"tiny","input":[]})", R"("embeddings":[],)"},
+        {"/api/embed", R"({"model":"tiny","input":""})", R"("embeddings":[],)"},
+        {"/api/embed", R"({"model":"tiny","dimensions":2})", R"("prompt_eval_count":0})"},
+        {"/api/embeddings", R"({"model":"tiny","prompt":""})", R"({"embedding":[]})"},
+        {"/api/embeddings", R"({"model":"tiny"})", R"({"embedding":[]})"},
     };
     struct world w;
     struct reply r;
@@ -262,7 +261,7 @@ Test(embeddings, of_nothing_are_nothing_for_ollama_s_clients) {
         cr_expect(strstr(r.body.data, table[i].answer), "%zu: %s", i, r.body.data);
         reply_deinit(&r);
     }
-    world_ask(&w, "/v1/embeddings", "{\"model\":\"tiny\",\"input\":[]}", &r);
+    world_ask(&w, "/v1/embeddings", R"({"model":"tiny","input":[]})", &r);
     cr_expect_eq(r.status, 400);
     reply_deinit(&r);
     world_stop(&w);
@@ -270,23 +269,22 @@ Test(embeddings, of_nothing_are_nothing_for_ollama_s_clients) {
 
 /* Ollama's older route returns one vector for one text, with the length of the model's vector. */
 Test(embeddings, have_the_shape_of_ollama_s_older_route) {
-    static const char *const refused[] = {"{\"model\":\"tiny\",\"prompt\":7}",
-                                          "{\"model\":\"tiny\",\"prompt\":[\"a\"]}"};
+    static const char *const refused[] = {R"({"model":"tiny","prompt":7})",
+                                          R"({"model":"tiny","prompt":["a"]})"};
     struct world w;
     struct reply r;
 
     started(&w);
     world_ask(&w, "/api/embeddings",
-              "{\"model\":\"tiny:latest\",\"prompt\":\"a\",\"keep_alive\":\"5m\",\"options\":{}}",
-              &r);
+              R"({"model":"tiny:latest","prompt":"a","keep_alive":"5m","options":{}})", &r);
     cr_expect_eq(r.status, 200);
-    cr_expect_str_eq(r.body.data, "{\"embedding\":[97,97,1,0]}");
+    cr_expect_str_eq(r.body.data, R"({"embedding":[97,97,1,0]})");
     cr_expect_eq(w.port.r[0].m.flags & SUBMIT_POOLS, SUBMIT_POOL_LAST);
     reply_deinit(&r);
     for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {
         world_ask(&w, "/api/embeddings", refused[i], &r);
         cr_expect_eq(r.status, 400);
-        cr_expect_str_eq(r.body.data, "{\"error\":\"prompt must be a text\"}");
+        cr_expect_str_eq(r.body.data, R"({"error":"prompt must be a text"})");
         reply_deinit(&r);
     }
     world_stop(&w);
@@ -295,13 +293,13 @@ Test(embeddings, have_the_shape_of_ollama_s_older_route) {
 /* A model that only makes vectors refuses other requests in every dialect. */
 Test(embeddings, are_all_that_an_encoder_makes) {
     static const char *const bodies[][2] = {
-        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}"},
-        {"/v1/completions", "{\"prompt\":\"a\"}"},
-        {"/v1/responses", "{\"input\":\"a\"}"},
-        {"/v1/messages", "{\"model\":\"tiny\",\"max_tokens\":4,\"messages\":[{\"role\":\"user\","
-                         "\"content\":\"a\"}]}"},
-        {"/api/chat", "{\"model\":\"tiny\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}"},
-        {"/completion", "{\"prompt\":\"a\"}"},
+        {"/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}]})"},
+        {"/v1/completions", R"({"prompt":"a"})"},
+        {"/v1/responses", R"({"input":"a"})"},
+        {"/v1/messages", R"({"model":"tiny","max_tokens":4,"messages":[{"role":"user",)"
+                         R"("content":"a"}]})"},
+        {"/api/chat", R"({"model":"tiny","messages":[{"role":"user","content":"a"}]})"},
+        {"/completion", R"({"prompt":"a"})"},
     };
     struct world w;
     struct reply r;
@@ -318,7 +316,7 @@ Test(embeddings, are_all_that_an_encoder_makes) {
                   (int)r.body.len, r.body.data);
         reply_deinit(&r);
     }
-    yyjson_doc_free(ask(&w, "{\"input\":\"xyz\"}"));
+    yyjson_doc_free(ask(&w, R"({"input":"xyz"})"));
     world_stop(&w);
 }
 
@@ -326,7 +324,7 @@ Test(embeddings, of_text_never_hold_special_tokens) {
     struct world w;
 
     started(&w);
-    yyjson_doc *d = ask(&w, "{\"input\":\"<|im_end|>\"}");
+    yyjson_doc *d = ask(&w, R"({"input":"<|im_end|>"})");
     expect(d, 0, '<', '>', 10, false, true);
     yyjson_doc_free(d);
     world_stop(&w);
@@ -339,10 +337,10 @@ Test(embeddings, are_means_where_the_model_says_so) {
     w.port.script = "";
     w.model.pool = SUBMIT_POOL_MEAN;
     world_start(&w);
-    yyjson_doc *d = ask(&w, "{\"input\":\"xy\"}");
+    yyjson_doc *d = ask(&w, R"({"input":"xy"})");
     expect(d, 0, 'x', 'y', 2, true, true);
     yyjson_doc_free(d);
-    d = ask(&w, "{\"input\":\"xy\",\"pooling\":\"last\"}");
+    d = ask(&w, R"({"input":"xy","pooling":"last"})");
     expect(d, 0, 'x', 'y', 2, false, true);
     yyjson_doc_free(d);
     world_stop(&w);
@@ -356,7 +354,7 @@ Test(embeddings, of_many_inputs_leave_room_for_others) {
 
     started(&w);
     w.port.hold = true;
-    cr_assert_eq(buf_printf(&body, "{\"input\":["), 0);
+    cr_assert_eq(buf_printf(&body, R"({"input":[)"), 0);
     for (int i = 0; i < 200; i++)
         cr_assert_eq(buf_printf(&body, "%s[%d,1]", i ? "," : "", i), 0);
     cr_assert_eq(buf_printf(&body, "]}"), 0);
@@ -389,7 +387,7 @@ Test(embeddings, of_many_inputs_keep_to_the_tenant_s_limit) {
 
     started(&w);
     cr_assert_eq(api_set_tenants(w.api, &row, 1), 0);
-    yyjson_doc *d = ask(&w, "{\"input\":[\"x\",\"xy\",\"xyz\"]}");
+    yyjson_doc *d = ask(&w, R"({"input":["x","xy","xyz"]})");
     for (uint32_t i = 0; i < 3; i++) {
         float v[FAKE_EMBD];
 
@@ -408,7 +406,7 @@ Test(embeddings, tokens_and_results_are_charged_to_their_client) {
 
     started(&w);
     struct quota *q = &w.api->http.payers.quota[PAYER_OUTPUT];
-    buf_add_str(&body, "{\"input\":[");
+    buf_add_str(&body, R"({"input":[)");
     for (int i = 0; i < 200; i++)
         buf_printf(&body, "%s[%d,1,2,3]", i ? "," : "", i);
     buf_add_str(&body, "]}");
@@ -437,9 +435,9 @@ Test(embeddings, tokens_and_results_are_charged_to_their_client) {
 
 /* Writes @n inputs "0", "1", ... */
 static void many_inputs(struct buf *body, uint32_t n) {
-    buf_add_str(body, "{\"input\":[");
+    buf_add_str(body, R"({"input":[)");
     for (uint32_t i = 0; i < n; i++)
-        buf_printf(body, "%s\"%0*u\"", i ? "," : "", (int)(1 + i % 5), i);
+        buf_printf(body, R"(%s"%0*u")", i ? "," : "", (int)(1 + i % 5), i);
     buf_add_str(body, "]}");
 }
 
@@ -493,24 +491,23 @@ Test(embeddings, refusals_name_the_place) {
         const char *body, *param, *code;
     } table[] = {
         {"{}", "input", "missing_required_parameter"},
-        {"{\"input\":null}", "input", "missing_required_parameter"},
-        {"{\"input\":\"\"}", "input", "invalid_value"},
-        {"{\"input\":[]}", "input", "invalid_value"},
-        {"{\"input\":{}}", "input", "invalid_value"},
-        {"{\"input\":[\"a\",\"\"]}", "input[1]", "invalid_value"},
-        {"{\"input\":[\"a\",1]}", "input[1]", "invalid_value"},
-        {"{\"input\":[[1],[]]}", "input[1]", "invalid_value"},
-        {"{\"input\":[[1],[2,99999]]}", "input[1]", "invalid_value"},
-        {"{\"input\":[1,-1]}", "input", "invalid_value"},
-        {"{\"input\":\"a\",\"model\":\"other\"}", "model", "model_not_found"},
-        {"{\"input\":\"a\",\"encoding_format\":\"int8\"}", "encoding_format", "invalid_value"},
-        {"{\"input\":\"a\",\"dimensions\":5}", "dimensions", "invalid_value"},
-        {"{\"input\":\"a\",\"dimensions\":0}", "dimensions", "invalid_value"},
-        {"{\"input\":\"a\",\"pooling\":\"rank\"}", "pooling", "invalid_value"},
-        {"{\"input\":\"a\",\"pooling\":\"none\",\"dimensions\":2}", "dimensions",
-         "unsupported_parameter"},
-        {"{\"input\":\"a\",\"embd_normalize\":-1}", "embd_normalize", "unsupported_parameter"},
-        {"{\"input\":\"a\",\"truncate_prompt_tokens\":5}", "truncate_prompt_tokens",
+        {R"({"input":null})", "input", "missing_required_parameter"},
+        {R"({"input":""})", "input", "invalid_value"},
+        {R"({"input":[]})", "input", "invalid_value"},
+        {R"({"input":{}})", "input", "invalid_value"},
+        {R"({"input":["a",""]})", "input[1]", "invalid_value"},
+        {R"({"input":["a",1]})", "input[1]", "invalid_value"},
+        {R"({"input":[[1],[]]})", "input[1]", "invalid_value"},
+        {R"({"input":[[1],[2,99999]]})", "input[1]", "invalid_value"},
+        {R"({"input":[1,-1]})", "input", "invalid_value"},
+        {R"({"input":"a","model":"other"})", "model", "model_not_found"},
+        {R"({"input":"a","encoding_format":"int8"})", "encoding_format", "invalid_value"},
+        {R"({"input":"a","dimensions":5})", "dimensions", "invalid_value"},
+        {R"({"input":"a","dimensions":0})", "dimensions", "invalid_value"},
+        {R"({"input":"a","pooling":"rank"})", "pooling", "invalid_value"},
+        {R"({"input":"a","pooling":"none","dimensions":2})", "dimensions", "unsupported_parameter"},
+        {R"({"input":"a","embd_normalize":-1})", "embd_normalize", "unsupported_parameter"},
+        {R"({"input":"a","truncate_prompt_tokens":5})", "truncate_prompt_tokens",
          "unsupported_parameter"},
     };
     struct world w;
@@ -520,7 +517,7 @@ Test(embeddings, refusals_name_the_place) {
     started(&w);
     for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
         world_ask(&w, EMBED, table[i].body, &r);
-        snprintf(needle, sizeof(needle), "\"param\":\"%s\",\"code\":\"%s\"", table[i].param,
+        snprintf(needle, sizeof(needle), R"("param":"%s","code":"%s")", table[i].param,
                  table[i].code);
         cr_expect_eq(r.status, strcmp(table[i].param, "model") ? 400 : 404, "%s", table[i].body);
         cr_expect(strstr(r.body.data, needle), "%s: %s", table[i].body, r.body.data);
@@ -536,20 +533,20 @@ Test(embeddings, of_what_is_too_long_or_too_much_are_refused) {
     struct reply r;
 
     started(&w);
-    cr_assert_eq(buf_printf(&body, "{\"input\":[\"a\",[1"), 0);
+    cr_assert_eq(buf_printf(&body, R"({"input":["a",[1)"), 0);
     for (int i = 1; i < 512; i++)
         cr_assert_eq(buf_printf(&body, ",1"), 0);
     cr_assert_eq(buf_printf(&body, "]]}"), 0);
     memcpy(strchr(body.data, '"') + 9, "[2],", 4); /* both entries are ids */
     world_ask(&w, EMBED, body.data, &r);
     cr_expect_eq(r.status, 400);
-    cr_expect(strstr(r.body.data, "\"param\":\"input[1]\",\"code\":\"context_length_exceeded\""),
-              "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("param":"input[1]","code":"context_length_exceeded")"), "%s",
+              r.body.data);
     reply_deinit(&r);
     buf_clear(&body);
-    cr_assert_eq(buf_printf(&body, "{\"input\":[\"a\""), 0);
+    cr_assert_eq(buf_printf(&body, R"({"input":["a")"), 0);
     for (int i = 0; i < 2048; i++)
-        cr_assert_eq(buf_printf(&body, ",\"a\""), 0);
+        cr_assert_eq(buf_printf(&body, R"(,"a")"), 0);
     cr_assert_eq(buf_printf(&body, "]}"), 0);
     world_ask(&w, EMBED, body.data, &r);
     cr_expect_eq(r.status, 400);
@@ -565,7 +562,7 @@ Test(embeddings, a_worker_s_refusal_or_failure_is_the_answer) {
     started(&w);
     w.port.hold = true;
     int fd = world_connect(&w);
-    world_post(&w, fd, EMBED, "{\"input\":[\"a\",\"b\",\"c\"]}");
+    world_post(&w, fd, EMBED, R"({"input":["a","b","c"]})");
     world_turns(&w, 5);
     fake_reject(&w.port, 0, 400, "no embeddings here");
     world_receive(&w, fd, &r);
@@ -574,7 +571,7 @@ Test(embeddings, a_worker_s_refusal_or_failure_is_the_answer) {
     cr_expect(w.port.r[1].cancelled);
     reply_deinit(&r);
     uint32_t n = w.port.n;
-    world_post(&w, fd, EMBED, "{\"input\":\"a\"}");
+    world_post(&w, fd, EMBED, R"({"input":"a"})");
     world_turns(&w, 5);
     fake_accept(&w.port, n);
     fake_finish(&w.port, n, FINISH_LENGTH); /* without a vector */
@@ -591,7 +588,7 @@ Test(embeddings, end_with_their_client) {
     started(&w);
     w.port.hold = true;
     int fd = world_connect(&w);
-    world_post(&w, fd, EMBED, "{\"input\":[\"a\",\"b\",\"c\"]}");
+    world_post(&w, fd, EMBED, R"({"input":["a","b","c"]})");
     world_turns(&w, 5);
     cr_assert_eq(w.port.n, 2u);
     world_drop(&w, fd);
@@ -607,7 +604,7 @@ Test(embeddings, go_on_with_another_worker) {
     started(&w);
     w.port.hold = true;
     int fd = world_connect(&w);
-    world_post(&w, fd, EMBED, "{\"input\":\"a\",\"normalize\":false}");
+    world_post(&w, fd, EMBED, R"({"input":"a","normalize":false})");
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     api_worker_down(api_first_model(w.api));
@@ -631,7 +628,7 @@ Test(embeddings, are_in_the_list_of_requests_and_can_be_cancelled) {
     started(&w);
     w.port.hold = true;
     int fd = world_connect(&w);
-    world_post(&w, fd, EMBED, "{\"input\":\"a\"}");
+    world_post(&w, fd, EMBED, R"({"input":"a"})");
     world_turns(&w, 5);
     cr_assert_eq(api_requests(w.api, info, 4), 1u);
     cr_expect_str_eq(info[0].endpoint, EMBED);
@@ -656,7 +653,7 @@ Test(embeddings, are_refused_when_nobody_may_enter) {
     int fd = world_connect(&w);
     world_post(&w, fd, CHAT, "{" HI "}");
     world_turns(&w, 5);
-    world_ask(&w, EMBED, "{\"input\":[\"a\",\"b\"]}", &r);
+    world_ask(&w, EMBED, R"({"input":["a","b"]})", &r);
     cr_expect_eq(r.status, 429);
     reply_deinit(&r);
     w.port.hold = false;

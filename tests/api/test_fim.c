@@ -24,7 +24,7 @@ Test(fim, tokens_that_the_file_names_are_taken_whatever_their_texts) {
     w.model.n_vocab = TINY_ALL;
     world_start(&w);
     w.port.script = "x";
-    world_ask(&w, TEXT, "{\"prompt\":\"a\",\"suffix\":\"c\"}", &r);
+    world_ask(&w, TEXT, R"({"prompt":"a","suffix":"c"})", &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     cr_assert_eq(w.port.r[0].m.n_prompt, ARRAY_SIZE(want));
     cr_expect_eq(memcmp(w.port.r[0].tokens, want, sizeof(want)), 0);
@@ -42,8 +42,7 @@ Test(fim, a_suffix_is_put_behind_its_marker) {
     w.model.n_vocab = TINY_ALL;
     world_start(&w);
     w.port.script = "x";
-    world_ask(&w, TEXT, "{\"prompt\":\"a<fim_suffix>\",\"suffix\":\"c\",\"stop_token_ids\":[7]}",
-              &r);
+    world_ask(&w, TEXT, R"({"prompt":"a<fim_suffix>","suffix":"c","stop_token_ids":[7]})", &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     const struct submit *m = &w.port.r[0].m;
     const int32_t *id = w.port.r[0].tokens;
@@ -57,11 +56,11 @@ Test(fim, a_suffix_is_put_behind_its_marker) {
     cr_expect(stops_at(m, 7));
     cr_expect(stops_at(m, TINY_EOT));
     reply_deinit(&r);
-    world_ask(&w, TEXT, "{\"prompt\":[\"a\",\"b\"],\"suffix\":\"c\"}", &r);
+    world_ask(&w, TEXT, R"({"prompt":["a","b"],"suffix":"c"})", &r);
     cr_expect_eq(r.status, 400);
-    cr_expect(strstr(r.body.data, "\"param\":\"suffix\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("param":"suffix")"), "%s", r.body.data);
     reply_deinit(&r);
-    world_ask(&w, TEXT, "{\"prompt\":\"a\",\"suffix\":3}", &r);
+    world_ask(&w, TEXT, R"({"prompt":"a","suffix":3})", &r);
     cr_expect_eq(r.status, 400);
     reply_deinit(&r);
     world_stop(&w);

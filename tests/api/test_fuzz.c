@@ -16,64 +16,64 @@
 #define JSON_ROUNDS 12000
 
 static const char *const bodies[] = {
-    "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"stream\":true,\"n\":2,\"stop\":["
-    "\"a\"],"
-    "\"stream_options\":{\"include_usage\":true},\"logit_bias\":{\"5\":-100},\"top_p\":0.5}",
-    "{\"messages\":[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"\\u00e9\"}]},"
-    "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"c\",\"type\":\"function\",\"function\":"
-    "{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}}]},{\"role\":\"tool\",\"content\":\"x\"}],"
-    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{}}}],"
-    "\"tool_choice\":\"auto\",\"chat_template_kwargs\":{\"a\":true},\"seed\":-5}",
-    "{\"prompt\":[[1,2,3],[4]],\"max_tokens\":4,\"logprobs\":3,\"return_token_ids\":true,"
-    "\"logits_digest\":true,\"stop_token_ids\":[7],\"temperature\":1e0,\"min_p\":0.1}",
-    "{\"prompt\":\"text\",\"stream\":true,\"cache_salt\":\"s\",\"priority\":-3,\"echo\":true}",
-    "{\"prompt\":\"text\",\"best_of\":3,\"n\":2,\"echo\":true,\"logprobs\":2,\"prompt_logprobs\":1,"
-    "\"max_tokens\":0}",
-    "{\"tokens\":[1,2,3]}",
-    "{\"input\":[\"ab\",\"c\",\"d\",\"e\"],\"encoding_format\":\"base64\",\"dimensions\":4,"
-    "\"pooling\":\"mean\",\"metadata\":{\"user_id\":\"u\"},\"safety_identifier\":\"s\"}",
-    "{\"model\":\"claude\",\"max_tokens\":9,\"system\":[{\"type\":\"text\",\"text\":\"s\"}],"
-    "\"stream\":true,"
-    "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":[{"
-    "\"type\":"
-    "\"thinking\",\"thinking\":\"t\",\"signature\":\"\"},{\"type\":\"tool_use\",\"id\":\"c\","
-    "\"name\":\"f\","
-    "\"input\":{\"a\":1}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_"
-    "id\":\"c\","
-    "\"content\":[{\"type\":\"tool_reference\",\"tool_name\":\"f\"}]},{\"type\":\"document\","
-    "\"source\":{"
-    "\"type\":\"text\",\"data\":\"d\"}}]},{\"role\":\"system\",\"content\":[{\"type\":\"tool_"
-    "addition\","
-    "\"tool\":{\"definition\":{\"name\":\"g\",\"input_schema\":{}}}}]}],\"tools\":[{\"name\":\"f\","
-    "\"input_schema\":{},\"defer_loading\":true}],\"thinking\":{\"type\":\"adaptive\"},\"top_k\":"
+    R"({"messages":[{"role":"user","content":"hi"}],"stream":true,"n":2,"stop":[)"
+    R"("a"],)"
+    R"("stream_options":{"include_usage":true},"logit_bias":{"5":-100},"top_p":0.5})",
+    R"({"messages":[{"role":"system","content":[{"type":"text","text":"\u00e9"}]},)"
+    R"({"role":"assistant","tool_calls":[{"id":"c","type":"function","function":)"
+    R"({"name":"f","arguments":"{\"a\":1}"}}]},{"role":"tool","content":"x"}],)"
+    R"("tools":[{"type":"function","function":{"name":"f","parameters":{}}}],)"
+    R"("tool_choice":"auto","chat_template_kwargs":{"a":true},"seed":-5})",
+    R"({"prompt":[[1,2,3],[4]],"max_tokens":4,"logprobs":3,"return_token_ids":true,)"
+    R"("logits_digest":true,"stop_token_ids":[7],"temperature":1e0,"min_p":0.1})",
+    R"({"prompt":"text","stream":true,"cache_salt":"s","priority":-3,"echo":true})",
+    R"({"prompt":"text","best_of":3,"n":2,"echo":true,"logprobs":2,"prompt_logprobs":1,)"
+    R"("max_tokens":0})",
+    R"({"tokens":[1,2,3]})",
+    R"({"input":["ab","c","d","e"],"encoding_format":"base64","dimensions":4,)"
+    R"("pooling":"mean","metadata":{"user_id":"u"},"safety_identifier":"s"})",
+    R"({"model":"claude","max_tokens":9,"system":[{"type":"text","text":"s"}],)"
+    R"("stream":true,)"
+    R"("messages":[{"role":"user","content":"hi"},{"role":"assistant","content":[{)"
+    R"("type":)"
+    R"("thinking","thinking":"t","signature":""},{"type":"tool_use","id":"c",)"
+    R"("name":"f",)"
+    R"("input":{"a":1}}]},{"role":"user","content":[{"type":"tool_result","tool_use_)"
+    R"(id":"c",)"
+    R"("content":[{"type":"tool_reference","tool_name":"f"}]},{"type":"document",)"
+    R"("source":{)"
+    R"("type":"text","data":"d"}}]},{"role":"system","content":[{"type":"tool_)"
+    R"(addition",)"
+    R"("tool":{"definition":{"name":"g","input_schema":{}}}}]}],"tools":[{"name":"f",)"
+    R"("input_schema":{},"defer_loading":true}],"thinking":{"type":"adaptive"},"top_k":)"
     "3}",
-    "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"hi\"}]},{"
-    "\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":\"weft1.w6kh\"},{\"type\":"
-    "\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":\"{}\"},{\"type\":"
-    "\"function_call_output\",\"call_id\":\"1\",\"output\":[{\"type\":\"input_image\"}]},{\"type\":"
-    "\"item_reference\",\"id\":\"msg_1\"}],\"instructions\":\"i\",\"tools\":[{\"type\":\"custom\","
-    "\"name\":\"p\",\"format\":{\"definition\":\"d\"}},{\"type\":\"namespace\",\"name\":\"n\","
-    "\"tools\":[{\"type\":\"function\",\"name\":\"g\"}]}],\"text\":{\"format\":{\"type\":\"text\"}}"
+    R"({"input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]},{)"
+    R"("type":"reasoning","summary":[],"encrypted_content":"weft1.w6kh"},{"type":)"
+    R"("function_call","call_id":"1","name":"f","arguments":"{}"},{"type":)"
+    R"("function_call_output","call_id":"1","output":[{"type":"input_image"}]},{"type":)"
+    R"("item_reference","id":"msg_1"}],"instructions":"i","tools":[{"type":"custom",)"
+    R"("name":"p","format":{"definition":"d"}},{"type":"namespace","name":"n",)"
+    R"("tools":[{"type":"function","name":"g"}]}],"text":{"format":{"type":"text"}})"
     ","
-    "\"include\":[\"reasoning.encrypted_content\"],\"stream\":true,\"metadata\":{\"a\":\"b\"}}",
-    "{\"input\":\"hi\",\"previous_response_id\":\"resp_1\",\"reasoning\":{\"summary\":\"auto\"},"
-    "\"tool_choice\":{\"type\":\"allowed_tools\",\"tools\":[]},\"store\":true}",
-    "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":[{\"type\":\"function\","
-    "\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\","
-    "\"properties\":{"
-    "\"a\":{\"$ref\":\"#/$defs/"
-    "x\"},\"b\":{\"type\":\"string\",\"pattern\":\"^a[b-d]+$\"}},\"required\":["
-    "\"a\"],\"$defs\":{\"x\":{\"enum\":[1,\"z\"]}}}}}],\"tool_choice\":{\"type\":\"function\","
-    "\"function\":{"
-    "\"name\":\"f\"}},\"thinking_budget\":3,\"reasoning_effort\":\"low\"}",
-    "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":{\"anyOf\":[{\"type\":\"integer\","
-    "\"maximum\":9},{"
-    "\"type\":\"array\",\"items\":{\"type\":\"null\"}}]}},\"prediction\":{\"type\":\"content\","
-    "\"content\":[{"
-    "\"type\":\"text\",\"text\":\"p\"}]}}",
-    "{\"query\":\"q<|im_end|>\",\"documents\":[\"a\",{\"text\":\"b\"}],\"top_n\":1,"
-    "\"return_documents\":true,\"raw_scores\":true,\"user\":\"u\"}",
-    "{\"text_1\":[\"a\",{\"text\":\"b\"}],\"text_2\":[\"c\",\"d\"],\"priority\":1}",
+    R"("include":["reasoning.encrypted_content"],"stream":true,"metadata":{"a":"b"}})",
+    R"({"input":"hi","previous_response_id":"resp_1","reasoning":{"summary":"auto"},)"
+    R"("tool_choice":{"type":"allowed_tools","tools":[]},"store":true})",
+    R"({"messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function",)"
+    R"("function":{"name":"f","strict":true,"parameters":{"type":"object",)"
+    R"("properties":{)"
+    R"("a":{"$ref":"#/$defs/)"
+    R"(x"},"b":{"type":"string","pattern":"^a[b-d]+$"}},"required":[)"
+    R"("a"],"$defs":{"x":{"enum":[1,"z"]}}}}}],"tool_choice":{"type":"function",)"
+    R"("function":{)"
+    R"("name":"f"}},"thinking_budget":3,"reasoning_effort":"low"})",
+    R"({"prompt":"x","structured_outputs":{"json":{"anyOf":[{"type":"integer",)"
+    R"("maximum":9},{)"
+    R"("type":"array","items":{"type":"null"}}]}},"prediction":{"type":"content",)"
+    R"("content":[{)"
+    R"("type":"text","text":"p"}]}})",
+    R"({"query":"q<|im_end|>","documents":["a",{"text":"b"}],"top_n":1,)"
+    R"("return_documents":true,"raw_scores":true,"user":"u"})",
+    R"({"text_1":["a",{"text":"b"}],"text_2":["c","d"],"priority":1})",
 };
 
 static const char *const paths[] = {"/v1/chat/completions", "/v1/chat/completions",
@@ -84,7 +84,7 @@ static const char *const paths[] = {"/v1/chat/completions", "/v1/chat/completion
                                     "/v1/chat/completions", "/v1/completions",
                                     "/v1/rerank",           "/score"};
 
-static const char *const pieces[] = {"null",    "[",   "]",     "{",    "}",      "\"",
+static const char *const pieces[] = {"null",    "[",   "]",     "{",    "}",      R"(")",
                                      ",",       ":",   "1e99",  "-1",   "\\ud8",  "true",
                                      "\xff",    "0.5", "[]",    "{}",   "\r\n",   "\r\n\r\n",
                                      "chunked", ": ",  "99999", "GET ", "\\u0000"};
@@ -244,10 +244,10 @@ Test(fuzz, any_body_in_a_good_request) {
                   reply.status, (int)in.len, in.data);
         if (reply.status != 200)
             cr_assert(strstr(paths[k], "messages")
-                          ? strncmp(reply.body.data, "{\"type\":\"error\",\"error\":{", 25) == 0
-                          : strncmp(reply.body.data, "{\"error\":{\"message\":\"", 21) == 0 &&
-                                strstr(reply.body.data, "\"param\":") &&
-                                strstr(reply.body.data, "\"code\":\""),
+                          ? strncmp(reply.body.data, R"({"type":"error","error":{)", 25) == 0
+                          : strncmp(reply.body.data, R"({"error":{"message":")", 21) == 0 &&
+                                strstr(reply.body.data, R"("param":)") &&
+                                strstr(reply.body.data, R"("code":")"),
                       "%s", reply.body.data);
         n_ok += reply.status == 200;
         n_bad += reply.status != 200;

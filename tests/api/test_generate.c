@@ -19,13 +19,13 @@ Test(chat, a_whole_answer_is_exact) {
 
     started(&w);
     w.port.script = "Hello";
-    world_ask(&w, CHAT, "{" HI ",\"model\":\"tiny\"}", &r);
+    world_ask(&w, CHAT, "{" HI R"(,"model":"tiny"})", &r);
     reply_expect(&r, 200,
-                 "{\"id\":\"X\",\"object\":\"chat.completion\",\"created\":X,\"model\":\"tiny\","
-                 "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":"
-                 "\"Hello\",\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"stop\"}],"
-                 "\"usage\":{\"prompt_tokens\":21,\"completion_tokens\":5,\"total_tokens\":26,"
-                 "\"prompt_tokens_details\":{\"cached_tokens\":10}}}");
+                 R"({"id":"X","object":"chat.completion","created":X,"model":"tiny",)"
+                 R"("choices":[{"index":0,"message":{"role":"assistant","content":)"
+                 R"("Hello","refusal":null},"logprobs":null,"finish_reason":"stop"}],)"
+                 R"("usage":{"prompt_tokens":21,"completion_tokens":5,"total_tokens":26,)"
+                 R"("prompt_tokens_details":{"cached_tokens":10}}})");
     cr_expect_eq(w.port.r[0].m.n_prompt, HI_TOKENS);
     cr_expect_eq(w.port.r[0].m.tokens[0], TINY_START);
     cr_expect_eq(w.port.r[0].m.max_new, 512 - HI_TOKENS);
@@ -39,7 +39,7 @@ Test(chat, a_stream_is_exact) {
 
     started(&w);
     w.port.script = "Hi";
-    world_ask(&w, CHAT, "{" HI ",\"stream\":true}", &r);
+    world_ask(&w, CHAT, "{" HI R"(,"stream":true})", &r);
     cr_expect_str_eq(reply_header(&r, "cache-control", v, sizeof(v)), "no-cache");
     cr_expect_str_eq(reply_header(&r, "x-accel-buffering", v, sizeof(v)), "no");
     cr_expect_eq(strncmp(reply_header(&r, "content-type", v, sizeof(v)), "text/event-stream", 17),
@@ -55,27 +55,29 @@ Test(chat, usage_comes_in_a_chunk_of_its_own) {
     started(&w);
     w.port.script = "Hi";
     world_ask(&w, CHAT,
-              "{" HI ",\"stream\":true,\"max_tokens\":1,\"stream_options\":{\"include_usage\":true,"
-              "\"include_obfuscation\":false}}",
+              "{" HI R"(,"stream":true,"max_tokens":1,"stream_options":{"include_usage":true,)"
+              R"("include_obfuscation":false}})",
               &r);
 #define WITH_NULL(choice)                                                                          \
-    "data: {\"id\":\"X\",\"object\":\"chat.completion.chunk\",\"created\":X,\"model\":\"tiny\","   \
-    "\"choices\":[" choice "],\"usage\":null}\n\n"
+    R"(data: {"id":"X","object":"chat.completion.chunk","created":X,"model":"tiny",)"              \
+    R"("choices":[)" choice R"(],"usage":null})"                                                   \
+    "\n\n"
     reply_expect(
         &r, 200,
-        WITH_NULL("{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
-                  "\"logprobs\":null,\"finish_reason\":null}")
-            WITH_NULL("{\"index\":0,\"delta\":{\"content\":\"H\"},\"logprobs\":null,"
-                      "\"finish_reason\":null}")
-                WITH_NULL("{\"index\":0,\"delta\":{},\"logprobs\":null,"
-                          "\"finish_reason\":\"length\"}") "data: "
-                                                           "{\"id\":\"X\",\"object\":\"chat."
-                                                           "completion.chunk\",\"created\":X,"
-                                                           "\"model\":\"tiny\",\"choices\":[],"
-                                                           "\"usage\":{\"prompt_tokens\":21,"
-                                                           "\"completion_tokens\":1,\"total_"
-                                                           "tokens\":22,\"prompt_tokens_details\":"
-                                                           "{\"cached_tokens\":10}}}\n\n" DONE);
+        WITH_NULL(R"({"index":0,"delta":{"role":"assistant","content":""},)"
+                  R"("logprobs":null,"finish_reason":null})")
+            WITH_NULL(R"({"index":0,"delta":{"content":"H"},"logprobs":null,)"
+                      R"("finish_reason":null})")
+                WITH_NULL(R"({"index":0,"delta":{},"logprobs":null,)"
+                          R"("finish_reason":"length"})") "data: "
+                                                          R"({"id":"X","object":"chat.)"
+                                                          R"(completion.chunk","created":X,)"
+                                                          R"("model":"tiny","choices":[],)"
+                                                          R"("usage":{"prompt_tokens":21,)"
+                                                          R"("completion_tokens":1,"total_)"
+                                                          R"(tokens":22,"prompt_tokens_details":)"
+                                                          R"({"cached_tokens":10}}})"
+                                                          "\n\n" DONE);
     world_stop(&w);
 }
 
@@ -85,13 +87,13 @@ Test(completions, a_whole_answer_is_exact) {
 
     started(&w);
     w.port.script = "0123456789abcdefghij";
-    world_ask(&w, TEXT, "{\"prompt\":\"xyz\"}", &r);
+    world_ask(&w, TEXT, R"({"prompt":"xyz"})", &r);
     reply_expect(&r, 200,
-                 "{\"id\":\"X\",\"object\":\"text_completion\",\"created\":X,\"model\":\"tiny\","
-                 "\"choices\":[{\"index\":0,\"text\":\"0123456789abcdef\",\"logprobs\":null,"
-                 "\"finish_reason\":\"length\"}],\"usage\":{\"prompt_tokens\":3,"
-                 "\"completion_tokens\":16,\"total_tokens\":19,\"prompt_tokens_details\":"
-                 "{\"cached_tokens\":1}}}");
+                 R"({"id":"X","object":"text_completion","created":X,"model":"tiny",)"
+                 R"("choices":[{"index":0,"text":"0123456789abcdef","logprobs":null,)"
+                 R"("finish_reason":"length"}],"usage":{"prompt_tokens":3,)"
+                 R"("completion_tokens":16,"total_tokens":19,"prompt_tokens_details":)"
+                 R"({"cached_tokens":1}}})");
     world_stop(&w);
 }
 
@@ -102,24 +104,24 @@ Test(completions, a_stream_with_everything_is_exact) {
     started(&w);
     w.port.script = "ok";
     world_ask(&w, TEXT,
-              "{\"prompt\":[120,121],\"stream\":true,\"logprobs\":1,\"return_token_ids\":true,"
-              "\"logits_digest\":true,\"max_tokens\":2}",
+              R"({"prompt":[120,121],"stream":true,"logprobs":1,"return_token_ids":true,)"
+              R"("logits_digest":true,"max_tokens":2})",
               &r);
 #define TEXT_CHUNK(choice)                                                                         \
-    "data: {\"id\":\"X\",\"object\":\"text_completion\",\"created\":X,\"model\":\"tiny\","         \
-    "\"choices\":[" choice "]}\n\n"
+    R"(data: {"id":"X","object":"text_completion","created":X,"model":"tiny",)"                    \
+    R"("choices":[)" choice "]}\n\n"
     reply_expect(
         &r, 200,
-        TEXT_CHUNK("{\"index\":0,\"text\":\"o\",\"logprobs\":{\"tokens\":[\"o\"],"
-                   "\"token_logprobs\":[-0.5],\"top_logprobs\":[{\"o\":-0.5}],\"text_offset\":[0]},"
-                   "\"finish_reason\":null,\"prompt_token_ids\":[120,121],\"token_ids\":[111],"
-                   "\"digests\":[\"000000000000abc0\"]}")
-            TEXT_CHUNK("{\"index\":0,\"text\":\"k\",\"logprobs\":{\"tokens\":[\"k\"],"
-                       "\"token_logprobs\":[-0.5],\"top_logprobs\":[{\"k\":-0.5}],"
-                       "\"text_offset\":[1]},\"finish_reason\":null,\"token_ids\":[107],"
-                       "\"digests\":[\"000000000000abc1\"]}")
-                TEXT_CHUNK("{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":"
-                           "\"length\",\"token_ids\":[],\"digests\":[]}") DONE);
+        TEXT_CHUNK(R"({"index":0,"text":"o","logprobs":{"tokens":["o"],)"
+                   R"("token_logprobs":[-0.5],"top_logprobs":[{"o":-0.5}],"text_offset":[0]},)"
+                   R"("finish_reason":null,"prompt_token_ids":[120,121],"token_ids":[111],)"
+                   R"("digests":["000000000000abc0"]})")
+            TEXT_CHUNK(R"({"index":0,"text":"k","logprobs":{"tokens":["k"],)"
+                       R"("token_logprobs":[-0.5],"top_logprobs":[{"k":-0.5}],)"
+                       R"("text_offset":[1]},"finish_reason":null,"token_ids":[107],)"
+                       R"("digests":["000000000000abc1"]})")
+                TEXT_CHUNK(R"({"index":0,"text":"","logprobs":null,"finish_reason":)"
+                           R"("length","token_ids":[],"digests":[]})") DONE);
     world_stop(&w);
 }
 
@@ -129,19 +131,21 @@ Test(chat, logprobs_have_tokens_bytes_and_tops) {
 
     started(&w);
     w.port.script = "\xC3\xA9";
-    world_ask(&w, CHAT, "{" HI ",\"logprobs\":true,\"top_logprobs\":2,\"return_token_ids\":true}",
-              &r);
-    cr_expect(
-        strstr(r.body.data,
-               "\"logprobs\":{\"content\":[{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.5,"
-               "\"bytes\":[195],\"top_logprobs\":[{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.5,"
-               "\"bytes\":[195]},{\"token\":\"z\",\"logprob\":-1.5,\"bytes\":[122]}]},"),
-        "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"refusal\":null},\"finish_reason\":\"stop\",\"token_ids\""),
+    world_ask(&w, CHAT, "{" HI R"(,"logprobs":true,"top_logprobs":2,"return_token_ids":true})", &r);
+    cr_expect(strstr(r.body.data,
+                     R"("logprobs":{"content":[{"token":")"
+                     "\xEF\xBF\xBD"
+                     R"(","logprob":-0.5,)"
+                     R"("bytes":[195],"top_logprobs":[{"token":")"
+                     "\xEF\xBF\xBD"
+                     R"(","logprob":-0.5,)"
+                     R"("bytes":[195]},{"token":"z","logprob":-1.5,"bytes":[122]}]},)"),
               "%s", r.body.data);
-    const char *ids = strstr(r.body.data, "\"prompt_token_ids\":[256,117,");
-    cr_expect(ids && ids < strstr(r.body.data, "\"choices\""), "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"token_ids\":[195,169]"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("refusal":null},"finish_reason":"stop","token_ids")"), "%s",
+              r.body.data);
+    const char *ids = strstr(r.body.data, R"("prompt_token_ids":[256,117,)");
+    cr_expect(ids && ids < strstr(r.body.data, R"("choices")"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("token_ids":[195,169])"), "%s", r.body.data);
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -152,11 +156,11 @@ Test(chat, a_stream_tells_the_prompt_once) {
 
     started(&w);
     w.port.script = "ok";
-    world_ask(&w, CHAT, "{" HI ",\"stream\":true,\"n\":2,\"return_token_ids\":true}", &r);
-    const char *ids = strstr(r.body.data, "\"prompt_token_ids\":[256,117,");
-    cr_expect(ids && ids < strstr(r.body.data, "\"choices\""), "%s", r.body.data);
+    world_ask(&w, CHAT, "{" HI R"(,"stream":true,"n":2,"return_token_ids":true})", &r);
+    const char *ids = strstr(r.body.data, R"("prompt_token_ids":[256,117,)");
+    cr_expect(ids && ids < strstr(r.body.data, R"("choices")"), "%s", r.body.data);
     cr_expect(ids && !strstr(ids + 2, "prompt_token_ids"), "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"token_ids\":[111"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("token_ids":[111)"), "%s", r.body.data);
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -168,17 +172,16 @@ Test(chat, tokens_as_ids) {
     started(&w);
     w.port.script = "ok";
     world_ask(&w, CHAT,
-              "{" HI ",\"logprobs\":true,\"top_logprobs\":1,\"return_tokens_as_token_ids\":true}",
-              &r);
-    cr_expect(strstr(r.body.data, "{\"token\":\"token_id:111\",\"logprob\":-0.5,\"bytes\":[111]"),
-              "%s", r.body.data);
+              "{" HI R"(,"logprobs":true,"top_logprobs":1,"return_tokens_as_token_ids":true})", &r);
+    cr_expect(strstr(r.body.data, R"({"token":"token_id:111","logprob":-0.5,"bytes":[111])"), "%s",
+              r.body.data);
     reply_deinit(&r);
     world_ask(&w, TEXT,
-              "{\"prompt\":[120],\"logprobs\":1,\"return_tokens_as_token_ids\":true,"
-              "\"max_tokens\":1}",
+              R"({"prompt":[120],"logprobs":1,"return_tokens_as_token_ids":true,)"
+              R"("max_tokens":1})",
               &r);
-    cr_expect(strstr(r.body.data, "\"tokens\":[\"token_id:111\"],"), "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"top_logprobs\":[{\"token_id:111\":-0.5}]"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("tokens":["token_id:111"],)"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("top_logprobs":[{"token_id:111":-0.5}])"), "%s", r.body.data);
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -189,14 +192,13 @@ Test(chat, choices_are_told_apart) {
 
     started(&w);
     w.port.script = "ab";
-    world_ask(&w, CHAT, "{" HI ",\"n\":3,\"stream\":true,\"seed\":7,\"speculation\":\"off\"}", &r);
+    world_ask(&w, CHAT, "{" HI R"(,"n":3,"stream":true,"seed":7,"speculation":"off"})", &r);
     for (int i = 0; i < 3; i++) {
         char needle[200];
 
-        snprintf(needle, sizeof(needle), "{\"index\":%d,\"delta\":{\"role\":\"assistant\"", i);
+        snprintf(needle, sizeof(needle), R"({"index":%d,"delta":{"role":"assistant")", i);
         cr_expect(strstr(r.body.data, needle));
-        snprintf(needle, sizeof(needle), "{\"index\":%d,\"delta\":{},\"logprobs\":null,\"finish",
-                 i);
+        snprintf(needle, sizeof(needle), R"({"index":%d,"delta":{},"logprobs":null,"finish)", i);
         cr_expect(strstr(r.body.data, needle));
         cr_expect_eq(w.port.r[i].m.choice, i);
         cr_expect_eq(w.port.r[i].m.group, w.port.r[0].id);
@@ -204,20 +206,19 @@ Test(chat, choices_are_told_apart) {
         cr_expect_eq(w.port.r[i].m.flags & SUBMIT_NO_SPECULATION, SUBMIT_NO_SPECULATION);
     }
     reply_deinit(&r);
-    world_ask(&w, TEXT, "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"max_tokens\":2}", &r);
+    world_ask(&w, TEXT, R"({"prompt":["a","b"],"n":2,"max_tokens":2})", &r);
     for (int i = 0; i < 4; i++) {
         char needle[64];
 
-        snprintf(needle, sizeof(needle), "{\"index\":%d,\"text\":\"ab\"", i);
+        snprintf(needle, sizeof(needle), R"({"index":%d,"text":"ab")", i);
         cr_expect(strstr(r.body.data, needle), "%s", r.body.data);
         cr_expect_eq(w.port.r[3 + i].m.tokens[0], i < 2 ? 'a' : 'b');
         cr_expect_eq(w.port.r[3 + i].m.choice, i % 2);
     }
-    cr_expect(strstr(r.body.data, "\"prompt_tokens\":2,\"completion_tokens\":8"), "%s",
-              r.body.data);
+    cr_expect(strstr(r.body.data, R"("prompt_tokens":2,"completion_tokens":8)"), "%s", r.body.data);
     reply_deinit(&r);
-    world_ask(&w, TEXT, "{\"prompt\":[\"wxyz\",\"uv\"],\"n\":2,\"max_tokens\":2}", &r);
-    cr_expect(strstr(r.body.data, "\"cached_tokens\":3}"), "%s", r.body.data);
+    world_ask(&w, TEXT, R"({"prompt":["wxyz","uv"],"n":2,"max_tokens":2})", &r);
+    cr_expect(strstr(r.body.data, R"("cached_tokens":3})"), "%s", r.body.data);
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -228,14 +229,14 @@ Test(parameters, minus_one_is_no_limit) {
     static const struct {
         const char *path, *body;
     } cases[] = {
-        {CHAT, "{" HI ",\"max_tokens\":-1}"},
-        {CHAT, "{" HI ",\"max_completion_tokens\":-1}"},
-        {CHAT, "{" HI ",\"max_tokens\":3,\"max_completion_tokens\":-1}"},
-        {CHAT, "{" HI ",\"n_predict\":-1}"},
-        {"/chat/completions", "{" HI ",\"max_tokens\":-1}"},
-        {TEXT, "{\"prompt\":\"a\",\"max_tokens\":-1}"},
-        {TEXT, "{\"prompt\":\"a\",\"n_predict\":-2}"},
-        {"/v1/responses", "{\"input\":\"a\",\"max_output_tokens\":-1}"},
+        {CHAT, "{" HI R"(,"max_tokens":-1})"},
+        {CHAT, "{" HI R"(,"max_completion_tokens":-1})"},
+        {CHAT, "{" HI R"(,"max_tokens":3,"max_completion_tokens":-1})"},
+        {CHAT, "{" HI R"(,"n_predict":-1})"},
+        {"/chat/completions", "{" HI R"(,"max_tokens":-1})"},
+        {TEXT, R"({"prompt":"a","max_tokens":-1})"},
+        {TEXT, R"({"prompt":"a","n_predict":-2})"},
+        {"/v1/responses", R"({"input":"a","max_output_tokens":-1})"},
     };
     struct world w;
 
@@ -262,21 +263,21 @@ Test(parameters, other_names) {
 
     started(&w);
     w.port.script = "a";
-    world_ask(&w, TEXT, "{\"prompt\":\"a\",\"n_predict\":3,\"repeat_penalty\":1.5}", &r);
+    world_ask(&w, TEXT, R"({"prompt":"a","n_predict":3,"repeat_penalty":1.5})", &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     cr_expect_eq(w.port.r[0].m.max_new, 3);
     cr_expect_eq(w.port.r[0].m.sampling.repetition_penalty, 1.5);
     reply_deinit(&r);
-    world_ask(&w, CHAT,
-              "{" HI ",\"n_predict\":-1,\"reasoning\":{\"max_tokens\":5,\"exclude\":true}}", &r);
+    world_ask(&w, CHAT, "{" HI R"(,"n_predict":-1,"reasoning":{"max_tokens":5,"exclude":true}})",
+              &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     cr_expect_gt(w.port.r[1].m.max_new, 3);
     reply_deinit(&r);
-    world_ask(&w, CHAT, "{" HI ",\"reasoning\":{\"enabled\":3}}", &r);
+    world_ask(&w, CHAT, "{" HI R"(,"reasoning":{"enabled":3}})", &r);
     cr_expect(r.status == 400 && strstr(r.body.data, "reasoning.enabled"), "%s", r.body.data);
     reply_deinit(&r);
-    world_ask(&w, CHAT, "{" HI ",\"thinking\":{\"type\":\"x\"}}", &r);
-    cr_expect(r.status == 400 && strstr(r.body.data, "\"param\":\"thinking\""), "%s", r.body.data);
+    world_ask(&w, CHAT, "{" HI R"(,"thinking":{"type":"x"}})", &r);
+    cr_expect(r.status == 400 && strstr(r.body.data, R"("param":"thinking")"), "%s", r.body.data);
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -289,16 +290,16 @@ Test(text, a_stop_string_across_tokens_is_never_sent) {
 
     started(&w);
     w.port.script = "one STSTOP two";
-    world_ask(&w, CHAT, "{" HI ",\"stream\":true,\"stop\":[\"STOP\",\"zzz\"]}", &r);
+    world_ask(&w, CHAT, "{" HI R"(,"stream":true,"stop":["STOP","zzz"]})", &r);
     reply_normalise(&r.body);
     cr_expect(strstr(r.body.data, DELTA("e") DELTA(" ") DELTA("ST") FINISH("stop") DONE), "%s",
               r.body.data);
     cr_expect(w.port.r[0].cut && w.port.n_cancels == 0, "the worker was told, and keeps the turn");
     cr_expect_str_eq(w.port.r[0].stops[0], "STOP");
     reply_deinit(&r);
-    world_ask(&w, CHAT, "{" HI ",\"stop\":\"STOP\",\"include_stop_str_in_output\":true}", &r);
-    cr_expect(strstr(r.body.data, "\"content\":\"one STSTOP\""), "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"completion_tokens\":10"), "%s", r.body.data);
+    world_ask(&w, CHAT, "{" HI R"(,"stop":"STOP","include_stop_str_in_output":true})", &r);
+    cr_expect(strstr(r.body.data, R"("content":"one STSTOP")"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("completion_tokens":10)"), "%s", r.body.data);
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -309,7 +310,7 @@ Test(text, a_beginning_of_a_stop_string_is_sent_at_the_end) {
 
     started(&w);
     w.port.script = "aST";
-    world_ask(&w, CHAT, "{" HI ",\"stream\":true,\"stop\":\"STOP\"}", &r);
+    world_ask(&w, CHAT, "{" HI R"(,"stream":true,"stop":"STOP"})", &r);
     reply_expect(&r, 200, ROLE DELTA("a") DELTA("ST") FINISH("stop") DONE);
     world_stop(&w);
 }
@@ -320,7 +321,7 @@ Test(text, characters_are_never_cut) {
 
     started(&w);
     w.port.script = "\xE2\x82\xAC\xF0\x9F\x98\x80\xFFx\xE2\x82";
-    world_ask(&w, CHAT, "{" HI ",\"stream\":true}", &r);
+    world_ask(&w, CHAT, "{" HI R"(,"stream":true})", &r);
     reply_expect(&r, 200,
                  ROLE DELTA("\xE2\x82\xAC") DELTA("\xF0\x9F\x98\x80") DELTA("\xEF\xBF\xBD")
                      DELTA("x") DELTA("\xEF\xBF\xBD") FINISH("stop") DONE);
@@ -334,24 +335,24 @@ Test(text, end_tokens_and_stop_ids_are_not_text) {
 
     started(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, CHAT, "{" HI ",\"logprobs\":true,\"return_token_ids\":true}");
+    world_post(&w, fd, CHAT, "{" HI R"(,"logprobs":true,"return_token_ids":true})");
     world_turns(&w, 3);
     fake_accept(&w.port, 0);
     fake_ids(&w.port, 0, ids, 3);
     fake_finish(&w.port, 0, FINISH_STOP);
     world_receive(&w, fd, &r);
-    cr_expect(strstr(r.body.data, "\"content\":\"hi\""), "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"token_ids\":[104,105,257]"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("content":"hi")"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("token_ids":[104,105,257])"), "%s", r.body.data);
     cr_expect(!strstr(r.body.data, "im_end"), "%s", r.body.data);
     reply_deinit(&r);
-    world_post(&w, fd, CHAT, "{" HI ",\"stop_token_ids\":[33],\"ignore_eos\":false}");
+    world_post(&w, fd, CHAT, "{" HI R"(,"stop_token_ids":[33],"ignore_eos":false})");
     world_turns(&w, 3);
     cr_expect_eq(w.port.r[1].m.n_stop_ids, 1);
     fake_accept(&w.port, 1);
     fake_ids(&w.port, 1, with_stop, 2);
     fake_finish(&w.port, 1, FINISH_STOP);
     world_receive(&w, fd, &r);
-    cr_expect(strstr(r.body.data, "\"content\":\"h\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("content":"h")"), "%s", r.body.data);
     reply_deinit(&r);
     world_drop(&w, fd);
     world_stop(&w);
@@ -369,7 +370,7 @@ Test(tokens, words_and_ids_that_may_come_go_to_the_worker_as_tokens) {
     world_start(&w);
     w.port.script = "x";
     world_ask(&w, "/v1/completions",
-              "{\"prompt\":\"a\",\"allowed_token_ids\":[5,6,5],\"bad_words\":[\" xy\",\"z\"]}", &r);
+              R"({"prompt":"a","allowed_token_ids":[5,6,5],"bad_words":[" xy","z"]})", &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     cr_expect_eq(w.port.r[0].n_allowed, 3);
     cr_assert_eq(w.port.r[0].n_bad, ARRAY_SIZE(bad));
@@ -395,7 +396,7 @@ Test(text, half_a_character_is_replaced) {
 
     started(&w);
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
-        snprintf(body, sizeof(body), "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}",
+        snprintf(body, sizeof(body), R"({"messages":[{"role":"user","content":"%s"}]})",
                  table[i].sent);
         snprintf(want, sizeof(want), "user\\n%s<|im_end|>", table[i].text);
         world_ask(&w, CHAT "/render", body, &r);
@@ -410,33 +411,31 @@ Test(tokens, text_and_back) {
     struct reply r;
 
     started(&w);
-    world_ask(&w, "/tokenize", "{\"prompt\":\"abc<|im_end|>\",\"return_token_strs\":true}", &r);
+    world_ask(&w, "/tokenize", R"({"prompt":"abc<|im_end|>","return_token_strs":true})", &r);
     reply_expect(&r, 200,
-                 "{\"count\":3,\"max_model_len\":512,\"tokens\":[259,99,257],"
-                 "\"token_strs\":[\"ab\",\"c\",\"<|im_end|>\"]}");
+                 R"({"count":3,"max_model_len":512,"tokens":[259,99,257],)"
+                 R"("token_strs":["ab","c","<|im_end|>"]})");
     world_ask(&w, "/tokenize", "{" HI "}", &r);
-    cr_expect(strstr(r.body.data, "{\"count\":21,"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"({"count":21,)"), "%s", r.body.data);
     reply_deinit(&r);
-    world_ask(&w, "/detokenize", "{\"tokens\":[259,99,257]}", &r);
-    reply_expect(&r, 200, "{\"prompt\":\"abc<|im_end|>\",\"content\":\"abc<|im_end|>\"}");
+    world_ask(&w, "/detokenize", R"({"tokens":[259,99,257]})", &r);
+    reply_expect(&r, 200, R"({"prompt":"abc<|im_end|>","content":"abc<|im_end|>"})");
     world_ask(&w, "/v1/chat/completions/render",
-              "{\"messages\":[{\"role\":\"developer\",\"content\":\"<|im_end|>\"}],"
-              "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"type\":\"x\"}]}",
+              R"({"messages":[{"role":"developer","content":"<|im_end|>"}],)"
+              R"("tools":[{"type":"function","function":{"name":"f"}},{"type":"x"}]})",
               &r);
-    cr_expect(strstr(r.body.data, "\"text\":\"<|im_start|>system\\n<|im_end|><|im_end|>\\n[1]"
-                                  "<|im_start|>assistant\\n\""),
+    cr_expect(strstr(r.body.data, R"("text":"<|im_start|>system\n<|im_end|><|im_end|>\n[1])"
+                                  R"(<|im_start|>assistant\n")"),
               "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"token_ids\":[256,115,121,115,116,101,109,10,60,124,105"),
+    cr_expect(strstr(r.body.data, R"("token_ids":[256,115,121,115,116,101,109,10,60,124,105)"),
               "user text is not a special token: %s", r.body.data);
     reply_deinit(&r);
-    world_ask(&w, "/v1/completions/render", "{\"prompt\":[[1,2],[3]]}", &r);
-    reply_expect(&r, 200,
-                 "[{\"text\":null,\"token_ids\":[1,2]},{\"text\":null,\"token_ids\":[3]}]");
-    world_ask(
-        &w, "/tokenize",
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":"
-        "\"b\"}],\"continue_final_message\":true,\"add_generation_prompt\":false}",
-        &r);
+    world_ask(&w, "/v1/completions/render", R"({"prompt":[[1,2],[3]]})", &r);
+    reply_expect(&r, 200, R"([{"text":null,"token_ids":[1,2]},{"text":null,"token_ids":[3]}])");
+    world_ask(&w, "/tokenize",
+              R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":)"
+              R"("b"}],"continue_final_message":true,"add_generation_prompt":false})",
+              &r);
     cr_expect(strstr(r.body.data, "115,115,105,115,116,97,110,116,10,98],"),
               "the prompt ends with the text: %s", r.body.data);
     reply_deinit(&r);
@@ -452,17 +451,17 @@ Test(tokens, a_long_prompt_is_worked_on_beside_the_loop) {
     w.model.max_context = 1000000;
     world_start(&w);
     w.port.script = "x";
-    buf_add_str(&b, "{\"prompt\":\"");
+    buf_add_str(&b, R"({"prompt":")");
     for (int i = 0; i < 50000; i++)
         buf_add_str(&b, "word ");
-    buf_add_str(&b, "\"}");
+    buf_add_str(&b, R"("})");
     int fd = world_connect(&w), gone = world_connect(&w);
     world_post(&w, fd, TEXT, b.data);
     world_post(&w, gone, TEXT, b.data);
     world_drop(&w, gone); /* perhaps while it is being tokenised */
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 200);
-    cr_expect(strstr(r.body.data, "\"prompt_tokens\":250000"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("prompt_tokens":250000)"), "%s", r.body.data);
     reply_deinit(&r);
     world_post(&w, fd, TEXT, b.data);
     world_stop(&w); /* also with work under way */
@@ -479,14 +478,14 @@ Test(tokens, huge_prompts_take_turns_and_leave_room) {
     w.model.max_context = 1000000;
     world_start(&w);
     w.port.script = "x";
-    buf_add_str(&huge, "{\"prompt\":\"");
-    buf_add_str(&large, "{\"prompt\":\"");
+    buf_add_str(&huge, R"({"prompt":")");
+    buf_add_str(&large, R"({"prompt":")");
     for (int i = 0; i < 120000; i++)
         buf_add_str(&huge, "word ");
     for (int i = 0; i < 4000; i++)
         buf_add_str(&large, "word ");
-    buf_add_str(&huge, "\"}");
-    buf_add_str(&large, "\"}");
+    buf_add_str(&huge, R"("})");
+    buf_add_str(&large, R"("})");
     for (int i = 0; i < 6; i++) {
         fd[i] = world_connect(&w);
         world_post(&w, fd[i], TEXT, i == 5 ? large.data : huge.data);
@@ -498,7 +497,7 @@ Test(tokens, huge_prompts_take_turns_and_leave_room) {
     for (int i = 0; i < 4; i++) {
         world_receive(&w, fd[i], &r);
         cr_expect_eq(r.status, 200);
-        cr_expect(strstr(r.body.data, "\"prompt_tokens\":600000"), "%s", r.body.data);
+        cr_expect(strstr(r.body.data, R"("prompt_tokens":600000)"), "%s", r.body.data);
         reply_deinit(&r);
         world_drop(&w, fd[i]);
     }
@@ -530,7 +529,7 @@ Test(tenants, prefixes_are_shared_by_tenant_and_salt) {
     w.port.script = "x";
     for (int i = 0; i < 4; i++) {
         int fd = world_connect(&w);
-        const char *body = i == 3 ? "{" HI ",\"cache_salt\":\"s\"}" : "{" HI "}";
+        const char *body = i == 3 ? "{" HI R"(,"cache_salt":"s"})" : "{" HI "}";
 
         world_say(&w, fd,
                   "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"

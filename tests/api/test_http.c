@@ -45,14 +45,14 @@ Test(http, health_follows_the_service) {
     world_start(&w);
     world_get(&w, "/health", &r);
     cr_expect_eq(r.status, 503);
-    cr_expect_str_eq(r.body.data, "{\"status\":\"unavailable\",\"state\":\"starting\"}");
+    cr_expect_str_eq(r.body.data, R"({"status":"unavailable","state":"starting"})");
     cr_expect_str_eq(reply_header(&r, "retry-after", v, sizeof(v)), "2");
     reply_deinit(&r);
     api_set_health(w.api, API_SERVING);
     api_worker_up(api_first_model(w.api), NULL);
     world_get(&w, "/health", &r);
     cr_expect_eq(r.status, 200);
-    cr_expect_str_eq(r.body.data, "{\"status\":\"ok\",\"state\":\"serving\"}");
+    cr_expect_str_eq(r.body.data, R"({"status":"ok","state":"serving"})");
     reply_deinit(&r);
     api_worker_down(api_first_model(w.api));
     world_expect(&w, "GET /health HTTP/1.1\r\nHost: a.localhost\r\n\r\n", 503, "replacing");
@@ -79,11 +79,10 @@ Test(http, every_answer_has_its_headers) {
     cr_expect(*reply_header(&r, "openai-processing-ms", v, sizeof(v)));
     cr_expect(*reply_header(&r, "date", v, sizeof(v)));
     cr_expect_str_eq(reply_header(&r, "access-control-allow-origin", v, sizeof(v)), "");
-    cr_expect_str_eq(r.body.data,
-                     "{\"object\":\"list\",\"data\":[{\"id\":\"tiny\",\"object\":\"model\","
-                     "\"created\":1700000000,\"owned_by\":\"weft\",\"root\":\"tiny\","
-                     "\"parent\":null,\"aliases\":[\"tiny\",\"alias\"],\"max_model_len\":512,"
-                     "\"capabilities\":[\"completion\",\"embedding\"]}]}");
+    cr_expect_str_eq(r.body.data, R"({"object":"list","data":[{"id":"tiny","object":"model",)"
+                                  R"("created":1700000000,"owned_by":"weft","root":"tiny",)"
+                                  R"("parent":null,"aliases":["tiny","alias"],"max_model_len":512,)"
+                                  R"("capabilities":["completion","embedding"]}]})");
     reply_deinit(&r);
     w.model.tags = tags;
     w.model.n_ctx_train = 4096;
@@ -93,11 +92,11 @@ Test(http, every_answer_has_its_headers) {
     w.model.n_params = 1u << 20;
     w.model.tensor_bytes = 5000000000;
     world_raw(&w, "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", &r);
-    cr_expect(strstr(r.body.data, "\"alias\"],\"tags\":[\"chat\",\"small\"],\"max_model_len"), "%s",
+    cr_expect(strstr(r.body.data, R"("alias"],"tags":["chat","small"],"max_model_len)"), "%s",
               r.body.data);
-    cr_expect(strstr(r.body.data, ",\"meta\":{\"vocab_type\":2,\"n_vocab\":300,\"n_ctx\":512,"
-                                  "\"n_ctx_train\":4096,"
-                                  "\"n_embd\":64,\"n_params\":1048576,\"size\":5000000000}"),
+    cr_expect(strstr(r.body.data, R"(,"meta":{"vocab_type":2,"n_vocab":300,"n_ctx":512,)"
+                                  R"("n_ctx_train":4096,)"
+                                  R"("n_embd":64,"n_params":1048576,"size":5000000000})"),
               "%s", r.body.data);
     reply_deinit(&r);
     world_raw(&w, "GET /health HTTP/1.1\r\nHost: localhost \t\r\nX-Request-Id: mine-2 \t \r\n\r\n",
@@ -205,14 +204,14 @@ Test(http, models_are_found_by_name_and_alias) {
 
     started(&w);
 #define GET(path) "GET " path " HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    world_expect(&w, GET("/v1/models/tiny"), 200, "\"id\":\"tiny\"");
-    world_expect(&w, GET("/v1/models/alias"), 200, "\"id\":\"tiny\"");
-    world_expect(&w, GET("/v1/models/%74iny?x=1"), 200, "\"id\":\"tiny\"");
+    world_expect(&w, GET("/v1/models/tiny"), 200, R"("id":"tiny")");
+    world_expect(&w, GET("/v1/models/alias"), 200, R"("id":"tiny")");
+    world_expect(&w, GET("/v1/models/%74iny?x=1"), 200, R"("id":"tiny")");
     world_expect(&w, GET("/v1/models/other"), 404,
-                 "{\"error\":{\"message\":\"The model `other` does not exist.\",\"type\":"
-                 "\"invalid_request_error\",\"param\":\"model\",\"code\":\"model_not_found\"}}");
+                 R"({"error":{"message":"The model `other` does not exist.","type":)"
+                 R"("invalid_request_error","param":"model","code":"model_not_found"}})");
     world_expect(&w, GET("/"), 200, "is running");
-    world_expect(&w, GET("/version"), 200, "\"version\":\"0.2.0\"");
+    world_expect(&w, GET("/version"), 200, R"("version":"0.2.0")");
     world_stop(&w);
 }
 
@@ -222,15 +221,15 @@ Test(http, what_is_not_served_is_refused_by_name) {
         int status;
         const char *needle;
     } table[] = {
-        {GET("/nothing"), 404, "This path does not exist.\""},
-        {GET("/v1/models/"), 404, "\"code\":\"not_found\""},
+        {GET("/nothing"), 404, R"(This path does not exist.")"},
+        {GET("/v1/models/"), 404, R"("code":"not_found")"},
         {GET("/v1/chat/completion"), 404, "exist. Did you mean /v1/chat/completions?"},
         {GET("/v1"), 404, "exist. Did you mean /v1/chat/completions?"},
         {GET("/v1/chat"), 404, "exist. Did you mean /v1/chat/completions?"},
         {GET("/chat"), 404, "exist. Did you mean /v1/chat/completions?"},
         {GET("//v1/models"), 404, "two slashes follow each other in it."},
         {GET("/v1/v1/models"), 400, "/v1 is in it twice. Leave it out of the client's base URL."},
-        {GET("/v1/v1/nothing"), 404, "This path does not exist.\""},
+        {GET("/v1/v1/nothing"), 404, R"(This path does not exist.")"},
         {GET("/messages"), 404, "there is one with /v1 before it. Add that to the client's base"},
         {GET("/v1/../health"), 404, "not_found"},
         {GET("/HEALTH"), 404, "not_found"},
@@ -442,7 +441,7 @@ Test(http, what_came_while_the_front_was_away_is_in_time) {
     w.model.max_context = 1 << 20;
     w.opts.header_timeout_ms = w.opts.body_timeout_ms = w.opts.idle_timeout_ms = 100;
     world_start(&w);
-    buf_printf(&all, "%s{\"content\":\"a\"%*s}", head, LEN - 15, "");
+    buf_printf(&all, R"(%s{"content":"a"%*s})", head, LEN - 15, "");
     cr_assert_eq(all.len, sizeof(head) - 1 + LEN);
     for (size_t i = 0; i < 2 * ARRAY_SIZE(sent_before); i++) {
         size_t n = sent_before[i / 2];
@@ -553,7 +552,7 @@ Test(auth, keys_are_asked_for_and_reloaded) {
     world_start(&w);
 #define WITH(header) "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n" header "\r\n\r\n"
     world_expect(&w, WITH("X: y"), 401,
-                 "\"type\":\"authentication_error\",\"param\":null,\"code\":\"invalid_api_key\"");
+                 R"("type":"authentication_error","param":null,"code":"invalid_api_key")");
     world_raw(&w, WITH("X: y"), &r);
     cr_expect_str_eq(reply_header(&r, "x-should-retry", v, sizeof(v)), "false");
     reply_deinit(&r);

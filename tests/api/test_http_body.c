@@ -8,7 +8,7 @@
 #include "api/http/http.h"
 #include "world.h"
 
-#define HELLO "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}"
+#define HELLO R"({"messages":[{"role":"user","content":"hi"}]})"
 
 static void started(struct world *w) {
     world_init(w);
@@ -128,7 +128,7 @@ Test(http_body, what_all_clients_send_is_bounded_together) {
         fd[0] = world_connect(&w);
         world_say(&w, fd[0],
                   "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60015\r\n\r\n"
-                  "{\"prompt\":\"abc\"%s}",
+                  R"({"prompt":"abc"%s})",
                   half + 1);
         world_receive(&w, fd[0], &r);
         cr_expect_eq(r.status, 200, "%s", r.body.data);
@@ -189,8 +189,7 @@ Test(http_body, too_many_pipelined_bytes_close_after_the_answer) {
 Test(http_body, http_1_0_gets_a_stream_that_ends_with_the_connection) {
     struct world w;
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 16};
-    static const char body[] =
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"stream\":true}";
+    static const char body[] = R"({"messages":[{"role":"user","content":"hi"}],"stream":true})";
 
     started(&w);
     w.port.script = "ok";

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "world.h"
 
-#define HELLO "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}"
+#define HELLO R"({"messages":[{"role":"user","content":"hi"}]})"
 
 static bool listens_fail;
 
@@ -128,7 +128,7 @@ Test(http_listen, draining_answers_idle_connections_once) {
     world_post(&w, fd, "/v1/chat/completions", "{}");
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 503);
-    cr_expect(strstr(r.body.data, "\"code\":\"draining\""));
+    cr_expect(strstr(r.body.data, R"("code":"draining")"));
     cr_expect_str_eq(reply_header(&r, "retry-after", v, sizeof(v)), "2");
     cr_expect(r.closed);
     reply_deinit(&r);
@@ -146,7 +146,7 @@ Test(http_listen, draining_serves_the_first_request_of_a_connection) {
     int fd = world_connect(&w);
     world_turns(&w, 3);
     api_drain(w.api);
-    world_post(&w, fd, "/v1/completions", "{\"prompt\":[1],\"max_tokens\":1}");
+    world_post(&w, fd, "/v1/completions", R"({"prompt":[1],"max_tokens":1})");
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 200, "%s", r.body.data);
     cr_expect(r.closed);

@@ -50,17 +50,19 @@ Test(json_print, characters_begin_where_they_are_written) {
 Test(json_print, constants_and_brackets_are_written_as_they_stand) {
     begin();
     json_print(&j, "{object:'list', data:[{}, [], 'a b', 'x:y', ''], first:null, n:-1.5, ok:true}");
-    expect("{\"object\":\"list\",\"data\":[{},[],\"a b\",\"x:y\",\"\"],\"first\":null,\"n\":-1.5,"
-           "\"ok\":true}");
+    expect(R"({"object":"list","data":[{},[],"a b","x:y",""],"first":null,"n":-1.5,)"
+           R"("ok":true})");
 }
 
 Test(json_print, each_conversion_takes_its_whole_argument) {
     const char *volatile none = NULL; /* keeps the compiler from refusing a plain NULL */
 
     begin();
-    json_print(&j, "[%s, %s, %d, %u, %ld, %lu, %zu, %g, %u]", "\"\n", none, INT32_MIN, UINT32_MAX,
-               INT64_MIN, UINT64_MAX, SIZE_MAX, 0.1, 7u);
-    expect("[\"\\\"\\n\",null,-2147483648,4294967295,-9223372036854775808,18446744073709551615,"
+    json_print(&j, "[%s, %s, %d, %u, %ld, %lu, %zu, %g, %u]",
+               R"(")"
+               "\n",
+               none, INT32_MIN, UINT32_MAX, INT64_MIN, UINT64_MAX, SIZE_MAX, 0.1, 7u);
+    expect(R"(["\"\n",null,-2147483648,4294967295,-9223372036854775808,18446744073709551615,)"
            "18446744073709551615,0.1,7]");
 }
 
@@ -69,7 +71,7 @@ Test(json_print, a_text_with_a_length_ends_there_or_is_empty) {
 
     begin();
     json_print(&j, "{a:%.*s, b:%.*s, c:%.*s, d:%u}", 2, "xyz", 0, "xyz", 3, none, 7u);
-    expect("{\"a\":\"xy\",\"b\":\"\",\"c\":\"\",\"d\":7}");
+    expect(R"({"a":"xy","b":"","c":"","d":7})");
 }
 
 Test(json_print, shapes_go_on_where_other_calls_stopped) {
@@ -80,7 +82,7 @@ Test(json_print, shapes_go_on_where_other_calls_stopped) {
     json_string(&j, "z", 1);
     json_print(&j, "%s:%i", "done", true);
     json_print(&j, "last:0}");
-    expect("{\"a.b-c\":1,\"list\":[\"x\",\"y\"],\"text\":\"z\",\"done\":true,\"last\":0}");
+    expect(R"({"a.b-c":1,"list":["x","y"],"text":"z","done":true,"last":0})");
 }
 
 Test(json_print, a_full_buffer_is_an_error_that_stays) {
@@ -109,7 +111,7 @@ Test(json_value, whole_numbers_may_be_written_as_reals) {
         {"9223372036854775808.0", false, 7},
         {"1e300", false, 7},
         {"5.5", false, 7},
-        {"\"5\"", false, 7},
+        {R"("5")", false, 7},
         {"null", false, 7},
     };
 
@@ -140,16 +142,16 @@ Test(json_make, shapes_become_values_with_the_arguments_in_their_places) {
     struct buf text = {.data = (char[]){"t"}, .len = 1};
 
     expect_made(json_constant(doc, "{a:'b, c:{}', d:[], e:{f:[1, 20, true, false]}, g:''}"),
-                "{\"a\":\"b, c:{}\",\"d\":[],\"e\":{\"f\":[1,20,true,false]},\"g\":\"\"}");
+                R"({"a":"b, c:{}","d":[],"e":{"f":[1,20,true,false]},"g":""})");
     expect_made(json_make(doc, "[{x:%, y:[%]}, %]", yyjson_mut_true(doc), json_text_of(doc, &text),
                           json_text_of(doc, &(struct buf){0})),
-                "[{\"x\":true,\"y\":[\"t\"]},\"\"]");
+                R"([{"x":true,"y":["t"]},""])");
     cr_expect(!failed);
     yyjson_mut_doc_free(doc);
 }
 
 Test(json_make, members_without_a_value_are_left_out) {
-    static const char body[] = "{\"a\":{\"b\":1}}";
+    static const char body[] = R"({"a":{"b":1}})";
     bool failed = false;
     yyjson_doc *from = yyjson_read(body, sizeof(body) - 1, 0);
     yyjson_mut_doc *doc = json_doc_copy(from, &failed);
@@ -159,7 +161,7 @@ Test(json_make, members_without_a_value_are_left_out) {
     json_put_copy(doc, root, "c", yyjson_obj_get(own, "a"));
     json_put_copy(doc, root, "d", NULL);
     expect_made(json_make(doc, "{x:%, y:%, z:[%]}", json_copy_of(doc, own, "none"), root, NULL),
-                "{\"y\":{\"a\":{\"b\":1},\"c\":{\"b\":1}},\"z\":[]}");
+                R"({"y":{"a":{"b":1},"c":{"b":1}},"z":[]})");
     yyjson_mut_doc_free(doc);
     yyjson_doc_free(from);
 }
@@ -183,8 +185,8 @@ Test(json_make, a_document_that_lacked_memory_is_not_sealed) {
 /* ---- json_read.h ---- */
 
 Test(json_read, loops_run_for_the_entries_of_their_kind_of_value_alone) {
-    static const char body[] = "{\"list\":[1,[2,3],{\"x\":4},\"y\"],\"object\":{\"a\":[5],\"b\":6},"
-                               "\"empty\":[[],{}],\"text\":\"list\"}";
+    static const char body[] = R"({"list":[1,[2,3],{"x":4},"y"],"object":{"a":[5],"b":6},)"
+                               R"("empty":[[],{}],"text":"list"})";
     static const char *const none[] = {"object", "text", "missing"}, *const bare[] = {"list",
                                                                                       "text"};
     CLEANUP(json_doc_freep) yyjson_doc *doc = yyjson_read(body, sizeof(body) - 1, 0);
@@ -219,8 +221,7 @@ Test(json_read, loops_run_for_the_entries_of_their_kind_of_value_alone) {
 }
 
 Test(json_read, a_value_is_compared_with_whole_words) {
-    static const char body[] =
-        "{\"type\":\"text\",\"none\":null,\"two\":\"input text\",\"bare\":\"\",\"n\":1}";
+    static const char body[] = R"({"type":"text","none":null,"two":"input text","bare":"","n":1})";
     CLEANUP(json_doc_freep) yyjson_doc *doc = yyjson_read(body, sizeof(body) - 1, 0);
     yyjson_val *root = yyjson_doc_get_root(doc);
 

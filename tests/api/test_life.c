@@ -8,7 +8,6 @@
 #include <uv.h>
 
 #include "stream.h"
-#include "tests/support/quotes.h"
 #include "tiny.h"
 
 static void started(struct world *w) {
@@ -25,7 +24,7 @@ Test(accept, nothing_is_said_before_the_worker_accepts) {
 
     started(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, CHAT, J("{" HI ",'stream':true,'n':2}"));
+    world_post(&w, fd, CHAT, "{" HI R"(,"stream":true,"n":2})");
     world_turns(&w, 5);
     cr_assert_eq(w.port.n, 2);
     fake_accept(&w.port, 0);
@@ -47,16 +46,16 @@ Test(accept, a_failure_in_a_stream_is_an_error_event) {
 
     started(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, CHAT, J("{" HI ",'stream':true}"));
+    world_post(&w, fd, CHAT, "{" HI R"(,"stream":true})");
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "ab");
     fake_fail(&w.port, 0, 500, "numbers went wrong");
     world_receive(&w, fd, &r);
-    reply_expect(
-        &r, 200,
-        ROLE DELTA("ab") "data: {\"error\":{\"message\":\"numbers went wrong\",\"type\":"
-                         "\"server_error\",\"param\":null,\"code\":\"engine_error\"}}\n\n");
+    reply_expect(&r, 200,
+                 ROLE DELTA("ab") R"(data: {"error":{"message":"numbers went wrong","type":)"
+                                  R"("server_error","param":null,"code":"engine_error"}})"
+                                  "\n\n");
     world_post(&w, fd, CHAT, "{" HI "}"); /* the connection stays open */
     world_turns(&w, 5);
     fake_accept(&w.port, 1);
@@ -89,7 +88,7 @@ Test(cancel, a_client_that_leaves_ends_its_generations) {
     int fd[3];
     for (int i = 0; i < 3; i++) {
         fd[i] = world_connect(&w);
-        world_post(&w, fd[i], CHAT, i == 2 ? "{" HI "}" : J("{" HI ",'stream':true,'n':2}"));
+        world_post(&w, fd[i], CHAT, i == 2 ? "{" HI "}" : "{" HI R"(,"stream":true,"n":2})");
         world_turns(&w, 5);
     }
     cr_assert_eq(w.port.n, 5);
@@ -121,9 +120,9 @@ Test(cancel, a_reader_that_does_not_read_is_cancelled_and_others_are_not) {
     memset(text, 'a', 2000);
     text[2000] = 0;
     int slow = world_connect_unix(&w), fast = world_connect(&w);
-    world_post(&w, slow, CHAT, J("{" HI ",'stream':true}"));
+    world_post(&w, slow, CHAT, "{" HI R"(,"stream":true})");
     world_turns(&w, 5);
-    world_post(&w, fast, CHAT, J("{" HI ",'stream':true}"));
+    world_post(&w, fast, CHAT, "{" HI R"(,"stream":true})");
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     fake_accept(&w.port, 1);
@@ -170,7 +169,7 @@ static void stream_much(struct world *w, int fd, uint32_t i, int n) {
 
     memset(text, 'a', 1000);
     text[1000] = 0;
-    world_post(w, fd, CHAT, J("{" HI ",'stream':true}"));
+    world_post(w, fd, CHAT, "{" HI R"(,"stream":true})");
     world_turns(w, 5);
     cr_assert_eq(w->port.n, i + 1);
     fake_accept(&w->port, i);
@@ -262,7 +261,7 @@ Test(cancel, a_slow_reader_gets_everything_if_it_reads_in_time) {
     memset(text, 'a', 2000);
     text[2000] = 0;
     int fd = world_connect_unix(&w);
-    world_post(&w, fd, CHAT, J("{" HI ",'stream':true}"));
+    world_post(&w, fd, CHAT, "{" HI R"(,"stream":true})");
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     for (int i = 0; i < 500; i++) {
@@ -291,12 +290,12 @@ Test(stream, silence_is_filled_with_comments) {
     w.opts.keepalive_ms = 10;
     world_start(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, CHAT, J("{" HI ",'stream':true}"));
+    world_post(&w, fd, CHAT, "{" HI R"(,"stream":true})");
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     world_read_until(&w, fd, &b, ": pages: waited for pages of the KV cache\n\n");
     /* some clients count only chunks */
-    cr_expect(strstr(b.data, "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":null}"),
+    cr_expect(strstr(b.data, R"({"index":0,"delta":{},"logprobs":null,"finish_reason":null})"),
               "%s", b.data);
     buf_clear(&b);
     world_read_until(&w, fd, &b, ": pages: waited for pages of the KV cache\n\n");
@@ -320,8 +319,7 @@ Test(stream, silence_is_filled_while_text_is_held_back) {
     world_start(&w);
     int fd = world_connect(&w);
     world_post(&w, fd, CHAT,
-               "{" HI
-               ",\"stream\":true,\"stop\":\"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"}");
+               "{" HI R"(,"stream":true,"stop":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"})");
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     for (int i = 0; i < 40; i++) { /* eight times the longest silence */
@@ -348,11 +346,11 @@ Test(stream, silence_tells_how_far_the_prompt_is) {
     w.opts.keepalive_ms = 10;
     world_start(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, CHAT, J("{" HI ",'stream':true,'return_progress':true}"));
+    world_post(&w, fd, CHAT, "{" HI R"(,"stream":true,"return_progress":true})");
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     cr_expect(world_read_until(&w, fd, &b,
-                               J("'prompt_progress':{'total':21,'cache':10,'processed':10,")));
+                               R"("prompt_progress":{"total":21,"cache":10,"processed":10,)"));
     fake_tokens(&w.port, 0, "x");
     fake_finish(&w.port, 0, FINISH_STOP);
     cr_expect(world_read_until(&w, fd, &b, "data: [DONE]\n\n\r\n0\r\n\r\n"));
@@ -365,7 +363,7 @@ static int wait_for_head(struct world *w, const char *path, struct buf *seen, co
     int fd = world_connect(w);
 
     buf_clear(seen);
-    world_post(w, fd, path, J("{'model':'tiny'," HI ",'max_tokens':4,'stream':true}"));
+    world_post(w, fd, path, R"({"model":"tiny",)" HI R"(,"max_tokens":4,"stream":true})");
     cr_assert(world_read_until(w, fd, seen, sign), "%s", path);
     cr_expect(strstr(seen->data, "HTTP/1.1 200 OK"), "%s", seen->data);
     return fd;
@@ -376,10 +374,10 @@ Test(stream, one_that_is_not_accepted_for_long_gets_its_head) {
     static const struct {
         const char *path, *sign, *failed, *end;
     } rows[] = {
-        {CHAT, ": pages: waited for pages of the KV cache\n\n", "data: {\"error\":{", "[DONE]"},
+        {CHAT, ": pages: waited for pages of the KV cache\n\n", R"(data: {"error":{)", "[DONE]"},
         {"/v1/messages", "event: ping\ndata: {\"type\":\"ping\"}\n\n", "event: error\n",
          "message_stop"},
-        {"/api/chat", "application/x-ndjson", "{\"error\":", "\"done\":true"},
+        {"/api/chat", "application/x-ndjson", R"({"error":)", R"("done":true)"},
     };
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
     struct world w;
@@ -454,7 +452,11 @@ Test(stream, a_whole_answer_begins_with_white_space) {
             fake_finish(&w.port, fails, FINISH_STOP);
         }
         cr_expect(world_read_until(&w, fd, &b, "}\r\n0\r\n\r\n"));
-        cr_expect(strstr(b.data, fails ? "\r\n{\"error\":{" : "\r\n{\"id\":"), "%s", b.data);
+        cr_expect(strstr(b.data, fails ? "\r\n"
+                                         R"({"error":{)"
+                                       : "\r\n"
+                                         R"({"id":)"),
+                  "%s", b.data);
     }
     world_drop(&w, fd);
     world_stop(&w);
@@ -483,8 +485,8 @@ Test(admit, beyond_the_queue_is_429_with_a_time) {
     cr_expect_geq(atoi(reply_header(&r, "retry-after", v, sizeof(v))), 1);
     cr_expect_geq(atoi(reply_header(&r, "retry-after-ms", v, sizeof(v))), 500);
     cr_expect(strstr(r.body.data, "Too many requests are waiting. Please try again in "));
-    cr_expect(strstr(r.body.data, "\"type\":\"rate_limit_error\",\"param\":null,"
-                                  "\"code\":\"rate_limit_exceeded\""));
+    cr_expect(strstr(r.body.data, R"("type":"rate_limit_error","param":null,)"
+                                  R"("code":"rate_limit_exceeded")"));
     reply_deinit(&r);
     fake_accept(&w.port, 0);
     fake_finish(&w.port, 0, FINISH_STOP);
@@ -549,8 +551,8 @@ Test(resume, a_stream_goes_on_as_if_nothing_had_happened) {
     started(&w);
     int fd = world_connect(&w);
     world_post(&w, fd, CHAT,
-               "{" HI ",\"stream\":true,\"logprobs\":true,\"seed\":3,\"stream_options\":"
-               "{\"include_usage\":true}}");
+               "{" HI R"(,"stream":true,"logprobs":true,"seed":3,"stream_options":)"
+               R"({"include_usage":true}})");
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "ab\xE2\x82");
@@ -575,15 +577,18 @@ Test(resume, a_stream_goes_on_as_if_nothing_had_happened) {
     fake_finish(&w.port, 0, FINISH_STOP);
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 200);
-    const char *order[] = {"\"content\":\"ab\"", "\"content\":\"\xE2\x82\xAC\"",
-                           "\"content\":\"d\"", "\"finish_reason\":\"stop\"", "[DONE]"};
+    const char *order[] = {R"("content":"ab")",
+                           R"("content":")"
+                           "\xE2\x82\xAC"
+                           R"(")",
+                           R"("content":"d")", R"("finish_reason":"stop")", "[DONE]"};
     const char *at = r.body.data;
     for (size_t i = 0; i < ARRAY_SIZE(order); i++) {
         at = strstr(at, order[i]);
         cr_assert(at, "%s is not in order: %s", order[i], r.body.data);
     }
     cr_expect(!strstr(r.body.data, "stray"));
-    cr_expect(strstr(r.body.data, "\"cached_tokens\":10"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("cached_tokens":10)"), "%s", r.body.data);
     reply_deinit(&r);
     struct api_stats s;
     api_stats(w.api, &s);
@@ -608,7 +613,7 @@ Test(resume, requests_wait_for_a_worker_and_poison_is_removed) {
     api_worker_up(api_first_model(w.api), faults_of);
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 500);
-    cr_expect(strstr(r.body.data, "\"code\":\"engine_fault\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("code":"engine_fault")"), "%s", r.body.data);
     cr_expect(strcasestr(r.head, "x-should-retry: false"));
     reply_deinit(&r);
     world_drop(&w, fd);
@@ -622,7 +627,7 @@ Test(resume, what_was_complete_is_not_run_again) {
 
     started(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, CHAT, J("{" HI ",'max_tokens':3}"));
+    world_post(&w, fd, CHAT, "{" HI R"(,"max_tokens":3})");
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "abc");
@@ -630,7 +635,7 @@ Test(resume, what_was_complete_is_not_run_again) {
     api_worker_up(api_first_model(w.api), NULL);
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 200);
-    cr_expect(strstr(r.body.data, "\"finish_reason\":\"length\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("finish_reason":"length")"), "%s", r.body.data);
     cr_expect_eq(w.port.r[0].n_submits, 1);
     reply_deinit(&r);
     world_drop(&w, fd);
@@ -665,9 +670,9 @@ Test(resume, no_request_waits_for_a_worker_that_cannot_be_started) {
     world_start(&w);
     int stream = world_connect(&w), whole = world_connect(&w), queued = world_connect(&w);
     int complete = world_connect(&w);
-    world_post(&w, stream, CHAT, J("{" HI ",'stream':true}"));
+    world_post(&w, stream, CHAT, "{" HI R"(,"stream":true})");
     world_turns(&w, 5);
-    world_post(&w, complete, CHAT, J("{" HI ",'max_tokens':2}"));
+    world_post(&w, complete, CHAT, "{" HI R"(,"max_tokens":2})");
     world_turns(&w, 5);
     world_post(&w, whole, CHAT, "{" HI "}");
     world_turns(&w, 5);
@@ -697,17 +702,16 @@ Test(resume, no_request_waits_for_a_worker_that_cannot_be_started) {
     world_ask(&w, CHAT, "{" HI "}", &r);
     cr_expect_eq(r.status, 503);
     cr_expect(strstr(r.body.data, "model_unavailable"), "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"type\":\"server_error\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("type":"server_error")"), "%s", r.body.data);
     cr_expect_str_eq(reply_header(&r, "x-should-retry", v, sizeof(v)), "false");
     reply_deinit(&r);
-    world_ask(&w, "/v1/messages", "{\"max_tokens\":1," HI "}", &r);
+    world_ask(&w, "/v1/messages", R"({"max_tokens":1,)" HI "}", &r);
     cr_expect_eq(r.status, 500, "529 would be retried");
-    cr_expect(strstr(r.body.data, "\"type\":\"api_error\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("type":"api_error")"), "%s", r.body.data);
     reply_deinit(&r);
     world_get(&w, "/health", &r);
     cr_expect_eq(r.status, 503);
-    cr_expect(strstr(r.body.data, "\"state\":\"failed\",\"reason\":\"it is gone\""), "%s",
-              r.body.data);
+    cr_expect(strstr(r.body.data, R"("state":"failed","reason":"it is gone")"), "%s", r.body.data);
     reply_deinit(&r);
     api_worker_up(api_first_model(w.api), NULL);
     w.port.script = "x";
@@ -729,7 +733,7 @@ Test(life, streams_end_with_an_error_when_the_service_closes) {
 
     started(&w);
     int fd = world_connect(&w), whole = world_connect(&w);
-    world_post(&w, fd, CHAT, J("{" HI ",'stream':true}"));
+    world_post(&w, fd, CHAT, "{" HI R"(,"stream":true})");
     world_turns(&w, 5);
     world_post(&w, whole, CHAT, "{" HI "}");
     world_turns(&w, 5);
@@ -742,7 +746,7 @@ Test(life, streams_end_with_an_error_when_the_service_closes) {
     api_close(w.api);
     world_receive(&w, fd, &r);
     reply_normalise(&r.body);
-    cr_expect(strstr(r.body.data, DELTA("ab") DELTA("cd") "data: {\"error\":"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, DELTA("ab") DELTA("cd") R"(data: {"error":)"), "%s", r.body.data);
     cr_expect(strstr(r.body.data, "shutting_down"));
     reply_deinit(&r);
     world_receive(&w, whole, &r);
@@ -823,7 +827,7 @@ Test(life, the_operator_sees_and_cancels) {
 
     started(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, CHAT, J("{" HI ",'n':2}"));
+    world_post(&w, fd, CHAT, "{" HI R"(,"n":2})");
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "ab");
@@ -837,7 +841,7 @@ Test(life, the_operator_sees_and_cancels) {
     cr_expect(api_cancel(w.api, info[0].id));
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 503);
-    cr_expect(strstr(r.body.data, "\"code\":\"cancelled\""));
+    cr_expect(strstr(r.body.data, R"("code":"cancelled")"));
     reply_deinit(&r);
     cr_expect_eq(api_requests(w.api, info, 4), 0);
     world_drop(&w, fd);
@@ -859,34 +863,56 @@ static void expect_families(const char *page) {
 
 Test(life, figures_are_published) {
     static const char *const needles[] = {
-        "vllm:num_requests_running{model_name=\"tiny\",engine=\"0\"} 0\n",
-        "vllm:num_requests_waiting{model_name=\"tiny\",engine=\"0\"} 0\n",
-        "vllm:kv_cache_usage_perc{model_name=\"tiny\",engine=\"0\"} 0.25\n",
-        "vllm:cache_config_info{model_name=\"tiny\",engine=\"0\",block_size=\"16\","
-        "num_gpu_blocks=\"64\"} 1\n",
-        "vllm:prompt_tokens_total{model_name=\"tiny\",engine=\"0\"} 21\n",
-        "vllm:generation_tokens_total{model_name=\"tiny\",engine=\"0\"} 2\n",
-        "vllm:request_success_total{model_name=\"tiny\",engine=\"0\",finished_reason=\"stop\"} 1\n",
-        "vllm:time_to_first_token_seconds_count{model_name=\"tiny\",engine=\"0\"} 1\n",
-        "vllm:inter_token_latency_seconds_count{model_name=\"tiny\",engine=\"0\"} 1\n",
-        "vllm:e2e_request_latency_seconds_bucket{model_name=\"tiny\",engine=\"0\",le=\"+Inf\"} 1\n",
-        "vllm:prefix_cache_hits_total{model_name=\"tiny\",engine=\"0\"} 7\n",
-        "weft_draft_tokens_total{model_name=\"tiny\",engine=\"0\",source=\"suffix\"} 9\n",
-        "weft_draft_accepted_tokens_total{model_name=\"tiny\",engine=\"0\",source=\"model\"} 0\n",
-        "weft_http_requests_total{model_name=\"tiny\",engine=\"0\"} 1\n",
-        "weft_serving{model_name=\"tiny\",engine=\"0\"} 1\n",
-        "vllm:prompt_tokens_cached_total{model_name=\"tiny\",engine=\"0\"} 10\n",
+        R"(vllm:num_requests_running{model_name="tiny",engine="0"} 0)"
+        "\n",
+        R"(vllm:num_requests_waiting{model_name="tiny",engine="0"} 0)"
+        "\n",
+        R"(vllm:kv_cache_usage_perc{model_name="tiny",engine="0"} 0.25)"
+        "\n",
+        R"(vllm:cache_config_info{model_name="tiny",engine="0",block_size="16",)"
+        R"(num_gpu_blocks="64"} 1)"
+        "\n",
+        R"(vllm:prompt_tokens_total{model_name="tiny",engine="0"} 21)"
+        "\n",
+        R"(vllm:generation_tokens_total{model_name="tiny",engine="0"} 2)"
+        "\n",
+        R"(vllm:request_success_total{model_name="tiny",engine="0",finished_reason="stop"} 1)"
+        "\n",
+        R"(vllm:time_to_first_token_seconds_count{model_name="tiny",engine="0"} 1)"
+        "\n",
+        R"(vllm:inter_token_latency_seconds_count{model_name="tiny",engine="0"} 1)"
+        "\n",
+        R"(vllm:e2e_request_latency_seconds_bucket{model_name="tiny",engine="0",le="+Inf"} 1)"
+        "\n",
+        R"(vllm:prefix_cache_hits_total{model_name="tiny",engine="0"} 7)"
+        "\n",
+        R"(weft_draft_tokens_total{model_name="tiny",engine="0",source="suffix"} 9)"
+        "\n",
+        R"(weft_draft_accepted_tokens_total{model_name="tiny",engine="0",source="model"} 0)"
+        "\n",
+        R"(weft_http_requests_total{model_name="tiny",engine="0"} 1)"
+        "\n",
+        R"(weft_serving{model_name="tiny",engine="0"} 1)"
+        "\n",
+        R"(vllm:prompt_tokens_cached_total{model_name="tiny",engine="0"} 10)"
+        "\n",
         "# TYPE llamacpp:prompt_tokens_total counter\nllamacpp:prompt_tokens_total 11\n",
         "\nllamacpp:prompt_tokens_cached_total 10\n",
         "\nllamacpp:tokens_predicted_total 2\n",
         "# TYPE llamacpp:predicted_tokens_seconds gauge\nllamacpp:predicted_tokens_seconds ",
         "\nllamacpp:kv_cache_usage_ratio 0.25\n",
-        "vllm:cpu_cache_usage_perc{model_name=\"tiny\",engine=\"0\"} 0.125\n",
-        "vllm:iteration_tokens_total_bucket{model_name=\"tiny\",engine=\"0\",le=\"8\"} 5\n",
-        "vllm:iteration_tokens_total_bucket{model_name=\"tiny\",engine=\"0\",le=\"16384\"} 5\n",
-        "vllm:iteration_tokens_total_sum{model_name=\"tiny\",engine=\"0\"} 20012\n",
-        "vllm:iteration_tokens_total_count{model_name=\"tiny\",engine=\"0\"} 6\n",
-        "vllm:request_max_num_generation_tokens_sum{model_name=\"tiny\",engine=\"0\"} 2\n",
+        R"(vllm:cpu_cache_usage_perc{model_name="tiny",engine="0"} 0.125)"
+        "\n",
+        R"(vllm:iteration_tokens_total_bucket{model_name="tiny",engine="0",le="8"} 5)"
+        "\n",
+        R"(vllm:iteration_tokens_total_bucket{model_name="tiny",engine="0",le="16384"} 5)"
+        "\n",
+        R"(vllm:iteration_tokens_total_sum{model_name="tiny",engine="0"} 20012)"
+        "\n",
+        R"(vllm:iteration_tokens_total_count{model_name="tiny",engine="0"} 6)"
+        "\n",
+        R"(vllm:request_max_num_generation_tokens_sum{model_name="tiny",engine="0"} 2)"
+        "\n",
     };
     struct world w;
     struct reply r;
@@ -930,7 +956,7 @@ Test(admit, a_request_larger_than_the_limit_runs_alone) {
     w.opts.max_queued = 8;
     world_start(&w);
     int fd = world_connect(&w), next = world_connect(&w);
-    world_post(&w, fd, CHAT, J("{" HI ",'n':5}"));
+    world_post(&w, fd, CHAT, "{" HI R"(,"n":5})");
     world_turns(&w, 5);
     cr_expect_eq(w.port.n, 5);
     world_post(&w, next, CHAT, "{" HI "}");
@@ -962,7 +988,7 @@ Test(life, a_request_ends_at_its_deadline_even_without_a_worker) {
     api_worker_down(api_first_model(w.api));
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 504);
-    cr_expect(strstr(r.body.data, "\"type\":\"timeout_error\""));
+    cr_expect(strstr(r.body.data, R"("type":"timeout_error")"));
     reply_deinit(&r);
     world_drop(&w, fd);
     world_stop(&w);
@@ -999,7 +1025,7 @@ Test(life, a_model_without_a_template_only_completes) {
     cr_expect_eq(r.status, 400);
     cr_expect(strstr(r.body.data, "no_chat_template"));
     reply_deinit(&r);
-    world_ask(&w, TEXT, J("{'prompt':'a'}"), &r);
+    world_ask(&w, TEXT, R"({"prompt":"a"})", &r);
     cr_expect_eq(r.status, 200);
     reply_deinit(&r);
     world_stop(&w);

@@ -7,7 +7,6 @@
 #include "api/parts.h"
 #include "base/log.h"
 #include "stream.h"
-#include "tests/support/quotes.h"
 #include "tiny.h"
 
 static void started(struct world *w) {
@@ -28,25 +27,29 @@ Test(llamacpp, a_completion) {
 
     started(&w);
     w.port.script = "one two";
-    world_ask(&w, "/completion", J("{'prompt':'abc','n_predict':-1,'cache_prompt':true}"), &r);
+    world_ask(&w, "/completion", R"({"prompt":"abc","n_predict":-1,"cache_prompt":true})", &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     cr_expect_gt(w.port.r[0].m.max_new, 100);
-    expect_part(&r, J("{'index':0,'content':'one "
-                      "two','tokens':[],'id_slot':-1,'stop':true,'model':'tiny','tokens_predicted':"
-                      "7,'tokens_evaluated':2,"));
-    expect_part(&r, J("'generation_settings':{'seed':"));
-    expect_part(&r, J("'n_predict':-1,'ignore_eos':false,'stream':false,'n_probs':0,"));
-    expect_part(&r, J("'prompt':'abc','has_new_line':false,'truncated':false,'stop_type':'eos','"
-                      "stopping_word':'','timings':{"));
-    expect_part(&r, J("'prompt_n':1,'prompt_ms':4,'prompt_per_token_ms':4,'prompt_per_second':250,'"
-                      "predicted_n':7,'predicted_ms':7,'predicted_per_token_ms':1.16666666666667,'"
-                      "predicted_per_second':857.142857142857"));
-    expect_part(&r, J(",'draft_n':90,'draft_n_accepted':80}"));
+    expect_part(&r, R"({"index":0,"content":"one )"
+                    R"(two","tokens":[],"id_slot":-1,"stop":true,)"
+                    R"("model":"tiny","tokens_predicted":)"
+                    R"(7,"tokens_evaluated":2,)");
+    expect_part(&r, R"("generation_settings":{"seed":)");
+    expect_part(&r, R"("n_predict":-1,"ignore_eos":false,"stream":false,"n_probs":0,)");
+    expect_part(&r, R"("prompt":"abc","has_new_line":false,"truncated":false,"stop_type":"eos",")"
+                    R"(stopping_word":"","timings":{)");
+    expect_part(&r, R"("prompt_n":1,"prompt_ms":4,"prompt_per_token_ms":4,)"
+                    R"("prompt_per_second":250,")"
+                    R"(predicted_n":7,"predicted_ms":7,)"
+                    R"("predicted_per_token_ms":1.16666666666667,")"
+                    R"(predicted_per_second":857.142857142857)");
+    expect_part(&r, R"(,"draft_n":90,"draft_n_accepted":80})");
     reply_deinit(&r);
-    world_ask(&w, "/completion", J("{'prompt':'abc','stream':true,'stop':[' t']}"), &r);
-    expect_part(&r,
-                J("data: {'index':0,'content':'o','tokens':[111],'id_slot':-1,'stop':false}\n\n"));
-    expect_part(&r, J("'stop_type':'word','stopping_word':' t'"));
+    world_ask(&w, "/completion", R"({"prompt":"abc","stream":true,"stop":[" t"]})", &r);
+    expect_part(&r, R"(data: {"index":0,"content":"o","tokens":[111],)"
+                    R"("id_slot":-1,"stop":false})"
+                    "\n\n");
+    expect_part(&r, R"("stop_type":"word","stopping_word":" t")");
     cr_expect_not(strstr(r.body.data, "[DONE]"));
     reply_deinit(&r);
     world_stop(&w);
@@ -65,17 +68,17 @@ Test(llamacpp, long_prompts_are_told_on_the_pool) {
     for (unsigned n = 20; n <= 400; n += 380) {
         for (int stream = 0; stream < 2; stream++) {
             buf_clear(&body);
-            buf_printf(&body, "{\"stream\":%s,\"prompt\":[", stream ? "true" : "false");
+            buf_printf(&body, R"({"stream":%s,"prompt":[)", stream ? "true" : "false");
             for (int i = 0; i < 7; i++)
-                buf_printf(&body, "%s\"%0*d\"", i ? "," : "", (int)n, i);
-            buf_add_str(&body, J("],'n_predict':3}"));
+                buf_printf(&body, R"(%s"%0*d")", i ? "," : "", (int)n, i);
+            buf_add_str(&body, R"(],"n_predict":3})");
             jobs_stats(w.api->env.pool.jobs, &before);
             world_ask(&w, "/completion", body.data, &r);
             jobs_stats(w.api->env.pool.jobs, &after);
             cr_assert_eq(r.status, 200, "%s", r.body.data);
-            expect_part(&r, J("0000','has_new_line'"));
-            expect_part(&r, J("0001','has_new_line'"));
-            expect_part(&r, J("0006','has_new_line'"));
+            expect_part(&r, R"(0000","has_new_line")");
+            expect_part(&r, R"(0001","has_new_line")");
+            expect_part(&r, R"(0006","has_new_line")");
             cr_expect_eq(after.n_done - before.n_done, n > 20 && !stream, "%u %d", n, stream);
             reply_deinit(&r);
         }
@@ -92,21 +95,21 @@ Test(llamacpp, a_completion_of_several_prompts_is_an_array) {
     w.port.script = "x";
     world_ask(
         &w, "/completion",
-        J("{'prompt':[[99,'ab'],'c',{'prompt_string':'d'}],'n_predict':3,'return_tokens':true}"),
+        R"({"prompt":[[99,"ab"],"c",{"prompt_string":"d"}],"n_predict":3,"return_tokens":true})",
         &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
-    cr_expect_eq(strncmp(r.body.data, J("[{'index':0,"), 12), 0, "%s", r.body.data);
-    expect_part(&r, J("},{'index':2,'content':'x','tokens':[120]"));
+    cr_expect_eq(strncmp(r.body.data, R"([{"index":0,)", 12), 0, "%s", r.body.data);
+    expect_part(&r, R"(},{"index":2,"content":"x","tokens":[120])");
     cr_assert_eq(w.port.n, 3);
     cr_expect_eq(w.port.r[0].m.n_prompt, 2); /* "ab" is one token */
     cr_expect_eq(w.port.r[0].tokens[0], mixed[0]);
     cr_expect_eq(w.port.r[2].tokens[0], 'd');
     reply_deinit(&r);
-    world_ask(&w, "/completion", J("{'prompt':[1,'ab',99999999]}"), &r);
+    world_ask(&w, "/completion", R"({"prompt":[1,"ab",99999999]})", &r);
     cr_expect_eq(r.status, 400);
-    expect_part(&r, J("'param':'prompt'"));
+    expect_part(&r, R"("param":"prompt")");
     reply_deinit(&r);
-    world_ask(&w, "/completion", J("{'prompt':[[1],{'prompt':'ab'}]}"), &r);
+    world_ask(&w, "/completion", R"({"prompt":[[1],{"prompt":"ab"}]})", &r);
     cr_expect_eq(r.status, 400);
     reply_deinit(&r);
     world_stop(&w);
@@ -129,10 +132,10 @@ Test(llamacpp, a_prompt_that_does_not_fit_has_its_type_and_numbers) {
     const struct {
         const char *path, *before, *after, *type;
     } cases[] = {
-        {"/completion", J("{'prompt':'"), "\"}", "exceed_context_size_error"},
-        {"/chat/completions", J("{'messages':[{'role':'user','content':'"), "\"}]}",
+        {"/completion", R"({"prompt":")", R"("})", "exceed_context_size_error"},
+        {"/chat/completions", R"({"messages":[{"role":"user","content":")", R"("}]})",
          "exceed_context_size_error"},
-        {"/v1/completions", J("{'prompt':'"), "\"}", "invalid_request_error"},
+        {"/v1/completions", R"({"prompt":")", R"("})", "invalid_request_error"},
     };
     struct world w;
     struct reply r;
@@ -142,14 +145,14 @@ Test(llamacpp, a_prompt_that_does_not_fit_has_its_type_and_numbers) {
         char type[80];
 
         ask_too_much(&w, cases[i].path, cases[i].before, cases[i].after, &r);
-        snprintf(type, sizeof(type), "\"type\":\"%s\"", cases[i].type);
+        snprintf(type, sizeof(type), R"("type":"%s")", cases[i].type);
         expect_part(&r, type);
-        expect_part(&r, J("'code':'context_length_exceeded','n_prompt_tokens':6"));
-        expect_part(&r, J(",'n_ctx':512}"));
+        expect_part(&r, R"("code":"context_length_exceeded","n_prompt_tokens":6)");
+        expect_part(&r, R"(,"n_ctx":512})");
         reply_deinit(&r);
     }
-    world_ask(&w, "/completion", J("{'prompt':'a','top_p':7}"), &r);
-    expect_part(&r, J("'type':'invalid_request_error'"));
+    world_ask(&w, "/completion", R"({"prompt":"a","top_p":7})", &r);
+    expect_part(&r, R"("type":"invalid_request_error")");
     cr_expect_not(strstr(r.body.data, "n_ctx"));
     reply_deinit(&r);
     world_stop(&w);
@@ -162,9 +165,9 @@ Test(llamacpp, breakers_of_dry_go_to_the_worker_as_tokens) {
     started(&w);
     w.port.script = "x";
     world_ask(&w, "/completion",
-              J("{'prompt':'abc','dry_multiplier':0.8,'dry_sequence_breakers':['b']}"), &r);
+              R"({"prompt":"abc","dry_multiplier":0.8,"dry_sequence_breakers":["b"]})", &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
-    expect_part(&r, J("'dry_multiplier':0.8,'dry_base':1.75,'dry_allowed_length':2,"));
+    expect_part(&r, R"("dry_multiplier":0.8,"dry_base":1.75,"dry_allowed_length":2,)");
     cr_assert_geq(w.port.r[0].n_breakers, 2); /* "b" and "ab" */
     for (uint32_t i = 0; i < w.port.r[0].n_breakers; i++) {
         size_t len;
@@ -173,20 +176,19 @@ Test(llamacpp, breakers_of_dry_go_to_the_worker_as_tokens) {
         cr_expect(memchr(piece, 'b', len), "%.*s", (int)len, piece);
     }
     reply_deinit(&r);
-    world_ask(&w, "/completion", J("{'prompt':'abc','dry_sequence_breakers':['']}"), &r);
+    world_ask(&w, "/completion", R"({"prompt":"abc","dry_sequence_breakers":[""]})", &r);
     cr_expect_eq(r.status, 400);
-    expect_part(&r, J("'param':'dry_sequence_breakers'"));
+    expect_part(&r, R"("param":"dry_sequence_breakers")");
     reply_deinit(&r);
-    world_ask(&w, "/completion", J("{'prompt':'abc'}"), &r);
+    world_ask(&w, "/completion", R"({"prompt":"abc"})", &r);
     cr_expect_eq(w.port.r[1].n_breakers, 0);
     reply_deinit(&r);
     world_stop(&w);
 }
 
 Test(llamacpp, its_paths_answer_chats_as_it_does) {
-    static const char body[] =
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"stream\":true,"
-        "\"stream_options\":{\"include_usage\":true}}";
+    static const char body[] = R"({"messages":[{"role":"user","content":"a"}],"stream":true,)"
+                               R"("stream_options":{"include_usage":true}})";
     struct world w;
     struct reply r;
     char v[64];
@@ -194,15 +196,15 @@ Test(llamacpp, its_paths_answer_chats_as_it_does) {
     started(&w);
     w.port.script = "x";
     world_ask(&w, "/chat/completions", body, &r);
-    expect_part(&r, J("'delta':{'role':'assistant','content':null}"));
-    expect_part(&r, J("},'timings':{'cache_n':"));
+    expect_part(&r, R"("delta":{"role":"assistant","content":null})");
+    expect_part(&r, R"(},"timings":{"cache_n":)");
     reply_deinit(&r);
     world_ask(&w, "/v1/chat/completions", body, &r);
-    expect_part(&r, J("'delta':{'role':'assistant','content':''}"));
+    expect_part(&r, R"("delta":{"role":"assistant","content":""})");
     cr_expect_not(strstr(r.body.data, "timings"));
     reply_deinit(&r);
-    world_ask(&w, "/completion", J("{'prompt':'a','ignore_eos':true}"), &r);
-    expect_part(&r, J("'logit_bias':[{'bias':null,'token':"));
+    world_ask(&w, "/completion", R"({"prompt":"a","ignore_eos":true})", &r);
+    expect_part(&r, R"("logit_bias":[{"bias":null,"token":)");
     reply_deinit(&r);
     world_get(&w, "/metrics", &r);
     cr_expect(*reply_header(&r, "process-start-time-unix", v, sizeof(v)));
@@ -214,7 +216,7 @@ Test(llamacpp, its_paths_answer_chats_as_it_does) {
 /* The raw answer has what the parser takes out of the text. */
 Test(llamacpp, a_verbose_chat_has_its_raw_answer) {
     const char *hi =
-        J("{'messages':[{'role':'user','content':'ab'}],'logprobs':true,'top_logprobs':2");
+        R"({"messages":[{"role":"user","content":"ab"}],"logprobs":true,"top_logprobs":2)";
     struct world w;
     struct reply r;
     char body[256];
@@ -222,35 +224,33 @@ Test(llamacpp, a_verbose_chat_has_its_raw_answer) {
     started(&w);
     w.port.script = "one two";
     for (int stream = 0; stream < 2; stream++) {
-        snprintf(body, sizeof(body), "%s,\"verbose\":true%s}", hi,
-                 stream ? J(",'stream':true,'stream_options':{'include_usage':true}") : "");
+        snprintf(body, sizeof(body), R"(%s,"verbose":true%s})", hi,
+                 stream ? R"(,"stream":true,"stream_options":{"include_usage":true})" : "");
         world_ask(&w, "/chat/completions", body, &r);
         cr_assert_eq(r.status, 200, "%s", r.body.data);
         expect_part(
             &r,
-            J(",'__verbose':{'index':0,'content':'one "
-              "two','tokens':[],'id_slot':-1,'stop':true,'model':'tiny','tokens_predicted':7,"));
-        expect_part(&r, J("'prompt':'<|im_start|>user\\nab<|im_end|>\\n<|im_start|>assistant\\n"));
-        expect_part(&r, J("'stop_type':'eos'"));
+            R"(,"__verbose":{"index":0,"content":"one )"
+            R"(two","tokens":[],"id_slot":-1,"stop":true,"model":"tiny","tokens_predicted":7,)");
+        expect_part(&r, R"("prompt":"<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n)");
+        expect_part(&r, R"("stop_type":"eos")");
         cr_expect_not(strstr(r.body.data, "completion_probabilities"));
         reply_deinit(&r);
         world_ask(&w, "/v1/chat/completions", body, &r);
         cr_expect_not(strstr(r.body.data, "__verbose"), "%s", r.body.data);
         reply_deinit(&r);
     }
-    w.port.script = J("<tool_call>\n{'name':'f','arguments':{}}\n</tool_call>");
-    snprintf(
-        body, sizeof(body),
-        "%s,\"verbose\":true,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}",
-        hi);
+    w.port.script = "<tool_call>\n{\"name\":\"f\",\"arguments\":{}}\n</tool_call>";
+    snprintf(body, sizeof(body),
+             R"(%s,"verbose":true,"tools":[{"type":"function","function":{"name":"f"}}]})", hi);
     world_ask(&w, "/chat/completions", body, &r);
-    expect_part(&r, J("'content':null"));
-    expect_part(&r, J(",'content':'<tool_call>\\n{\\'name\\':\\'f\\'"));
+    expect_part(&r, R"("content":null)");
+    expect_part(&r, R"(,"content":"<tool_call>\n{\"name\":\"f\")");
     reply_deinit(&r);
     world_ask(&w, "/chat/completions",
-              J("{'messages':[{'role':'user','content':'a'}],'verbose':1}"), &r);
+              R"({"messages":[{"role":"user","content":"a"}],"verbose":1})", &r);
     cr_expect_eq(r.status, 400);
-    expect_part(&r, J("'param':'verbose'"));
+    expect_part(&r, R"("param":"verbose")");
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -262,11 +262,11 @@ Test(llamacpp, a_server_that_logs_all_answers_verbosely) {
     started(&w);
     w.port.script = "x";
     log_set_level(WLOG_DEBUG);
-    world_ask(&w, "/chat/completions", J("{'messages':[{'role':'user','content':'a'}]}"), &r);
-    expect_part(&r, J(",'__verbose':{'index':0,'content':'x',"));
+    world_ask(&w, "/chat/completions", R"({"messages":[{"role":"user","content":"a"}]})", &r);
+    expect_part(&r, R"(,"__verbose":{"index":0,"content":"x",)");
     reply_deinit(&r);
     world_ask(&w, "/chat/completions",
-              J("{'messages':[{'role':'user','content':'a'}],'verbose':false}"), &r);
+              R"({"messages":[{"role":"user","content":"a"}],"verbose":false})", &r);
     cr_expect_not(strstr(r.body.data, "__verbose"), "%s", r.body.data);
     reply_deinit(&r);
     log_set_level(WLOG_ERROR);
@@ -280,27 +280,28 @@ Test(llamacpp, members_of_a_completion_that_are_asked_for) {
     started(&w);
     w.port.script = "x\ny";
     world_ask(&w, "/completion",
-              J("{'prompt':'a','n_predict':3,'seed':7,'response_fields':['content','generation_"
-                "settings/n_predict','generation_settings/seed','has_new_line','no/such']}"),
+              R"({"prompt":"a","n_predict":3,"seed":7,"response_fields":["content","generation_)"
+              R"(settings/n_predict","generation_settings/seed","has_new_line","no/such"]})",
               &r);
     cr_expect_str_eq(r.body.data,
-                     J("{'content':'x\\ny','generation_settings/n_predict':3,'generation_settings/"
-                       "seed':7,'has_new_line':true}"));
+                     R"({"content":"x\ny","generation_settings/n_predict":3,"generation_settings/)"
+                     R"(seed":7,"has_new_line":true})");
     reply_deinit(&r);
     world_ask(
         &w, "/completion",
-        J("{'prompt':'a','n_predict':1,'stream':true,'response_fields':['stop','truncated']}"), &r);
-    expect_part(&r, J("data: {'index':0,'content':'x',"));
-    expect_part(&r, J("data: {'stop':true,'truncated':false}\n"));
+        R"({"prompt":"a","n_predict":1,"stream":true,"response_fields":["stop","truncated"]})", &r);
+    expect_part(&r, R"(data: {"index":0,"content":"x",)");
+    expect_part(&r, R"(data: {"stop":true,"truncated":false})"
+                    "\n");
     reply_deinit(&r);
-    world_ask(&w, "/completion", J("{'prompt':'a','n_predict':2,'n_probs':1}"), &r);
-    expect_part(&r, J("'completion_probabilities':[{'id':120,'token':'x','logprob':-0.5,'bytes':["
-                      "120],'top_logprobs':["));
+    world_ask(&w, "/completion", R"({"prompt":"a","n_predict":2,"n_probs":1})", &r);
+    expect_part(&r, R"("completion_probabilities":[{"id":120,"token":"x","logprob":-0.5,"bytes":[)"
+                    R"(120],"top_logprobs":[)");
     reply_deinit(&r);
-    world_ask(&w, "/completion", J("{'prompt':'a','n_probs':21}"), &r);
+    world_ask(&w, "/completion", R"({"prompt":"a","n_probs":21})", &r);
     cr_expect_eq(r.status, 400);
     reply_deinit(&r);
-    world_ask(&w, "/completion", J("{'prompt':'a','post_sampling_probs':true}"), &r);
+    world_ask(&w, "/completion", R"({"prompt":"a","post_sampling_probs":true})", &r);
     cr_expect_eq(r.status, 400);
     expect_part(&r, "unsupported_parameter");
     reply_deinit(&r);
@@ -312,8 +313,8 @@ Test(llamacpp, an_answer_that_fills_the_context_is_truncated) {
         uint32_t context;
         const char *part;
     } cases[] = {
-        {64, J("'truncated':false,'stop_type':'eos'")},
-        {5, J("'truncated':true,'stop_type':'limit'")},
+        {64, R"("truncated":false,"stop_type":"eos")"},
+        {5, R"("truncated":true,"stop_type":"limit")"},
     };
     struct reply r;
 
@@ -323,11 +324,11 @@ Test(llamacpp, an_answer_that_fills_the_context_is_truncated) {
         started(&w);
         w.model.max_context = cases[i].context;
         w.port.script = "one two";
-        world_ask(&w, "/completion", J("{'prompt':'c'}"), &r);
+        world_ask(&w, "/completion", R"({"prompt":"c"})", &r);
         expect_part(&r, cases[i].part);
         reply_deinit(&r);
-        world_ask(&w, "/completion", J("{'prompt':'c','n_predict':3}"), &r);
-        expect_part(&r, J("'truncated':false,'stop_type':'limit'"));
+        world_ask(&w, "/completion", R"({"prompt":"c","n_predict":3})", &r);
+        expect_part(&r, R"("truncated":false,"stop_type":"limit")");
         reply_deinit(&r);
         world_stop(&w);
     }
@@ -336,11 +337,11 @@ Test(llamacpp, an_answer_that_fills_the_context_is_truncated) {
 /* The first report comes before any token of the prompt is computed, the last one with the first
  * token of the answer. Times of what was not computed are 0. */
 Test(llamacpp, streams_tell_the_progress_of_the_prompt_and_times) {
-#define ASKED ",\"stream\":true,\"return_progress\":true,\"timings_per_token\":true}"
+#define ASKED R"(,"stream":true,"return_progress":true,"timings_per_token":true})"
     const char *const paths[][2] = {
-        {"/completion", J("{'prompt':'abc'" ASKED)},
+        {"/completion", R"({"prompt":"abc")" ASKED},
         {"/chat/completions", "{" HI ASKED},
-        {"/responses", J("{'input':'hi'" ASKED)},
+        {"/responses", R"({"input":"hi")" ASKED},
     };
     struct world w;
     struct reply r;
@@ -353,31 +354,30 @@ Test(llamacpp, streams_tell_the_progress_of_the_prompt_and_times) {
         const char *last = NULL;
         unsigned total, cached, done, n = 0;
 
-        for (const char *at = r.body.data; (at = strstr(at, J("'prompt_progress':")));
+        for (const char *at = r.body.data; (at = strstr(at, R"("prompt_progress":)"));
              last = at++, n++)
             ;
         cr_assert_geq(n, 2, "%s", r.body.data);
         cr_expect_not(strstr(r.body.data, "event: response.created\n") &&
                       strstr(strstr(r.body.data, "response.created"), "prompt_progress") <
                           strstr(r.body.data, "response.in_progress"));
-        cr_expect_eq(sscanf(last,
-                            "\"prompt_progress\":{\"total\":%u,\"cache\":%u,\"processed\":%u,",
+        cr_expect_eq(sscanf(last, R"("prompt_progress":{"total":%u,"cache":%u,"processed":%u,)",
                             &total, &cached, &done),
                      3, "%s", last);
         cr_expect_eq(done, total, "%s", last);
-        const char *begin = strstr(r.body.data, J("'prompt_progress':"));
+        const char *begin = strstr(r.body.data, R"("prompt_progress":)");
         if (i < 2)
             cr_expect_eq(sscanf(begin,
-                                "\"prompt_progress\":{\"total\":%u,\"cache\":%u,\"processed\":%u,",
+                                R"("prompt_progress":{"total":%u,"cache":%u,"processed":%u,)",
                                 &total, &cached, &done) == 3 &&
                              done == cached,
                          true, "%s", begin);
         if (i == 1)
-            cr_expect_not(strstr(r.body.data, "timings") < strstr(r.body.data, J("'content':'o'")));
-        cr_expect(strstr(last, J(",'predicted_per_second':")), "%s", last);
+            cr_expect_not(strstr(r.body.data, "timings") < strstr(r.body.data, R"("content":"o")"));
+        cr_expect(strstr(last, R"(,"predicted_per_second":)"), "%s", last);
         reply_deinit(&r);
     }
-    world_ask(&w, "/completion", J("{'prompt':'abc','stream':true,'return_progress':1}"), &r);
+    world_ask(&w, "/completion", R"({"prompt":"abc","stream":true,"return_progress":1})", &r);
     cr_expect_eq(r.status, 400);
     reply_deinit(&r);
     int fd = world_connect(&w);
@@ -390,14 +390,14 @@ Test(llamacpp, streams_tell_the_progress_of_the_prompt_and_times) {
     cr_expect(
         world_read_until(
             &w, fd, &b,
-            J("'processed':1,'time_ms':0},'timings':{'cache_n':0,'prompt_n':0,'prompt_ms':0,")),
+            R"("processed":1,"time_ms":0},"timings":{"cache_n":0,"prompt_n":0,"prompt_ms":0,)"),
         "%s", b.data);
     world_drop(&w, fd);
     world_stop(&w);
 }
 
 Test(llamacpp, responses_have_times_on_its_path) {
-    const char *const ends[] = {"", J(",'stream':true")};
+    const char *const ends[] = {"", R"(,"stream":true)"};
     struct world w;
     struct reply r;
     char body[80];
@@ -405,13 +405,13 @@ Test(llamacpp, responses_have_times_on_its_path) {
     started(&w);
     w.port.script = "x";
     for (size_t i = 0; i < ARRAY_SIZE(ends); i++) {
-        snprintf(body, sizeof(body), "{\"input\":\"hi\"%s}", ends[i]);
+        snprintf(body, sizeof(body), R"({"input":"hi"%s})", ends[i]);
         world_ask(&w, "/responses", body, &r);
-        cr_expect_eq(strstr(r.body.data, J("'timings':{")) != NULL, i == 1, "%s", r.body.data);
+        cr_expect_eq(strstr(r.body.data, R"("timings":{)") != NULL, i == 1, "%s", r.body.data);
         cr_expect_not(strstr(r.body.data, "prompt_progress"), "%s", r.body.data);
         reply_deinit(&r);
         world_ask(&w, "/v1/responses", body, &r);
-        cr_expect_not(strstr(r.body.data, J("'timings'")), "%s", r.body.data);
+        cr_expect_not(strstr(r.body.data, R"("timings")"), "%s", r.body.data);
         reply_deinit(&r);
     }
     world_stop(&w);
@@ -419,7 +419,7 @@ Test(llamacpp, responses_have_times_on_its_path) {
 
 /* llama.vim fills the prefix cache this way. */
 Test(llamacpp, a_prompt_alone_has_an_empty_answer) {
-    const char *const more[] = {"", J(",'echo':true"), J(",'prompt_logprobs':1")};
+    const char *const more[] = {"", R"(,"echo":true)", R"(,"prompt_logprobs":1)"};
     struct world w;
     struct reply r;
 
@@ -428,12 +428,12 @@ Test(llamacpp, a_prompt_alone_has_an_empty_answer) {
     for (size_t i = 0; i < ARRAY_SIZE(more); i++) {
         char body[100];
 
-        snprintf(body, sizeof(body), "{\"prompt\":\"a\",\"n_predict\":0,\"n_probs\":2%s}", more[i]);
+        snprintf(body, sizeof(body), R"({"prompt":"a","n_predict":0,"n_probs":2%s})", more[i]);
         world_ask(&w, "/completion", body, &r);
         cr_expect_eq(r.status, 200);
-        expect_part(&r, J("'tokens_predicted':0,"));
-        expect_part(&r, J("'stop_type':'limit'"));
-        expect_part(&r, J("'completion_probabilities':[]"));
+        expect_part(&r, R"("tokens_predicted":0,)");
+        expect_part(&r, R"("stop_type":"limit")");
+        expect_part(&r, R"("completion_probabilities":[])");
         reply_deinit(&r);
     }
     world_stop(&w);
@@ -445,15 +445,15 @@ Test(llamacpp, bias_of_tokens_and_of_texts) {
 
     started(&w);
     w.port.script = "x";
-    world_ask(&w, "/completion", J("{'prompt':'a','logit_bias':[[97,1.5],['xy',-2],['98',false]]}"),
+    world_ask(&w, "/completion", R"({"prompt":"a","logit_bias":[[97,1.5],["xy",-2],["98",false]]})",
               &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
-    expect_part(&r, J("'logit_bias':[{'bias':1.5,'token':97},{'bias':-2,'token':120},{'bias':-2,'"
-                      "token':121},{'bias':-100,'token':98}]}"));
+    expect_part(&r, R"("logit_bias":[{"bias":1.5,"token":97},{"bias":-2,"token":120},{"bias":-2,")"
+                    R"(token":121},{"bias":-100,"token":98}]})");
     reply_deinit(&r);
-    world_ask(&w, "/completion", J("{'prompt':'a','logit_bias':[[97,true]]}"), &r);
+    world_ask(&w, "/completion", R"({"prompt":"a","logit_bias":[[97,true]]})", &r);
     cr_expect_eq(r.status, 400);
-    expect_part(&r, J("'param':'logit_bias'"));
+    expect_part(&r, R"("param":"logit_bias")");
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -463,9 +463,9 @@ Test(llamacpp, lists_have_limits) {
         const char *field, *begin, *item;
         int n;
     } lists[] = {
-        {"response_fields", J("{'prompt':'a','response_fields':['prompt'"), J(",'prompt'"), 64},
-        {"logit_bias", J("{'prompt':'a','logit_bias':[[1,1]"), ",[97,1]", 1024},
-        {"prompt", J("{'prompt':[1,'x'"), J(",'xyxyxyxyxyxyxyxy'"), 50000},
+        {"response_fields", R"({"prompt":"a","response_fields":["prompt")", R"(,"prompt")", 64},
+        {"logit_bias", R"({"prompt":"a","logit_bias":[[1,1])", ",[97,1]", 1024},
+        {"prompt", R"({"prompt":[1,"x")", R"(,"xyxyxyxyxyxyxyxy")", 50000},
     };
     struct world w;
     struct reply r;
@@ -480,7 +480,7 @@ Test(llamacpp, lists_have_limits) {
         cr_assert_eq(buf_add(&b, "]}", 3), 0);
         world_ask(&w, "/completion", b.data, &r);
         cr_expect_eq(r.status, 400, "%s: %d", lists[k].field, r.status);
-        expect_part(&r, J("'param':"));
+        expect_part(&r, R"("param":)");
         expect_part(&r, lists[k].field);
         reply_deinit(&r);
     }
@@ -495,9 +495,9 @@ Test(llamacpp, slots_say_how_far_requests_are) {
     w.opts.max_running = 2;
     world_start(&w);
     world_get(&w, "/slots", &r);
-    expect_part(&r, J("[{'id':0,'n_ctx':"));
-    expect_part(&r, J("'is_processing':false,'next_token':[{'has_next_token':false,'n_remain':-1,'"
-                      "n_decoded':0}]},{'id':1,"));
+    expect_part(&r, R"([{"id":0,"n_ctx":)");
+    expect_part(&r, R"("is_processing":false,"next_token":[{"has_next_token":false,"n_remain":-1,")"
+                    R"(n_decoded":0}]},{"id":1,)");
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -518,11 +518,11 @@ Test(llamacpp, slots_can_be_turned_off) {
 
 Test(llamacpp, any_model_name_is_answered_where_it_may_be) {
     const char *const bodies[][2] = {
-        {CHAT, J("{" HI ",'model':'gpt-4'}")},
-        {"/v1/completions", J("{'prompt':'a','model':'gpt-4'}")},
-        {"/v1/responses", J("{'input':'a','model':'gpt-4'}")},
-        {"/v1/messages", J("{" HI ",'max_tokens':9,'model':'gpt-4'}")},
-        {"/api/chat", J("{" HI ",'model':'gpt-4','stream':false}")},
+        {CHAT, "{" HI R"(,"model":"gpt-4"})"},
+        {"/v1/completions", R"({"prompt":"a","model":"gpt-4"})"},
+        {"/v1/responses", R"({"input":"a","model":"gpt-4"})"},
+        {"/v1/messages", "{" HI R"(,"max_tokens":9,"model":"gpt-4"})"},
+        {"/api/chat", "{" HI R"(,"model":"gpt-4","stream":false})"},
     };
 
     for (int any = 0; any < 2; any++) {
@@ -536,7 +536,7 @@ Test(llamacpp, any_model_name_is_answered_where_it_may_be) {
         for (size_t i = 0; i < ARRAY_SIZE(bodies); i++) {
             world_ask(&w, bodies[i][0], bodies[i][1], &r);
             cr_expect_eq(r.status, any ? 200 : 404, "%s: %s", bodies[i][0], r.body.data);
-            expect_part(&r, any ? J("'tiny'") : "gpt-4");
+            expect_part(&r, any ? R"("tiny")" : "gpt-4");
             reply_deinit(&r);
         }
         world_get(&w, "/v1/models/gpt-4", &r);
@@ -555,22 +555,23 @@ Test(llamacpp, between_two_texts) {
     started(&w);
     w.port.script = "ok";
     world_ask(&w, "/infill",
-              J("{'input_prefix':'a','prompt':'x','input_suffix':'c','input_extra':[{'filename':'f'"
-                ",'text':'T'}]}"),
+              R"({"input_prefix":"a","prompt":"x","input_suffix":"c",)"
+              R"("input_extra":[{"filename":"f")"
+              R"(,"text":"T"}]})",
               &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     cr_assert_eq(w.port.r[0].m.n_prompt, ARRAY_SIZE(want));
     for (size_t i = 0; i < ARRAY_SIZE(want); i++)
         cr_expect_eq(w.port.r[0].tokens[i], want[i], "%zu", i);
-    expect_part(&r, J("'content':'ok'"));
+    expect_part(&r, R"("content":"ok")");
     reply_deinit(&r);
-    world_ask(&w, "/infill", J("{'input_prefix':'a'}"), &r);
+    world_ask(&w, "/infill", R"({"input_prefix":"a"})", &r);
     cr_expect_eq(r.status, 400);
-    expect_part(&r, J("'param':'input_suffix'"));
+    expect_part(&r, R"("param":"input_suffix")");
     reply_deinit(&r);
-    world_ask(&w, "/infill", J("{'input_prefix':1,'input_suffix':'c'}"), &r);
+    world_ask(&w, "/infill", R"({"input_prefix":1,"input_suffix":"c"})", &r);
     cr_expect_eq(r.status, 400);
-    expect_part(&r, J("'param':'input_prefix'"));
+    expect_part(&r, R"("param":"input_prefix")");
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -580,21 +581,21 @@ Test(llamacpp, tokens_and_templates) {
     struct reply r;
 
     started(&w);
-    world_ask(&w, "/tokenize", J("{'content':'ac'}"), &r);
-    expect_part(&r, J("'tokens':[97,99]"));
+    world_ask(&w, "/tokenize", R"({"content":"ac"})", &r);
+    expect_part(&r, R"("tokens":[97,99])");
     reply_deinit(&r);
-    world_ask(&w, "/tokenize", J("{'content':'ac\\u00e9','with_pieces':true}"), &r);
-    expect_part(&r, J("'tokens':[{'id':97,'piece':'a'},{'id':99,'piece':'c'},{'id':195,'piece':["
-                      "195]},{'id':169,'piece':[169]}]"));
+    world_ask(&w, "/tokenize", R"({"content":"ac\u00e9","with_pieces":true})", &r);
+    expect_part(&r, R"("tokens":[{"id":97,"piece":"a"},{"id":99,"piece":"c"},{"id":195,"piece":[)"
+                    R"(195]},{"id":169,"piece":[169]}])");
     reply_deinit(&r);
     world_ask(&w, "/chat/completions/input_tokens", "{" HI "}", &r);
-    expect_part(&r, J("{'input_tokens':"));
+    expect_part(&r, R"({"input_tokens":)");
     reply_deinit(&r);
-    world_ask(&w, "/detokenize", J("{'tokens':[97,99]}"), &r);
-    expect_part(&r, J("{'prompt':'ac','content':'ac'}"));
+    world_ask(&w, "/detokenize", R"({"tokens":[97,99]})", &r);
+    expect_part(&r, R"({"prompt":"ac","content":"ac"})");
     reply_deinit(&r);
     world_ask(&w, "/apply-template", "{" HI "}", &r);
-    expect_part(&r, J("{'prompt':'<|im_start|>user\\nhi<|im_end|>\\n<|im_start|>assistant\\n'}"));
+    expect_part(&r, R"({"prompt":"<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"})");
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -604,13 +605,13 @@ Test(llamacpp, an_answer_continues_the_last_message) {
         /* NULL: the request is refused */
         const char *last, *prompt;
     } table[] = {
-        {J("{'role':'assistant','content':'Once '}"), "Once "},
-        {J("{'role':'assistant','content':[{'type':'text','text':'a'},{'type':'text','text':'b'}]"
-           "}"),
+        {R"({"role":"assistant","content":"Once "})", "Once "},
+        {R"({"role":"assistant","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}])"
+         "}",
          "a\nb"},
-        {J("{'role':'user','content':'Once'}"), NULL},
-        {J("{'role':'assistant','content':null}"), NULL},
-        {J("{'role':'assistant','content':'x','tool_calls':[{}]}"), NULL},
+        {R"({"role":"user","content":"Once"})", NULL},
+        {R"({"role":"assistant","content":null})", NULL},
+        {R"({"role":"assistant","content":"x","tool_calls":[{}]})", NULL},
     };
     struct world w;
     struct reply r;
@@ -620,8 +621,8 @@ Test(llamacpp, an_answer_continues_the_last_message) {
     w.port.script = "x";
     for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
         snprintf(body, sizeof(body),
-                 "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},%s],"
-                 "\"continue_final_message\":true,\"add_generation_prompt\":false}",
+                 R"({"messages":[{"role":"user","content":"hi"},%s],)"
+                 R"("continue_final_message":true,"add_generation_prompt":false})",
                  table[i].last);
         snprintf(prompt, sizeof(prompt), "|user\nhi|\n|assistant\n%s", table[i].prompt);
         uint32_t n = w.port.n;
@@ -632,11 +633,11 @@ Test(llamacpp, an_answer_continues_the_last_message) {
             cr_assert_eq(w.port.n, n + 1);
             cr_expect_str_eq(fake_prompt(&w.port.r[n]), prompt);
         } else {
-            expect_part(&r, J("'param':'continue_final_message'"));
+            expect_part(&r, R"("param":"continue_final_message")");
         }
         reply_deinit(&r);
     }
-    world_ask(&w, CHAT, J("{" HI ",'continue_final_message':true,'add_generation_prompt':true}"),
+    world_ask(&w, CHAT, "{" HI R"(,"continue_final_message":true,"add_generation_prompt":true})",
               &r);
     cr_expect_eq(r.status, 400);
     expect_part(&r, "cannot be given together");
@@ -649,11 +650,11 @@ Test(llamacpp, an_answer_continues_the_last_message_on_its_paths) {
     const struct {
         const char *last, *prompt, *told;
     } table[] = {
-        {J("'Once '"), "|assistant\nOnce ", ""},
-        {J("[{'type':'text','text':'a'},{'type':'text','text':'b'}]"), "|assistant\na\n\nb", ""},
-        {J("'Once'"), "|assistant\nOnce|\n|assistant\n", J(",'continue_final_message':false")},
-        {J("'Once'"), "|assistant\nOnce|\n|assistant\n", J(",'add_generation_prompt':true")},
-        {J("''"), "|assistant\n|\n|assistant\n", ""},
+        {R"("Once ")", "|assistant\nOnce ", ""},
+        {R"([{"type":"text","text":"a"},{"type":"text","text":"b"}])", "|assistant\na\n\nb", ""},
+        {R"("Once")", "|assistant\nOnce|\n|assistant\n", R"(,"continue_final_message":false)"},
+        {R"("Once")", "|assistant\nOnce|\n|assistant\n", R"(,"add_generation_prompt":true)"},
+        {R"("")", "|assistant\n|\n|assistant\n", ""},
     };
     struct world w;
     struct reply r;
@@ -663,8 +664,8 @@ Test(llamacpp, an_answer_continues_the_last_message_on_its_paths) {
     w.port.script = "x";
     for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
         snprintf(body, sizeof(body),
-                 "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\","
-                 "\"content\":%s}]%s}",
+                 R"({"messages":[{"role":"user","content":"hi"},{"role":"assistant",)"
+                 R"("content":%s}]%s})",
                  table[i].last, table[i].told);
         snprintf(prompt, sizeof(prompt), "|user\nhi|\n%s", table[i].prompt);
         uint32_t n = w.port.n;
@@ -681,9 +682,9 @@ Test(llamacpp, an_answer_continues_the_last_message_on_its_paths) {
     }
     world_ask(
         &w, "/apply-template",
-        J("{'messages':[{'role':'user','content':'hi'},{'role':'assistant','content':'Once'}]}"),
+        R"({"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"Once"}]})",
         &r);
-    expect_part(&r, "<|im_start|>assistant\\nOnce\"}");
+    expect_part(&r, R"(<|im_start|>assistant\nOnce"})");
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -702,7 +703,7 @@ Test(llamacpp, no_figures_before_the_model_was_loaded) {
 
         world_get(&w, paths[i], &r);
         cr_expect_eq(r.status, 503, "%s", paths[i]);
-        expect_part(&r, J("'message':'Loading model'"));
+        expect_part(&r, R"("message":"Loading model")");
         cr_expect(*reply_header(&r, "retry-after", seconds, sizeof(seconds)));
         reply_deinit(&r);
     }
@@ -715,23 +716,23 @@ Test(llamacpp, figures_of_the_server) {
 
     started(&w);
     world_get(&w, "/props", &r);
-    expect_part(&r, J("{'default_generation_settings':{'n_ctx':"));
-    expect_part(&r, J("'modalities':{'vision':false,'video':false,'audio':false}"));
-    expect_part(&r, J("'eos_token':'<|im_end|>'"));
+    expect_part(&r, R"({"default_generation_settings":{"n_ctx":)");
+    expect_part(&r, R"("modalities":{"vision":false,"video":false,"audio":false})");
+    expect_part(&r, R"("eos_token":"<|im_end|>")");
     reply_deinit(&r);
     world_get(&w, "/v1/health", &r);
     cr_expect_eq(r.status, 200);
     reply_deinit(&r);
     world_get(&w, "/load", &r);
-    expect_part(&r, J("{'server_load':0}"));
+    expect_part(&r, R"({"server_load":0})");
     reply_deinit(&r);
     world_get(&w, "/v1/loads", &r);
     expect_part(
         &r,
-        J("'dp_rank_count':1,'loads':[{'dp_rank':0,'num_running_reqs':0,'num_waiting_reqs':0,"));
+        R"("dp_rank_count":1,"loads":[{"dp_rank":0,"num_running_reqs":0,"num_waiting_reqs":0,)");
     reply_deinit(&r);
     world_get(&w, "/is_sleeping", &r);
-    expect_part(&r, J("{'is_sleeping':false}"));
+    expect_part(&r, R"({"is_sleeping":false})");
     reply_deinit(&r);
     world_stop(&w);
 }

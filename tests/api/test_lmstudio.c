@@ -19,7 +19,7 @@ static void started(struct world *w) {
 
 /* Replaces the times, which differ from run to run, and the version. */
 static void normalise(struct reply *r) {
-    static const char *const keys[] = {"_first_token\":", "_time\":", "\"version\":"};
+    static const char *const keys[] = {R"(_first_token":)", R"(_time":)", R"("version":)"};
 
     reply_normalise(&r->body);
     for (size_t k = 0; k < ARRAY_SIZE(keys); k++) {
@@ -34,28 +34,27 @@ static void normalise(struct reply *r) {
 }
 
 #define USAGE(n)                                                                                   \
-    "\"usage\":{\"prompt_tokens\":21,\"completion_tokens\":" n ",\"total_tokens\":24,"             \
-    "\"prompt_tokens_details\":{\"cached_tokens\":10}}"
+    R"("usage":{"prompt_tokens":21,"completion_tokens":)" n R"(,"total_tokens":24,)"               \
+    R"("prompt_tokens_details":{"cached_tokens":10}})"
 #define FIGURES(why)                                                                               \
-    "\"stats\":{\"tokens_per_second\":1000,\"time_to_first_token\":X,\"generation_time\":X,"       \
-    "\"stop_reason\":\"" why "\"},\"model_info\":{\"arch\":\"qwen3\",\"quant\":\"UD-Q4_K_M\","     \
-    "\"format\":\"gguf\",\"context_length\":512},\"runtime\":{\"name\":\"weft\","                  \
-    "\"version\":X,\"supported_formats\":[\"gguf\"]}"
+    R"("stats":{"tokens_per_second":1000,"time_to_first_token":X,"generation_time":X,)"            \
+    R"("stop_reason":")" why R"("},"model_info":{"arch":"qwen3","quant":"UD-Q4_K_M",)"             \
+    R"("format":"gguf","context_length":512},"runtime":{"name":"weft",)"                           \
+    R"("version":X,"supported_formats":["gguf"]})"
 
 Test(lmstudio, a_chat_is_openais_with_figures) {
     struct world w;
     struct reply r;
 
     started(&w);
-    world_ask(&w, CHAT_V0, "{" HI ",\"max_tokens\":-1}", &r);
+    world_ask(&w, CHAT_V0, "{" HI R"(,"max_tokens":-1})", &r);
     normalise(&r);
     cr_expect_eq(r.status, 200);
-    cr_expect_str_eq(
-        r.body.data,
-        "{\"id\":\"X\",\"object\":\"chat.completion\",\"created\":X,\"model\":\"tiny\","
-        "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":"
-        "\"Hi.\",\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"stop\"}]," USAGE(
-            "3") "," FIGURES("eosFound") "}");
+    cr_expect_str_eq(r.body.data,
+                     R"({"id":"X","object":"chat.completion","created":X,"model":"tiny",)"
+                     R"("choices":[{"index":0,"message":{"role":"assistant","content":)"
+                     R"("Hi.","refusal":null},"logprobs":null,"finish_reason":"stop"}],)" USAGE(
+                         "3") "," FIGURES("eosFound") "}");
     cr_expect_gt(w.port.r[0].m.max_new, 480);
     reply_deinit(&r);
     world_stop(&w);
@@ -67,16 +66,15 @@ Test(lmstudio, a_stream_is_openais_with_figures_at_its_end) {
     struct reply r;
 
     started(&w);
-    world_ask(&w, CHAT_V0, "{" HI ",\"stream\":true}", &r);
-    cr_expect_null(strstr(r.body.data, "\"stats\""));
+    world_ask(&w, CHAT_V0, "{" HI R"(,"stream":true})", &r);
+    cr_expect_null(strstr(r.body.data, R"("stats")"));
     reply_expect(&r, 200, ROLE DELTA("H") DELTA("i") DELTA(".") FINISH("stop") DONE);
-    world_ask(&w, CHAT_V0, "{" HI ",\"stream\":true,\"stream_options\":{\"include_usage\":true}}",
-              &r);
+    world_ask(&w, CHAT_V0, "{" HI R"(,"stream":true,"stream_options":{"include_usage":true}})", &r);
     normalise(&r);
-    const char *last = strstr(r.body.data, "\"choices\":[]");
+    const char *last = strstr(r.body.data, R"("choices":[])");
     cr_assert(last, "%s", r.body.data);
-    cr_expect_str_eq(last, "\"choices\":[]," USAGE("3") "," FIGURES("eosFound") "}\n\n" DONE);
-    cr_expect(strstr(r.body.data, "\"stats\"") > last);
+    cr_expect_str_eq(last, R"("choices":[],)" USAGE("3") "," FIGURES("eosFound") "}\n\n" DONE);
+    cr_expect(strstr(r.body.data, R"("stats")") > last);
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -85,9 +83,9 @@ Test(lmstudio, it_says_why_a_text_ends) {
     static const struct {
         const char *body, *why;
     } rows[] = {
-        {"{\"prompt\":\"a\"}", "eosFound"},
-        {"{\"prompt\":\"a\",\"stop\":\"i\"}", "stopStringFound"},
-        {"{\"prompt\":\"a\",\"max_tokens\":2}", "maxPredictedTokensReached"},
+        {R"({"prompt":"a"})", "eosFound"},
+        {R"({"prompt":"a","stop":"i"})", "stopStringFound"},
+        {R"({"prompt":"a","max_tokens":2})", "maxPredictedTokensReached"},
     };
     struct world w;
     struct reply r;
@@ -96,13 +94,13 @@ Test(lmstudio, it_says_why_a_text_ends) {
     started(&w);
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         world_ask(&w, TEXT_V0, rows[i].body, &r);
-        snprintf(want, sizeof(want), "\"stop_reason\":\"%s\"", rows[i].why);
+        snprintf(want, sizeof(want), R"("stop_reason":"%s")", rows[i].why);
         cr_expect(strstr(r.body.data, want), "%s: %s", rows[i].why, r.body.data);
         reply_deinit(&r);
     }
-    world_ask(&w, TEXT_V0, "{\"prompt\":\"a\",\"ttl\":\"5m\"}", &r);
+    world_ask(&w, TEXT_V0, R"({"prompt":"a","ttl":"5m"})", &r);
     cr_expect_eq(r.status, 400);
-    cr_expect(strstr(r.body.data, "\"param\":\"ttl\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("param":"ttl")"), "%s", r.body.data);
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -116,8 +114,8 @@ Test(lmstudio, a_full_context_is_told) {
     w.model.max_context = 24;
     w.port.script = "Hello.";
     world_start(&w);
-    world_ask(&w, TEXT_V0, "{\"prompt\":\"01234567890123456789\",\"max_tokens\":-1}", &r);
-    cr_expect(strstr(r.body.data, "\"stop_reason\":\"contextLengthReached\""), "%s", r.body.data);
+    world_ask(&w, TEXT_V0, R"({"prompt":"01234567890123456789","max_tokens":-1})", &r);
+    cr_expect(strstr(r.body.data, R"("stop_reason":"contextLengthReached")"), "%s", r.body.data);
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -129,21 +127,20 @@ Test(lmstudio, calls_are_told) {
     struct reply r;
 
     world_init(&w);
-    w.port.script = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+    w.port.script = R"(<tool_call>{"name": "f", "arguments": {}}</tool_call>)";
     world_use_template(&w, calls, sizeof(calls) - 1);
     world_start(&w);
-    world_ask(&w, CHAT_V0,
-              "{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}", &r);
-    cr_expect(strstr(r.body.data, "\"stop_reason\":\"toolCalls\""), "%s", r.body.data);
+    world_ask(&w, CHAT_V0, "{" HI R"(,"tools":[{"type":"function","function":{"name":"f"}}]})", &r);
+    cr_expect(strstr(r.body.data, R"("stop_reason":"toolCalls")"), "%s", r.body.data);
     reply_deinit(&r);
     world_stop(&w);
 }
 
 #define MODEL_V0                                                                                   \
-    "{\"id\":\"tiny\",\"object\":\"model\",\"type\":\"llm\",\"publisher\":\"weft\","               \
-    "\"arch\":\"qwen3\",\"compatibility_type\":\"gguf\",\"quantization\":\"UD-Q4_K_M\","           \
-    "\"state\":\"loaded\",\"max_context_length\":512,\"loaded_context_length\":512,"               \
-    "\"capabilities\":[\"tool_use\"]}"
+    R"({"id":"tiny","object":"model","type":"llm","publisher":"weft",)"                            \
+    R"("arch":"qwen3","compatibility_type":"gguf","quantization":"UD-Q4_K_M",)"                    \
+    R"("state":"loaded","max_context_length":512,"loaded_context_length":512,)"                    \
+    R"("capabilities":["tool_use"]})"
 
 static void expect_get(struct world *w, const char *path, int status, const char *want) {
     struct reply r;
@@ -159,27 +156,27 @@ Test(lmstudio, models_are_listed_in_both_forms) {
     struct reply r;
 
     started(&w);
-    expect_get(&w, "/api/v0/models", 200, "{\"object\":\"list\",\"data\":[" MODEL_V0 "]}");
+    expect_get(&w, "/api/v0/models", 200, R"({"object":"list","data":[)" MODEL_V0 "]}");
     expect_get(&w, "/api/v0/models/tiny", 200, MODEL_V0);
     expect_get(&w, "/api/v0/models/other", 404,
-               "{\"error\":{\"message\":\"The model `other` does not exist.\",\"type\":"
-               "\"invalid_request_error\",\"param\":\"model\",\"code\":\"model_not_found\"}}");
+               R"({"error":{"message":"The model `other` does not exist.","type":)"
+               R"("invalid_request_error","param":"model","code":"model_not_found"}})");
     w.model.n_params = 7615616512;
     world_get(&w, "/api/v1/models", &r);
-    cr_expect(strstr(r.body.data, "\"params_string\":\"7.6B\""), "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "{\"models\":[{\"type\":\"llm\",\"publisher\":\"weft\","
-                                  "\"key\":\"tiny\",\"display_name\":\"tiny\","
-                                  "\"architecture\":\"qwen3\",\"quantization\":{\"name\":"
-                                  "\"UD-Q4_K_M\",\"bits_per_weight\":null},\"size_bytes\":"),
+    cr_expect(strstr(r.body.data, R"("params_string":"7.6B")"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"({"models":[{"type":"llm","publisher":"weft",)"
+                                  R"("key":"tiny","display_name":"tiny",)"
+                                  R"("architecture":"qwen3","quantization":{"name":)"
+                                  R"("UD-Q4_K_M","bits_per_weight":null},"size_bytes":)"),
               "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"loaded_instances\":[{\"id\":\"tiny\",\"config\":{"
-                                  "\"context_length\":512,"),
+    cr_expect(strstr(r.body.data, R"("loaded_instances":[{"id":"tiny","config":{)"
+                                  R"("context_length":512,)"),
               "%s", r.body.data);
     reply_deinit(&r);
-    world_ask(&w, "/api/v1/models/unload", "{\"instance_id\":\"tiny\"}", &r);
+    world_ask(&w, "/api/v1/models/unload", R"({"instance_id":"tiny"})", &r);
     cr_expect(r.status == 400 && strstr(r.body.data, "always loaded"), "%s", r.body.data);
     reply_deinit(&r);
-    world_ask(&w, "/api/v1/chat", "{\"input\":\"a\"}", &r);
+    world_ask(&w, "/api/v1/chat", R"({"input":"a"})", &r);
     cr_expect_eq(r.status, 404);
     reply_deinit(&r);
     world_stop(&w);
@@ -190,9 +187,9 @@ Test(lmstudio, vectors_are_openais) {
     struct reply a, b;
 
     started(&w);
-    world_ask(&w, "/v1/embeddings", "{\"input\":\"a\"}", &a);
-    world_ask(&w, "/api/v0/embeddings", "{\"input\":\"a\"}", &b);
-    cr_expect(a.status == 200 && strstr(a.body.data, "\"embedding\":["), "%s", a.body.data);
+    world_ask(&w, "/v1/embeddings", R"({"input":"a"})", &a);
+    world_ask(&w, "/api/v0/embeddings", R"({"input":"a"})", &b);
+    cr_expect(a.status == 200 && strstr(a.body.data, R"("embedding":[)"), "%s", a.body.data);
     cr_expect_str_eq(a.body.data, b.body.data);
     reply_deinit(&a);
     reply_deinit(&b);

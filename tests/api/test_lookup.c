@@ -90,14 +90,14 @@ Test(lookup, a_long_answer_is_written_on_the_pool) {
     struct world w;
 
     started(&w);
-    expect_on_pool(&w, "/tokenize", "{\"prompt\":\"", "a", "", "\"}");
-    expect_on_pool(&w, "/tokenize", "{\"prompt\":\"", "a", "", "\",\"with_pieces\":true}");
-    expect_on_pool(&w, "/tokenize", "{\"prompt\":\"", "a", "", "\",\"return_token_strs\":true}");
-    expect_on_pool(&w, "/detokenize", "{\"tokens\":[", "97", ",", "]}");
-    expect_on_pool(&w, "/apply-template", "{\"messages\":[{\"role\":\"user\",\"content\":\"", "a",
-                   "", "\"}]}");
-    expect_on_pool(&w, "/v1/completions/render", "{\"prompt\":\"", "a", "", "\"}");
-    expect_on_pool(&w, "/v1/chat/completions/render",
-                   "{\"messages\":[{\"role\":\"user\",\"content\":\"", "a", "", "\"}]}");
+    expect_on_pool(&w, "/tokenize", R"({"prompt":")", "a", "", R"("})");
+    expect_on_pool(&w, "/tokenize", R"({"prompt":")", "a", "", R"(","with_pieces":true})");
+    expect_on_pool(&w, "/tokenize", R"({"prompt":")", "a", "", R"(","return_token_strs":true})");
+    expect_on_pool(&w, "/detokenize", R"({"tokens":[)", "97", ",", "]}");
+    expect_on_pool(&w, "/apply-template", R"({"messages":[{"role":"user","content":")", "a", "",
+                   R"("}]})");
+    expect_on_pool(&w, "/v1/completions/render", R"({"prompt":")", "a", "", R"("})");
+    expect_on_pool(&w, "/v1/chat/completions/render", R"({"messages":[{"role":"user","content":")",
+                   "a", "", R"("}]})");
     world_stop(&w);
 }

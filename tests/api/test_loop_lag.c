@@ -37,7 +37,7 @@ static double busy_so_far(struct world *w) {
     return v;
 }
 
-#define BUCKET(le) "weft_loop_lag_seconds_bucket{model_name=\"tiny\",engine=\"0\",le=\"" le "\"}"
+#define BUCKET(le) R"(weft_loop_lag_seconds_bucket{model_name="tiny",engine="0",le=")" le R"("})"
 
 Test(loop_lag, a_busy_callback_is_seen_and_sleep_is_not) {
     struct world w;

@@ -105,15 +105,15 @@ Test(loosen, the_keyword_at_the_place_goes_and_the_rest_stays) {
 
 Test(loosen, without_a_place_rules_go_before_names_and_types) {
     static const char schema[] =
-        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"x\"},\"b\":{"
-        "\"type\":\"array\",\"items\":{\"enum\":[1]},\"maxItems\":9}},\"required\":[\"a\"]}";
+        R"({"type":"object","properties":{"a":{"type":"string","pattern":"x"},"b":{)"
+        R"("type":"array","items":{"enum":[1]},"maxItems":9}},"required":["a"]})";
     static const char *const steps[] = {
-        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"},\"b\":{\"type\":"
-        "\"array\","
-        "\"items\":{\"enum\":[1]}}},\"required\":[\"a\"]}",
-        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"},\"b\":{\"type\":"
-        "\"array\"}"
-        "},\"required\":[\"a\"]}",
+        R"({"type":"object","properties":{"a":{"type":"string"},"b":{"type":)"
+        R"("array",)"
+        R"("items":{"enum":[1]}}},"required":["a"]})",
+        R"({"type":"object","properties":{"a":{"type":"string"},"b":{"type":)"
+        R"("array"})"
+        R"(},"required":["a"]})",
     };
     struct test t;
 
@@ -134,15 +134,15 @@ Test(loosen, without_a_place_rules_go_before_names_and_types) {
 /* The list of what was left out names rules of the arguments as a whole, too. */
 Test(loosen, rules_of_the_arguments_as_a_whole_are_noted) {
     static const char schema[] =
-        "{\"title\":\"t\",\"allOf\":[{\"required\":[\"a\"]}],\"additionalProperties\":false,"
-        "\"$defs\":{\"s\":{}},\"properties\":{\"a\":{\"type\":\"string\"}}}";
+        R"({"title":"t","allOf":[{"required":["a"]}],"additionalProperties":false,)"
+        R"("$defs":{"s":{}},"properties":{"a":{"type":"string"}}})";
     struct test t;
 
     begin(&t, schema);
     cr_assert(loosen_schema(&t.l, ""));
     char *got = yyjson_mut_val_write(t.l.schema, 0, NULL);
 
-    cr_expect_str_eq(got, "{\"properties\":{\"a\":{\"type\":\"string\"}}}", "%s", got);
+    cr_expect_str_eq(got, R"({"properties":{"a":{"type":"string"}}})", "%s", got);
     cr_assert_eq(t.list.n, 2);
     cr_expect_str_eq(t.list.v[0].place, "/allOf");
     cr_expect_str_eq(t.list.v[1].place, "/additionalProperties");
@@ -180,7 +180,7 @@ static int compile(const struct test *t, const char *format, char *place) {
  * that a grammar holds, or all of it is left out. Names and types then nearly always stay. */
 Test(loosen, every_schema_ends_with_one_that_is_held) {
     static const char *const formats[] = {"hermes", "glm", "gemma4", "lfm2"};
-    static const char *const values[] = {"\"\\\\b\"",
+    static const char *const values[] = {R"("\\b")",
                                          "7",
                                          "{}",
                                          "true",
@@ -188,11 +188,11 @@ Test(loosen, every_schema_ends_with_one_that_is_held) {
                                          "{\"pattern\":\"(?i)\"}",
                                          "[1,1]",
                                          "null",
-                                         "\"string\"",
-                                         "\"#\"",
+                                         R"("string")",
+                                         R"("#")",
                                          "-1",
-                                         "\"#/properties/a\"",
-                                         "[{},{\"type\":\"x\"}]"};
+                                         R"("#/properties/a")",
+                                         R"([{},{"type":"x"}])"};
     static const char *const keys[] = {"pattern",
                                        "minLength",
                                        "maxItems",
@@ -224,16 +224,16 @@ Test(loosen, every_schema_ends_with_one_that_is_held) {
         char schema[1000], place[GRAMMAR_PLACE_MAX];
         const char *format = formats[i % ARRAY_SIZE(formats)];
         int len = snprintf(schema, sizeof(schema),
-                           "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"");
+                           R"({"type":"object","properties":{"a":{"type":"string")");
         struct test t;
         bool more = true;
 
         for (uint32_t k = rng_below(&r, 4); k < 5; k++)
-            len += snprintf(schema + len, sizeof(schema) - (size_t)len, ",\"%s\":%s",
+            len += snprintf(schema + len, sizeof(schema) - (size_t)len, R"(,"%s":%s)",
                             keys[rng_below(&r, ARRAY_SIZE(keys))],
                             values[rng_below(&r, ARRAY_SIZE(values))]);
         snprintf(schema + len, sizeof(schema) - (size_t)len,
-                 "},\"n\":{\"type\":\"integer\"}},\"required\":[\"a\",\"n\"]}");
+                 R"(},"n":{"type":"integer"}},"required":["a","n"]})");
         begin(&t, schema);
         int steps = 0, e = compile(&t, format, place);
 

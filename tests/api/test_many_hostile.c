@@ -65,13 +65,13 @@ static void write_name(enum kind kind, uint32_t i, char *out) {
 /* Schemas, with the number of a tool in them: of a tool without arguments, of one with names that
  * begin each other, of one with additional members. */
 static const char *const schemas[] = {
-    "{\"type\":\"object\"}",
-    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"},\"aa\":{\"type\":\"integer\"}"
+    R"({"type":"object"})",
+    R"({"type":"object","properties":{"a":{"type":"string"},"aa":{"type":"integer"})"
     ","
-    "\"a%u\":{\"enum\":[1,\"x\",null]}},\"required\":[\"aa\"],\"additionalProperties\":false}",
-    "{\"type\":\"object\",\"properties\":{\"p%u\":{\"type\":\"object\",\"properties\":{\"k\":{}},"
-    "\"additionalProperties\":{\"type\":\"boolean\"}}},\"additionalProperties\":{\"type\":"
-    "\"string\"}}",
+    R"("a%u":{"enum":[1,"x",null]}},"required":["aa"],"additionalProperties":false})",
+    R"({"type":"object","properties":{"p%u":{"type":"object","properties":{"k":{}},)"
+    R"("additionalProperties":{"type":"boolean"}}},"additionalProperties":{"type":)"
+    R"("string"}})",
 };
 
 static double seconds(void) {
@@ -207,16 +207,16 @@ Test(many_hostile, calls_with_one_name_go_on_or_fail) {
 
 /* Writes a request with @n tools. */
 static void write_body(struct buf *b, enum kind kind, uint32_t n, const char *choice) {
-    buf_add_str(b, "{" HI ",\"tools\":[");
+    buf_add_str(b, "{" HI R"(,"tools":[)");
     for (uint32_t i = 0; i < n; i++) {
         char name[NAME_MAX_LEN + 1], schema[400];
 
         write_name(kind, i, name);
         snprintf(schema, sizeof(schema), schemas[i % 3], i);
-        buf_printf(b, "%s{\"type\":\"function\",\"function\":{\"name\":\"%s\",\"parameters\":%s}}",
+        buf_printf(b, R"(%s{"type":"function","function":{"name":"%s","parameters":%s}})",
                    i ? "," : "", name, schema);
     }
-    buf_printf(b, "],\"tool_choice\":\"%s\"}", choice);
+    buf_printf(b, R"(],"tool_choice":"%s"})", choice);
 }
 
 /* Asks with @n tools. Returns the status; the answer has @part. */

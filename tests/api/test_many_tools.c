@@ -15,17 +15,17 @@
 #define TAGGED                                                                                     \
     "{{ tools | length }}{{ messages[0].content }}{# <tool_call> <function= <parameter= #}"
 #define LLAMA                                                                                      \
-    "{{ tools | length }}{{ messages[0].content }}{% if false %}<|python_tag|> \"parameters\": "   \
+    "{{ tools | length }}{{ messages[0].content }}{% if "                                          \
+    R"(false %}<|python_tag|> "parameters": )"                                                     \
     "{% endif %}"
 #define HERMES "{{ tools | length }}{{ messages[0].content }}{# <tool_call> #}"
 
 /* Begins a tool with a property "a"; more properties may follow. */
 static void begin_tool(struct buf *b, const char *name, uint32_t i, const char *more) {
-    buf_printf(
-        b,
-        "%s{\"type\":\"function\",\"function\":{\"name\":\"%s%u\"%s,\"parameters\":{\"type\":"
-        "\"object\",\"required\":[\"a\"],\"properties\":{\"a\":{\"type\":\"string\"}",
-        b->data[b->len - 1] == '[' ? "" : ",", name, i, more);
+    buf_printf(b,
+               R"(%s{"type":"function","function":{"name":"%s%u"%s,"parameters":{"type":)"
+               R"("object","required":["a"],"properties":{"a":{"type":"string"})",
+               b->data[b->len - 1] == '[' ? "" : ",", name, i, more);
 }
 
 /* Adds @n tools with 12 parameters each. */
@@ -35,7 +35,7 @@ static void add_tools(struct buf *b, const char *name, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         begin_tool(b, name, i, "");
         for (uint32_t k = 1; k < 12; k++)
-            buf_printf(b, ",\"p%u_%u\":{\"type\":\"%s\"}", k, i % 50, types[k % 3]);
+            buf_printf(b, R"(,"p%u_%u":{"type":"%s"})", k, i % 50, types[k % 3]);
         buf_add_str(b, "}}}}");
     }
 }
@@ -43,15 +43,15 @@ static void add_tools(struct buf *b, const char *name, uint32_t n) {
 /* Adds a tool with a list of some @n * 40 bytes of constants that share no beginning. */
 static void add_large(struct buf *b, const char *name, uint32_t i, uint32_t n, const char *more) {
     begin_tool(b, name, i, more);
-    buf_add_str(b, ",\"large\":{\"enum\":[\"\"");
+    buf_add_str(b, R"(,"large":{"enum":["")");
     for (uint32_t k = 0; k < n; k++)
-        buf_printf(b, ",\"%05u %u of a list of long constants\"", (k * 7919u + i) % 100000, k);
+        buf_printf(b, R"(,"%05u %u of a list of long constants")", (k * 7919u + i) % 100000, k);
     buf_add_str(b, "]}}}}}");
 }
 
 static void begin_body(struct buf *b) {
     *b = (struct buf){.max = 16 << 20};
-    buf_add_str(b, "{" HI ",\"tools\":[");
+    buf_add_str(b, "{" HI R"(,"tools":[)");
 }
 
 /* Sends the body, which gets its end here, and returns the grammar that the worker is given. */
@@ -59,7 +59,7 @@ static const char *told(struct world *w, struct buf *b, const char *choice, stru
     CLEANUP(freep) char *body = NULL;
     uint32_t n = w->port.n;
 
-    cr_assert_geq(asprintf(&body, "%s],\"tool_choice\":\"%s\"}", b->data, choice), 0);
+    cr_assert_geq(asprintf(&body, R"(%s],"tool_choice":"%s"})", b->data, choice), 0);
     w->port.script = "ok";
     world_ask(w, CHAT, body, r);
     return w->port.n > n ? w->port.r[n].grammar : NULL;
@@ -154,11 +154,11 @@ Test(many_tools, strict_ones_are_refused_without_the_name_of_an_innocent_one) {
 
     begin_body(&b);
     for (uint32_t i = 0; i < 12; i++)
-        add_large(&b, "large_", i, 3800, ",\"strict\":true");
+        add_large(&b, "large_", i, 3800, R"(,"strict":true)");
     open_world(&w, TAGGED);
     cr_expect_null(told(&w, &b, "required", &r));
     cr_expect_eq(r.status, 400);
-    cr_expect(strstr(r.body.data, "\"param\":null,\"code\":\"grammar_too_complex\""), "%s",
+    cr_expect(strstr(r.body.data, R"("param":null,"code":"grammar_too_complex")"), "%s",
               r.body.data);
     reply_deinit(&r);
     world_stop(&w);
@@ -192,7 +192,7 @@ static struct grammar_vocab *vocab_of_words(void) {
 static void expect_held(const struct constraint *c, const char *name) {
     CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
     char text[100];
-    int n = snprintf(text, sizeof(text), "{\"name\": \"%s\", \"parameters\": {\"", name);
+    int n = snprintf(text, sizeof(text), R"({"name": "%s", "parameters": {")", name);
 
     cr_assert_eq(constraint_state_new(&s, c), 0);
     for (int i = 0; i < n; i++)
@@ -214,7 +214,7 @@ Test(many_tools, calls_without_a_marker_are_held_for_each) {
     begin_body(&b);
     for (uint32_t i = 0; i < 1024; i++) {
         begin_tool(&b, "the_name_of_a_tool_", i, "");
-        buf_add_str(&b, "},\"additionalProperties\":false}}}");
+        buf_add_str(&b, R"(},"additionalProperties":false}}})");
     }
     open_world(&w, LLAMA);
     const char *grammar = told(&w, &b, "auto", &r);
@@ -223,7 +223,7 @@ Test(many_tools, calls_without_a_marker_are_held_for_each) {
     cr_assert_not_null(grammar);
     const char *triggers = w.port.r[w.port.n - 1].triggers;
 
-    cr_expect_eq(count(triggers, "\"held\""), 1024);
+    cr_expect_eq(count(triggers, R"("held")"), 1024);
     cr_assert_eq(constraint_new(&c, v, grammar, strlen(grammar), triggers, strlen(triggers),
                                 &CONSTRAINT_LIMITS, &err),
                  0, "%s", err.message);

@@ -12,7 +12,7 @@
 #define RESPONSES "/v1/responses"
 #define COUNT "/v1/messages/count_tokens"
 #define DECISIONS "/v1/decisions"
-#define SAID(member) "{\"model\":\"tiny\"," HI "," member "}"
+#define SAID(member) R"({"model":"tiny",)" HI "," member "}"
 
 struct refusal {
     const char *path, *body, *text;
@@ -39,22 +39,22 @@ static void expect_texts(const struct refusal *table, size_t n) {
 
 Test(messages, of_chats_and_completions) {
     static const struct refusal table[] = {
-        {CHAT, "{\"messages\":[{\"role\":\"x\",\"content\":\"\"}]}",
+        {CHAT, R"({"messages":[{"role":"x","content":""}]})",
          "must be system, developer, user, assistant, tool or function"},
-        {CHAT, "{" HI ",\"model\":\"a\\u0000\"}", "model must not contain a NUL character."},
-        {CHAT, "{" HI ",\"tool_choice\":{\"type\":\"function\"}}",
-         "\\\"none\\\", \\\"auto\\\", \\\"required\\\", a function, or allowed_tools"},
-        {CHAT, "{" HI ",\"n\":99}", "n must be between 1 and 8."},
-        {CHAT, "{" HI ",\"dynatemp_range\":1}", "dynatemp_range is not supported."},
+        {CHAT, "{" HI R"(,"model":"a\u0000"})", "model must not contain a NUL character."},
+        {CHAT, "{" HI R"(,"tool_choice":{"type":"function"}})",
+         R"(\"none\", \"auto\", \"required\", a function, or allowed_tools)"},
+        {CHAT, "{" HI R"(,"n":99})", "n must be between 1 and 8."},
+        {CHAT, "{" HI R"(,"dynatemp_range":1})", "dynatemp_range is not supported."},
         {CHAT, "{}", "Missing required parameter: messages."},
-        {CHAT, "{" HI ",\"stream_options\":{}}", "stream_options may only be given with stream."},
-        {CHAT, "{" HI ",\"top_logprobs\":1}", "top_logprobs needs logprobs to be true."},
-        {TEXT, "{\"prompt\":\"a\",\"prompt_logprobs\":1,\"stream\":true}",
+        {CHAT, "{" HI R"(,"stream_options":{}})", "stream_options may only be given with stream."},
+        {CHAT, "{" HI R"(,"top_logprobs":1})", "top_logprobs needs logprobs to be true."},
+        {TEXT, R"({"prompt":"a","prompt_logprobs":1,"stream":true})",
          "prompt_logprobs cannot be streamed."},
-        {TEXT, "{\"prompt\":\"a\",\"best_of\":2,\"stream\":true}",
+        {TEXT, R"({"prompt":"a","best_of":2,"stream":true})",
          "best_of above n cannot be streamed."},
-        {"/tokenize", "{\"prompt\":\"a\"," HI "}", "Either prompt or messages is needed."},
-        {"/infill", "{\"input_prefix\":\"a\"}", "Missing required parameter: input_suffix."},
+        {"/tokenize", R"({"prompt":"a",)" HI "}", "Either prompt or messages is needed."},
+        {"/infill", R"({"input_prefix":"a"})", "Missing required parameter: input_suffix."},
     };
 
     expect_texts(table, ARRAY_SIZE(table));
@@ -62,15 +62,15 @@ Test(messages, of_chats_and_completions) {
 
 Test(messages, of_anthropic) {
     static const struct refusal table[] = {
-        {COUNT, SAID("\"output_config\":{\"effort\":\"x\"}"),
+        {COUNT, SAID(R"("output_config":{"effort":"x"})"),
          "must be low, medium, high, xhigh or max"},
-        {COUNT, SAID("\"tool_choice\":{\"type\":\"x\"}"), "must be auto, any, tool or none"},
-        {COUNT, "{\"model\":\"tiny\",\"messages\":[{\"role\":\"x\",\"content\":\"a\"}]}",
+        {COUNT, SAID(R"("tool_choice":{"type":"x"})"), "must be auto, any, tool or none"},
+        {COUNT, R"({"model":"tiny","messages":[{"role":"x","content":"a"}]})",
          "must be user, assistant or system"},
         {COUNT,
-         "{\"model\":\"tiny\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\","
-         "\"source\":{\"type\":"
-         "\"x\"}}]}]}",
+         R"({"model":"tiny","messages":[{"role":"user","content":[{"type":"image",)"
+         R"("source":{"type":)"
+         R"("x"}}]}]})",
          "must be base64: send the picture itself"},
     };
 
@@ -80,20 +80,20 @@ Test(messages, of_anthropic) {
 Test(messages, of_responses) {
     static const struct refusal table[] = {
         {RESPONSES, "{}", "One of input, previous_response_id and conversation must be given."},
-        {RESPONSES, "{\"input\":\"a\",\"stream_options\":{}}", "may only be given with stream"},
-        {RESPONSES, "{\"input\":\"a\",\"background\":true,\"store\":false}",
+        {RESPONSES, R"({"input":"a","stream_options":{}})", "may only be given with stream"},
+        {RESPONSES, R"({"input":"a","background":true,"store":false})",
          "needs a response that is stored"},
-        {RESPONSES, "{\"input\":\"a\",\"conversation\":\"conv_1\",\"store\":false}",
+        {RESPONSES, R"({"input":"a","conversation":"conv_1","store":false})",
          "needs a response that is stored"},
-        {RESPONSES, "{\"input\":[{\"role\":\"x\",\"content\":\"a\"}]}",
+        {RESPONSES, R"({"input":[{"role":"x","content":"a"}]})",
          "must be user, assistant, system or developer"},
         {RESPONSES,
-         "{\"input\":[{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":"
-         "\"{}\",\"namespace\":\"\\u0000\"}]}",
+         R"({"input":[{"type":"function_call","call_id":"1","name":"f","arguments":)"
+         R"("{}","namespace":"\u0000"}]})",
          "must not contain NUL"},
         {RESPONSES,
-         "{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"tool_choice\":{"
-         "\"type\":\"allowed_tools\",\"mode\":\"auto\",\"tools\":[{\"type\":\"function\"}]}}",
+         R"({"input":"a","tools":[{"type":"function","name":"f"}],"tool_choice":{)"
+         R"("type":"allowed_tools","mode":"auto","tools":[{"type":"function"}]}})",
          "must be functions with a name without NUL, or other tools"},
     };
 
@@ -103,15 +103,14 @@ Test(messages, of_responses) {
 Test(messages, of_ollama_and_lm_studio) {
     static const struct refusal table[] = {
         {"/api/show", "{}", "model is required"},
-        {"/api/show", "{\"model\":\"\\u0000\"}", "model must not contain NUL"},
-        {"/api/generate",
-         "{\"model\":\"tiny\",\"prompt\":\"a\",\"raw\":true,\"images\":[\"AA==\"]}",
+        {"/api/show", R"({"model":"\u0000"})", "model must not contain NUL"},
+        {"/api/generate", R"({"model":"tiny","prompt":"a","raw":true,"images":["AA=="]})",
          "images need the model's chat template: leave out raw and suffix"},
-        {"/api/v1/models/load", "{}", "\\\"model\\\" is required"},
-        {"/api/v1/models/unload", "{}", "\\\"instance_id\\\" is required"},
-        {"/api/v1/models/unload", "{\"instance_id\":\"\\u0000\"}",
-         "\\\"instance_id\\\" must not contain NUL"},
-        {"/api/v1/models/unload", "{\"instance_id\":\"x\"}", "No model `x` is loaded."},
+        {"/api/v1/models/load", "{}", R"(\"model\" is required)"},
+        {"/api/v1/models/unload", "{}", R"(\"instance_id\" is required)"},
+        {"/api/v1/models/unload", R"({"instance_id":"\u0000"})",
+         R"(\"instance_id\" must not contain NUL)"},
+        {"/api/v1/models/unload", R"({"instance_id":"x"})", "No model `x` is loaded."},
     };
 
     expect_texts(table, ARRAY_SIZE(table));

@@ -7,7 +7,7 @@
 
 #include "stream.h"
 
-#define LABELS "{model_name=\"tiny\",engine=\"0\"} "
+#define LABELS R"({model_name="tiny",engine="0"} )"
 
 static struct world w;
 
@@ -22,7 +22,7 @@ static void expect_lines(const char *const *line, size_t n) {
 }
 
 static int ask(const char *key) {
-    static const char body[] = "{\"prompt\":\"hello\"}";
+    static const char body[] = R"({"prompt":"hello"})";
     int fd = world_connect(&w);
 
     world_say(&w, fd,
@@ -73,18 +73,24 @@ Test(metrics, a_request_waits_in_the_front_or_in_the_worker) {
 
 Test(metrics, labels_have_no_character_that_ends_them) {
     static const char *const lines[] = {
-        "\nvllm:num_requests_running{model_name=\"a\\\"b\\\\c d\",engine=\"0\"} 0\n",
-        ",tenant=\"x_y_z\"} 1\n",
+        "\n"
+        R"(vllm:num_requests_running{model_name="a\"b\\c d",engine="0"} 0)"
+        "\n",
+        R"(,tenant="x_y_z"} 1)"
+        "\n",
     };
     char path[64];
 
     snprintf(path, sizeof(path), "/tmp/weft-test-metrics-%d", getpid());
     FILE *f = fopen(path, "w");
-    fputs("x\"y\\z:kx\n", f);
+    fputs(R"(x"y\z:kx)"
+          "\n",
+          f);
     fclose(f);
     world_init(&w);
     w.opts.api_keys_file = path;
-    w.model.id = "a\"b\\c\nd";
+    w.model.id = R"(a"b\c)"
+                 "\nd";
     w.port.script = "x";
     world_start(&w);
     unlink(path);
@@ -96,7 +102,9 @@ Test(metrics, labels_have_no_character_that_ends_them) {
 /* After 64 tenants all further ones share a line, so that the page stays short. */
 Test(metrics, many_tenants_share_a_line) {
     static const char *const lines[] = {
-        "\nweft_tenant_requests_total{model_name=\"tiny\",engine=\"0\",tenant=\"t03\"} 1\n",
+        "\n"
+        R"(weft_tenant_requests_total{model_name="tiny",engine="0",tenant="t03"} 1)"
+        "\n",
         "\nweft_tenant_requests_total{model_name=\"tiny\",engine=\"0\",tenant=\"(others)\"} 2\n",
         "\nweft_tenant_requests_waiting{model_name=\"tiny\",engine=\"0\",tenant=\"(others)\"} 0\n",
     };
@@ -124,7 +132,7 @@ Test(metrics, many_tenants_share_a_line) {
     }
     expect_lines(lines, ARRAY_SIZE(lines));
     world_get(&w, "/metrics", &r);
-    cr_expect_not(strstr(r.body.data, "tenant=\"t67\""));
+    cr_expect_not(strstr(r.body.data, R"(tenant="t67")"));
     reply_deinit(&r);
     world_stop(&w);
 }

@@ -9,12 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/quotes.h"
 #include "tiny.h"
 #include "world.h"
 
 #define CHAT "/v1/chat/completions"
-#define HI "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+#define HI R"("messages":[{"role":"user","content":"hi"}])"
 
 static struct world w;
 static struct fake_port other;
@@ -155,7 +154,7 @@ static void expect_state(const char *state) {
     char part[60];
     struct reply r;
 
-    snprintf(part, sizeof(part), "\"status\":{\"value\":\"%s\"", state);
+    snprintf(part, sizeof(part), R"("status":{"value":"%s")", state);
     world_get(&w, "/v1/models/other", &r);
     cr_expect(strstr(r.body.data, part), "%s: %s", state, r.body.data);
     reply_deinit(&r);
@@ -165,7 +164,7 @@ static void expect_sleeping(bool sleeping) {
     struct reply r;
 
     world_get(&w, "/props?model=other", &r);
-    cr_expect(strstr(r.body.data, sleeping ? "\"is_sleeping\":true" : "\"is_sleeping\":false"),
+    cr_expect(strstr(r.body.data, sleeping ? R"("is_sleeping":true)" : R"("is_sleeping":false)"),
               "%s", r.body.data);
     reply_deinit(&r);
 }
@@ -173,20 +172,20 @@ static void expect_sleeping(bool sleeping) {
 Test(models, a_request_waits_until_its_model_is_loaded) {
     start(60000);
     expect_sleeping(true);
-    int fd = ask(",\"model\":\"other\"");
+    int fd = ask(R"(,"model":"other")");
     cr_expect_eq(n_wants, 1);
     cr_expect_eq(api_model_use(model).n_jobs, 1);
-    expect(ask(",\"model\":\"tiny\""), 200, "\"content\":\"first\"");
-    expect(ask(""), 200, "\"model\":\"tiny\"");
+    expect(ask(R"(,"model":"tiny")"), 200, R"("content":"first")");
+    expect(ask(""), 200, R"("model":"tiny")");
     api_model_set(model, API_MODEL_LOADING, 0.5f);
     opened();
     turns(10);
     cr_expect_eq(other.n, 0);
     loaded();
-    expect(fd, 200, "\"content\":\"other\"");
+    expect(fd, 200, R"("content":"other")");
     expect_sleeping(false);
-    expect(ask(",\"model\":\"second\""), 200, "\"model\":\"other\"");
-    expect(ask(",\"model\":\"gpt-4o\""), 200, "\"model\":\"other\"");
+    expect(ask(R"(,"model":"second")"), 200, R"("model":"other")");
+    expect(ask(R"(,"model":"gpt-4o")"), 200, R"("model":"other")");
     cr_expect_eq(n_wants, 1);
     cr_expect_eq(n_uses, 3);
     stop();
@@ -198,29 +197,29 @@ Test(models, other_dialects_name_them_too) {
     start(60000);
     loaded();
     int fd = world_connect(&w);
-    world_post(&w, fd, "/api/chat", "{\"model\":\"other:latest\",\"stream\":false," HI "}");
-    expect(fd, 200, "\"model\":\"other\"");
+    world_post(&w, fd, "/api/chat", R"({"model":"other:latest","stream":false,)" HI "}");
+    expect(fd, 200, R"("model":"other")");
     fd = world_connect(&w);
-    world_post(&w, fd, "/api/chat", "{\"model\":\"other.gguf\",\"stream\":false," HI "}");
-    expect(fd, 200, "\"model\":\"other\"");
-    expect(ask(",\"model\":\"other-00002-of-00003\""), 200, "\"model\":\"other\"");
-    expect(ask(",\"model\":\"other-00001-of-00003.gguf\""), 200, "\"model\":\"other\"");
-    expect(ask(",\"model\":\"other-00004-of-00003.gguf\""), 404, "was not found");
+    world_post(&w, fd, "/api/chat", R"({"model":"other.gguf","stream":false,)" HI "}");
+    expect(fd, 200, R"("model":"other")");
+    expect(ask(R"(,"model":"other-00002-of-00003")"), 200, R"("model":"other")");
+    expect(ask(R"(,"model":"other-00001-of-00003.gguf")"), 200, R"("model":"other")");
+    expect(ask(R"(,"model":"other-00004-of-00003.gguf")"), 404, "was not found");
     fd = world_connect(&w);
-    world_post(&w, fd, "/v1/messages", "{\"model\":\"second\",\"max_tokens\":9," HI "}");
-    expect(fd, 200, "\"model\":\"other\"");
+    world_post(&w, fd, "/v1/messages", R"({"model":"second","max_tokens":9,)" HI "}");
+    expect(fd, 200, R"("model":"other")");
     fd = world_connect(&w);
-    world_post(&w, fd, "/v1/messages", "{\"model\":\"claude-9\",\"max_tokens\":9," HI "}");
-    expect(fd, 200, "\"model\":\"tiny\"");
-    world_ask(&w, "/api/show", "{\"model\":\"other\"}", &r);
+    world_post(&w, fd, "/v1/messages", R"({"model":"claude-9","max_tokens":9,)" HI "}");
+    expect(fd, 200, R"("model":"tiny")");
+    world_ask(&w, "/api/show", R"({"model":"other"})", &r);
     cr_expect_eq(r.status, 200);
     reply_deinit(&r);
     world_get(&w, "/props?model=other", &r);
-    cr_expect(strstr(r.body.data, "\"model_alias\":\"other\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("model_alias":"other")"), "%s", r.body.data);
     reply_deinit(&r);
     /* Clients escape names. */
     world_get(&w, "/props?draft_model=tiny&model=%6fther%3Alatest", &r);
-    cr_expect(strstr(r.body.data, "\"model_alias\":\"other\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("model_alias":"other")"), "%s", r.body.data);
     reply_deinit(&r);
     world_get(&w, "/props?model=a+b%zz", &r);
     cr_expect_eq(r.status, 404);
@@ -260,11 +259,11 @@ Test(models, sleep_unloads_those_that_may_and_wake_up_loads) {
 
     may_change = managers;
     start(60000);
-    expect_answer("GET", "/is_sleeping", 200, "{\"is_sleeping\":false}"); /* tiny is loaded */
-    expect_answer("GET", "/is_sleeping?model=second", 200, "{\"is_sleeping\":true}");
+    expect_answer("GET", "/is_sleeping", 200, R"({"is_sleeping":false})"); /* tiny is loaded */
+    expect_answer("GET", "/is_sleeping?model=second", 200, R"({"is_sleeping":true})");
     expect_answer("GET", "/is_sleeping?model=none", 404, "was not found");
     loaded();
-    expect_answer("GET", "/is_sleeping?model=other", 200, "{\"is_sleeping\":false}");
+    expect_answer("GET", "/is_sleeping?model=other", 200, R"({"is_sleeping":false})");
     expect_answer("POST", "/sleep?level=1", 200, "{}");
     cr_expect_str_eq(slept, "tiny other ", "%s", slept);
     *slept = 0;
@@ -273,9 +272,9 @@ Test(models, sleep_unloads_those_that_may_and_wake_up_loads) {
     expect_answer("POST", "/sleep?model=tiny", 400, "tiny is pinned");
     expect_answer("POST", "/sleep?level=1&model=none", 404, "was not found");
     api_model_set(model, API_MODEL_UNLOADING, 0);
-    expect_answer("GET", "/is_sleeping?model=other", 200, "{\"is_sleeping\":false}");
+    expect_answer("GET", "/is_sleeping?model=other", 200, R"({"is_sleeping":false})");
     api_worker_stopped(model);
-    expect_answer("GET", "/is_sleeping?model=other", 200, "{\"is_sleeping\":true}");
+    expect_answer("GET", "/is_sleeping?model=other", 200, R"({"is_sleeping":true})");
     expect_answer("POST", "/wake_up", 200, "{}"); /* the first model is always loaded */
     cr_expect_eq(n_wants, 0);
     expect_answer("POST", "/wake_up?tags=weights&model=second", 200, "{}");
@@ -298,7 +297,7 @@ Test(models, sleep_needs_the_right_to_change_models) {
 
 Test(models, an_unknown_model_is_404_with_the_list) {
     start(60000);
-    expect(ask(",\"model\":\"x\""), 404,
+    expect(ask(R"(,"model":"x")"), 404,
            "The model `x` was not found. The models are: tiny, other.");
     cr_expect_eq(n_wants, 0);
     stop();
@@ -309,7 +308,7 @@ Test(models, models_are_looked_for_before_a_name_is_unknown) {
 
     rescans = true;
     start(60000);
-    int fd = ask(",\"model\":\"x\""), gone = ask(",\"model\":\"x\"");
+    int fd = ask(R"(,"model":"x")"), gone = ask(R"(,"model":"x")");
     int list = world_connect(&w), left = world_connect(&w);
     world_send(&w, list, get, sizeof(get) - 1);
     world_send(&w, left, get, sizeof(get) - 1);
@@ -318,28 +317,28 @@ Test(models, models_are_looked_for_before_a_name_is_unknown) {
     close(left);
     turns(20);
     cr_expect(!list_empty(&scans));
-    expect(ask(",\"model\":\"tiny\""), 200, "\"content\":\"first\"");
+    expect(ask(R"(,"model":"tiny")"), 200, R"("content":"first")");
     scanned();
     cr_expect(list_empty(&scans));
     expect(fd, 404, "The models are: tiny, other.");
-    expect(list, 200, "\"id\":\"other\"");
-    expect(ask(",\"model\":\"x\""), 404, "The models are: tiny, other.");
+    expect(list, 200, R"("id":"other")");
+    expect(ask(R"(,"model":"x")"), 404, "The models are: tiny, other.");
     rescans = true;
-    fd = ask(",\"model\":\"x\"");
+    fd = ask(R"(,"model":"x")");
     api_withdraw_model(model);
     scanned();
     expect(fd, 404, "`x` does not exist");
-    expect(ask(",\"model\":\"other\""), 404, "`other` does not exist");
+    expect(ask(R"(,"model":"other")"), 404, "`other` does not exist");
     api_remove_model(model);
     rescans = true;
-    ask(",\"model\":\"x\""); /* waits until the service stops */
+    ask(R"(,"model":"x")"); /* waits until the service stops */
     world_stop(&w);
     fake_deinit(&other);
 }
 
 Test(models, a_model_is_described_when_its_header_was_read) {
     static const char get[] = "GET /v1/models/%s HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    static const char show[] = "{\"model\":\"other\"}";
+    static const char show[] = R"({"model":"other"})";
     char text[100];
 
     rescans = true;
@@ -351,22 +350,22 @@ Test(models, a_model_is_described_when_its_header_was_read) {
     n = snprintf(text, sizeof(text), get, "tiny");
     world_send(&w, open, text, (size_t)n);
     turns(20);
-    expect(open, 200, "\"id\":\"tiny\"");
+    expect(open, 200, R"("id":"tiny")");
     info.sees = info.reasons = true;
     scanned();
-    expect(one, 200, "\"multimodal\"");
-    expect(shown, 200, "\"vision\"");
+    expect(one, 200, R"("multimodal")");
+    expect(shown, 200, R"("vision")");
     stop();
 }
 
 Test(models, a_name_with_nul_is_refused) {
     start(60000);
     loaded();
-    expect(ask(",\"model\":\"other\\u0000\""), 400, "NUL");
-    expect(ask(",\"model\":\"tiny\\u0000x\""), 400, "NUL");
-    expect(ask(",\"model\":\"\\u0000\""), 400, "NUL");
-    expect(ask(",\"model\":[1,2]"), 400, "model");
-    expect(ask(",\"model\":\"other\""), 200, "other");
+    expect(ask(R"(,"model":"other\u0000")"), 400, "NUL");
+    expect(ask(R"(,"model":"tiny\u0000x")"), 400, "NUL");
+    expect(ask(R"(,"model":"\u0000")"), 400, "NUL");
+    expect(ask(R"(,"model":[1,2])"), 400, "model");
+    expect(ask(R"(,"model":"other")"), 200, "other");
     stop();
 }
 
@@ -377,7 +376,7 @@ Test(models, an_id_is_found_before_an_alias_of_its_length) {
     first_aliases = named;
     start(60000);
     loaded();
-    expect(ask(",\"model\":\"other\""), 200, "other");
+    expect(ask(R"(,"model":"other")"), 200, "other");
     first_id = NULL;
     stop();
 }
@@ -395,7 +394,7 @@ Test(models, a_model_that_comes_and_goes_is_looked_up_eight_times) {
     start(60000);
     loaded();
     other.port.use = use_and_hide;
-    int fd = ask(",\"model\":\"second\"");
+    int fd = ask(R"(,"model":"second")");
     for (; !list_empty(&scans) && n < 100; n++) {
         struct api_rescan *r = LIST_ENTRY(list_pop_front(&scans), struct api_rescan, link);
 
@@ -408,21 +407,21 @@ Test(models, a_model_that_comes_and_goes_is_looked_up_eight_times) {
     cr_expect_eq(n_uses, 4, "%u", n_uses);
     aliases[0] = "second";
     other.port.use = use;
-    expect(ask(",\"model\":\"second\""), 200, "other");
+    expect(ask(R"(,"model":"second")"), 200, "other");
     rescans = false;
     stop();
 }
 
 Test(models, what_cannot_be_loaded_says_why) {
     start(60000);
-    int fd = ask(",\"model\":\"other\"");
-    int stream = ask(",\"model\":\"other\",\"stream\":true");
+    int fd = ask(R"(,"model":"other")");
+    int stream = ask(R"(,"model":"other","stream":true)");
     api_worker_failed(model, "it is cut off", 7000);
     expect(fd, 503, "The model cannot be loaded: it is cut off.");
     expect(stream, 503, "it is cut off");
-    expect(ask(",\"model\":\"other\""), 503, "it is cut off"); /* is answered at once */
+    expect(ask(R"(,"model":"other")"), 503, "it is cut off"); /* is answered at once */
     api_worker_failed(model, "was it copied whole?", 7000);
-    expect(ask(",\"model\":\"other\""), 503, "The model cannot be loaded: was it copied whole?\"");
+    expect(ask(R"(,"model":"other")"), 503, R"(The model cannot be loaded: was it copied whole?")");
     expect(ask(""), 200, "first");
     stop();
 }
@@ -432,8 +431,8 @@ Test(models, the_wait_is_bounded_in_time_and_number) {
 
     start(300);
     for (int i = 0; i < 4; i++)
-        fd[i] = ask(",\"model\":\"other\"");
-    expect(ask(",\"model\":\"other\""), 503, "is being loaded"); /* max_queued is 4 */
+        fd[i] = ask(R"(,"model":"other")");
+    expect(ask(R"(,"model":"other")"), 503, "is being loaded"); /* max_queued is 4 */
     for (int i = 0; i < 4; i++)
         expect(fd[i], 503, "is being loaded. Try again");
     stop();
@@ -442,7 +441,7 @@ Test(models, the_wait_is_bounded_in_time_and_number) {
 Test(models, a_stream_that_waits_hears_how_far_it_is) {
     keepalive_ms = 1;
     start(60000);
-    int fd = ask(",\"model\":\"other\",\"stream\":true");
+    int fd = ask(R"(,"model":"other","stream":true)");
     CLEANUP(buf_deinit) struct buf seen = {.max = 1 << 20};
     api_model_set(model, API_MODEL_LOADING, 0.25f);
     cr_assert(world_read_until(&w, fd, &seen, ": other is loading, 25 %"));
@@ -450,7 +449,7 @@ Test(models, a_stream_that_waits_hears_how_far_it_is) {
     loaded();
     turns(100);
     cr_assert(world_read_until(&w, fd, &seen, "[DONE]"));
-    cr_expect(strstr(seen.data, "\"model\":\"other\""), "%s", seen.data);
+    cr_expect(strstr(seen.data, R"("model":"other")"), "%s", seen.data);
     close(fd);
     turns(4);
     stop();
@@ -464,7 +463,7 @@ Test(models, a_websocket_that_waits_hears_pings) {
     stores = true;
     start(60000);
     int fd = world_websocket(&w, "/v1/responses");
-    world_message(&w, fd, J("{'type':'response.create','model':'other','input':'hi'}"));
+    world_message(&w, fd, R"({"type":"response.create","model":"other","input":"hi"})");
     turns(20);
     api_model_set(model, API_MODEL_LOADING, 0.25f);
     cr_assert(world_read_until(&w, fd, &seen, "\x89"));
@@ -481,21 +480,25 @@ Test(models, a_websocket_that_waits_hears_pings) {
 Test(models, an_answer_that_waits_for_long_gets_its_head) {
 #define LINES "Content-Type: application/x-ndjson"
 #define BLANK "\r\n\r\n1\r\n \r\n"
-#define CHAT_HI "'messages':[{'role':'user','content':'hi'}]"
+#define CHAT_HI R"("messages":[{"role":"user","content":"hi"}])"
     const struct {
         const char *path, *fields, *head, *end;
         bool fails;
     } table[] = {
-        {"/api/chat", J(CHAT_HI), LINES, J("'done':true"), false},
-        {"/api/chat", J(CHAT_HI), LINES, J("\n{'error':'The model cannot be loaded: cut off"),
+        {"/api/chat", CHAT_HI, LINES, R"("done":true)", false},
+        {"/api/chat", CHAT_HI, LINES,
+         "\n"
+         R"({"error":"The model cannot be loaded: cut off)",
          true},
-        {"/api/chat", J(CHAT_HI ",'stream':false"), BLANK, J("'done':true"), false},
-        {"/api/generate", J("'keep_alive':-1"), LINES, J("'done_reason':'load','done':true}\n"),
+        {"/api/chat", CHAT_HI R"(,"stream":false)", BLANK, R"("done":true)", false},
+        {"/api/generate", R"("keep_alive":-1)", LINES,
+         R"("done_reason":"load","done":true})"
+         "\n",
          false},
-        {CHAT, J(CHAT_HI), BLANK, J("'finish_reason':'stop'"), false},
-        {"/v1/responses", J("'input':'hi','background':true"), BLANK, J("'status':'queued'"),
+        {CHAT, CHAT_HI, BLANK, R"("finish_reason":"stop")", false},
+        {"/v1/responses", R"("input":"hi","background":true)", BLANK, R"("status":"queued")",
          false},
-        {"/v1/embeddings", J("'input':'hi'"), BLANK, "cannot be loaded: cut off", true},
+        {"/v1/embeddings", R"("input":"hi")", BLANK, "cannot be loaded: cut off", true},
     };
 
     keepalive_ms = 1;
@@ -505,7 +508,7 @@ Test(models, an_answer_that_waits_for_long_gets_its_head) {
         char body[300];
 
         start(60000);
-        snprintf(body, sizeof(body), J("{'model':'other',%s}"), table[i].fields);
+        snprintf(body, sizeof(body), R"({"model":"other",%s})", table[i].fields);
         int fd = world_connect(&w);
         world_post(&w, fd, table[i].path, body);
         cr_assert(world_read_until(&w, fd, &seen, table[i].head), "%zu: %s", i, seen.data);
@@ -524,19 +527,20 @@ Test(models, an_answer_that_waits_for_long_gets_its_head) {
 
 /* The head, which would say so otherwise, is sent while the model is loaded. */
 Test(models, what_is_not_enforced_is_told_in_the_first_event) {
-#define LOOSE "{'type':'object','properties':{'a':{'type':'string','pattern':'\\\\bx'}}}"
+#define LOOSE R"({"type":"object","properties":{"a":{"type":"string","pattern":"\\bx"}}})"
 #define LOOSE_RESPONSE                                                                             \
-    "'input':'hi','tools':[{'type':'function','name':'get','strict':false,'parameters':" LOOSE "}" \
+    R"("input":"hi","tools":[{"type":"function","name":"get",)"                                    \
+    R"("strict":false,"parameters":)" LOOSE "}"                                                    \
     "]"
     const struct {
         const char *path, *fields;
     } table[] = {
-        {CHAT, J("'messages':[{'role':'user','content':'hi'}],'tools':[{'type':'function',"
-                 "'function':{'name':'get','parameters':" LOOSE "}}]")},
-        {"/v1/messages", J("'max_tokens':4,'messages':[{'role':'user','content':'hi'}],"
-                           "'tools':[{'name':'get','input_schema':" LOOSE "}]")},
-        {"/v1/responses", J(LOOSE_RESPONSE)},
-        {"/v1/responses", J("'background':true," LOOSE_RESPONSE)},
+        {CHAT, R"("messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function",)"
+               R"("function":{"name":"get","parameters":)" LOOSE "}}]"},
+        {"/v1/messages", R"("max_tokens":4,"messages":[{"role":"user","content":"hi"}],)"
+                         R"("tools":[{"name":"get","input_schema":)" LOOSE "}]"},
+        {"/v1/responses", LOOSE_RESPONSE},
+        {"/v1/responses", R"("background":true,)" LOOSE_RESPONSE},
     };
 
     keepalive_ms = 1;
@@ -546,7 +550,7 @@ Test(models, what_is_not_enforced_is_told_in_the_first_event) {
 
         stores = true;
         start(60000);
-        snprintf(body, sizeof(body), J("{'model':'other','stream':true,%s}"), table[i].fields);
+        snprintf(body, sizeof(body), R"({"model":"other","stream":true,%s})", table[i].fields);
         int fd = world_connect(&w);
         world_post(&w, fd, table[i].path, body);
         turns(20);
@@ -555,7 +559,8 @@ Test(models, what_is_not_enforced_is_told_in_the_first_event) {
         loaded();
         turns(100);
         cr_assert(world_read_until(&w, fd, &seen,
-                                   J(",'weft':{'loosened':'get#/properties/a/pattern'}}\n\n")));
+                                   R"(,"weft":{"loosened":"get#/properties/a/pattern"}})"
+                                   "\n\n"));
         cr_expect_null(strstr(seen.data, "X-Weft-Loosened"), "%s", seen.data);
         cr_assert(world_read_until(&w, fd, &seen, "other"));
         const char *once = strstr(seen.data, "loosened");
@@ -568,7 +573,7 @@ Test(models, what_is_not_enforced_is_told_in_the_first_event) {
 
 Test(models, a_client_that_leaves_waits_no_longer) {
     start(60000);
-    int fd = ask(",\"model\":\"other\"");
+    int fd = ask(R"(,"model":"other")");
     world_drop(&w, fd);
     turns(20);
     cr_expect_eq(api_model_use(model).n_jobs, 0);
@@ -580,7 +585,7 @@ Test(models, a_client_that_leaves_waits_no_longer) {
 
 Test(models, what_waits_when_the_service_ends_is_told) {
     start(60000);
-    int fd = ask(",\"model\":\"other\"");
+    int fd = ask(R"(,"model":"other")");
     api_close(w.api);
     expect(fd, 503, "shutting_down");
     stop();
@@ -591,26 +596,25 @@ Test(models, lists_say_what_is_loaded) {
 
     start(60000);
     world_get(&w, "/v1/models", &r);
-    cr_expect(strstr(r.body.data, "\"id\":\"tiny\""), "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"status\":{\"value\":\"unloaded\"}"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("id":"tiny")"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("status":{"value":"unloaded"})"), "%s", r.body.data);
     reply_deinit(&r);
     world_get(&w, "/api/tags", &r);
-    cr_expect(strstr(r.body.data, "\"name\":\"other\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("name":"other")"), "%s", r.body.data);
     reply_deinit(&r);
     world_get(&w, "/api/ps", &r);
-    cr_expect_not(strstr(r.body.data, "\"name\":\"other\""), "%s", r.body.data);
+    cr_expect_not(strstr(r.body.data, R"("name":"other")"), "%s", r.body.data);
     reply_deinit(&r);
     /* otherwise clients that ask before it is loaded do not offer tools */
-    world_ask(&w, "/api/show", "{\"model\":\"other\"}", &r);
-    cr_expect(strstr(r.body.data, "\"capabilities\":[\"completion\",\"tools\"]"), "%s",
-              r.body.data);
+    world_ask(&w, "/api/show", R"({"model":"other"})", &r);
+    cr_expect(strstr(r.body.data, R"("capabilities":["completion","tools"])"), "%s", r.body.data);
     reply_deinit(&r);
     world_get(&w, "/api/v0/models/other", &r);
-    cr_expect(strstr(r.body.data, "\"capabilities\":[\"tool_use\"]"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("capabilities":["tool_use"])"), "%s", r.body.data);
     reply_deinit(&r);
     loaded();
     world_get(&w, "/api/ps", &r);
-    cr_expect(strstr(r.body.data, "\"name\":\"other\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("name":"other")"), "%s", r.body.data);
     reply_deinit(&r);
     expect_state("loaded");
     api_model_set(model, API_MODEL_UNLOADING, 0);
@@ -625,7 +629,8 @@ Test(models, lists_say_what_is_loaded) {
 }
 
 #define STATE(name, state, v)                                                                      \
-    "vllm:engine_sleep_state{model_name=\"" name "\",engine=\"0\",sleep_state=\"" state "\"} " v   \
+    "vllm:"                                                                                        \
+    R"(engine_sleep_state{model_name=")" name R"(",engine="0",sleep_state=")" state R"("} )" v     \
     "\n"
 #define STATES(name, awake, discarded)                                                             \
     STATE(name, "awake", awake)                                                                    \
@@ -638,28 +643,37 @@ Test(models, metrics_have_series_of_each_model_that_was_loaded) {
     start(60000);
     expect(ask(""), 200, "first");
     world_get(&w, "/metrics", &r);
-    cr_expect_not(strstr(r.body.data, "model_name=\"other\""), "%s", r.body.data);
+    cr_expect_not(strstr(r.body.data, R"(model_name="other")"), "%s", r.body.data);
     reply_deinit(&r);
     loaded();
-    expect(ask(",\"model\":\"other\""), 200, "other");
+    expect(ask(R"(,"model":"other")"), 200, "other");
     world_get(&w, "/metrics", &r);
     static const char *const lines[] = {
-        "\nvllm:generation_tokens_total{model_name=\"tiny\",engine=\"0\"} 5\n"
-        "vllm:generation_tokens_total{model_name=\"other\",engine=\"0\"} 5\n",
-        "\nvllm:time_to_first_token_seconds_count{model_name=\"other\",engine=\"0\"} 1\n",
-        "\nvllm:num_requests_running{model_name=\"other\",engine=\"0\"} 0\n",
+        "\n"
+        R"(vllm:generation_tokens_total{model_name="tiny",engine="0"} 5)"
+        "\n"
+        R"(vllm:generation_tokens_total{model_name="other",engine="0"} 5)"
+        "\n",
+        "\n"
+        R"(vllm:time_to_first_token_seconds_count{model_name="other",engine="0"} 1)"
+        "\n",
+        "\n"
+        R"(vllm:num_requests_running{model_name="other",engine="0"} 0)"
+        "\n",
     };
     for (size_t i = 0; i < 3; i++)
         cr_expect(strstr(r.body.data, lines[i]), "%s in %s", lines[i], r.body.data);
     reply_deinit(&r);
     world_get(&w, "/health", &r);
-    cr_expect(strstr(r.body.data, "\"models\":{\"tiny\":\"loaded\",\"other\":\"loaded\"}"), "%s",
+    cr_expect(strstr(r.body.data, R"("models":{"tiny":"loaded","other":"loaded"})"), "%s",
               r.body.data);
     reply_deinit(&r);
     api_worker_stopped(model); /* the model has no memory now, and its counters stay */
     expect_answer("GET", "/metrics", 200, STATES("tiny", "1", "0") STATES("other", "0", "1"));
     expect_answer("GET", "/metrics", 200,
-                  "\nvllm:generation_tokens_total{model_name=\"other\",engine=\"0\"} 5\n");
+                  "\n"
+                  R"(vllm:generation_tokens_total{model_name="other",engine="0"} 5)"
+                  "\n");
     stop();
 }
 
@@ -668,29 +682,29 @@ Test(models, lm_studio_loads_and_unloads) {
 
     start(60000);
     expect_answer("GET", "/api/v0/models/other", 200,
-                  "\"state\":\"not-loaded\",\"capabilities\":[\"tool_use\"]");
-    expect_answer("GET", "/api/v1/models", 200, "\"params_string\":null,\"loaded_instances\":[]");
+                  R"("state":"not-loaded","capabilities":["tool_use"])");
+    expect_answer("GET", "/api/v1/models", 200, R"("params_string":null,"loaded_instances":[])");
     int fd = world_connect(&w);
-    world_post(&w, fd, "/api/v1/models/load", "{\"model\":\"second\"}");
+    world_post(&w, fd, "/api/v1/models/load", R"({"model":"second"})");
     turns(20);
     cr_expect_eq(n_wants, 1);
     loaded();
     turns(100);
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 200);
-    cr_expect(strstr(r.body.data, "{\"type\":\"llm\",\"instance_id\":\"other\","
-                                  "\"load_time_seconds\":"),
+    cr_expect(strstr(r.body.data, R"({"type":"llm","instance_id":"other",)"
+                                  R"("load_time_seconds":)"),
               "%s", r.body.data);
-    cr_expect(strstr(r.body.data, ",\"status\":\"loaded\"}"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"(,"status":"loaded"})"), "%s", r.body.data);
     reply_deinit(&r);
     world_drop(&w, fd);
     expect_answer("GET", "/api/v0/models/other", 200,
-                  "\"state\":\"loaded\",\"max_context_length\":512,"
-                  "\"loaded_context_length\":512,\"capabilities\":[\"tool_use\"]");
+                  R"("state":"loaded","max_context_length":512,)"
+                  R"("loaded_context_length":512,"capabilities":["tool_use"])");
     cr_expect_neq(api_model_use(model).keep_alive_s, 0);
-    world_ask(&w, "/api/v1/models/unload", "{\"instance_id\":\"second\"}", &r);
+    world_ask(&w, "/api/v1/models/unload", R"({"instance_id":"second"})", &r);
     cr_expect_eq(r.status, 200);
-    cr_expect_str_eq(r.body.data, "{\"instance_id\":\"other\"}");
+    cr_expect_str_eq(r.body.data, R"({"instance_id":"other"})");
     reply_deinit(&r);
     cr_expect_eq(api_model_use(model).keep_alive_s, 0, "the daemon unloads it");
     stop();
@@ -701,7 +715,7 @@ Test(models, a_worker_that_dies_takes_no_other_models_requests) {
     start(60000);
     loaded();
     other.script = w.port.script = NULL;
-    int a = ask(",\"model\":\"tiny\""), b = ask(",\"model\":\"other\"");
+    int a = ask(R"(,"model":"tiny")"), b = ask(R"(,"model":"other")");
     fake_accept(&w.port, 0);
     fake_accept(&other, 0);
     fake_tokens(&other, 0, "mine ");
@@ -711,13 +725,13 @@ Test(models, a_worker_that_dies_takes_no_other_models_requests) {
     cr_expect_eq(api_model_use(model).n_running, 1);
     fake_tokens(&other, 0, "is whole");
     fake_finish(&other, 0, FINISH_STOP);
-    expect(b, 200, "\"content\":\"mine is whole\"");
+    expect(b, 200, R"("content":"mine is whole")");
     cr_expect_eq(other.r[0].n_submits, 1);
     api_worker_up(api_first_model(w.api), NULL);
     cr_expect_eq(w.port.r[0].n_submits, 2);
     fake_accept(&w.port, 0);
     fake_tokens_from(&w.port, 0, 0, "again");
     fake_finish(&w.port, 0, FINISH_STOP);
-    expect(a, 200, "\"content\":\"again\"");
+    expect(a, 200, R"("content":"again")");
     stop();
 }

@@ -9,7 +9,6 @@
 
 #include "api/generation/normalize.h"
 #include "responses_support.h"
-#include "tests/support/quotes.h"
 
 /* ---- what becomes of messages ---- */
 
@@ -25,7 +24,7 @@ static void becomes(const char *messages, unsigned how, const char *want) {
     yyjson_doc_free(out);
 }
 
-#define M(role, content) "{\"role\":\"" role "\",\"content\":\"" content "\"}"
+#define M(role, content) R"({"role":")" role R"(","content":")" content R"("})"
 #define ALL                                                                                        \
     "[" M("system", "S") "," M("developer", "D") "," M("user", "a") "," M("user", "b") "," M(      \
         "assistant", "c") "," M("assistant", "d") "," M("system", "L") "]"
@@ -45,18 +44,18 @@ Test(bend, one_system_message_and_turns_that_alternate) {
 }
 
 Test(bend, parts_stay_parts) {
-    becomes(
-        "[" M("user", "a") ",{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"b\"},"
-                           "{\"type\":\"text\",\"text\":\"c\"}]}," M("user", "d") "]",
-        TURNS,
-        J("[{'role':'user','content':[{'type':'text','text':'a'},{'type':'text','text':'b'},{'type'"
-          ":'text','text':'c'},{'type':'text','text':'d'}]}]"));
+    becomes("[" M("user", "a") R"(,{"role":"user","content":[{"type":"text","text":"b"},)"
+                               R"({"type":"text","text":"c"}]},)" M("user", "d") "]",
+            TURNS,
+            R"([{"role":"user","content":[{"type":"text","text":"a"},)"
+            R"({"type":"text","text":"b"},{"type")"
+            R"(:"text","text":"c"},{"type":"text","text":"d"}]}])");
 }
 
-#define CALL(id) "{\"id\":\"" id "\",\"function\":{\"name\":\"f\"}}"
-#define RESULT(id) "{\"role\":\"tool\",\"tool_call_id\":\"" id "\",\"content\":\"r" id "\"}"
+#define CALL(id) R"({"id":")" id R"(","function":{"name":"f"}})"
+#define RESULT(id) R"({"role":"tool","tool_call_id":")" id R"(","content":"r)" id R"("})"
 #define ASKS(content, calls)                                                                       \
-    "{\"role\":\"assistant\",\"content\":\"" content "\",\"tool_calls\":[" calls "]}"
+    R"({"role":"assistant","content":")" content R"(","tool_calls":[)" calls "]}"
 
 Test(bend, calls_come_one_by_one_with_their_results) {
     becomes("[" ASKS("c", CALL("1") "," CALL("2")) "," RESULT("2") "," RESULT("1") "," M("user",
@@ -88,30 +87,30 @@ Test(bend, calls_that_share_an_id_stay_together) {
     becomes(as_they_are, TURNS, as_they_are);
 }
 
-#define ASKED(id, args) "{" id "\"function\":{\"name\":\"f\"" args "}}"
-#define GAVE(id) "{\"role\":\"tool\"" id ",\"content\":\"r\"}"
+#define ASKED(id, args) "{" id R"("function":{"name":"f")" args "}}"
+#define GAVE(id) R"({"role":"tool")" id R"(,"content":"r"})"
 
 Test(bend, arguments_become_objects) {
     const char *const rows[][2] = {
-        {J(",'arguments':{'a':1}"), NULL},
-        {J(",'arguments':'{\\'a\\':1}'"), NULL},
-        {"", J(",'arguments':{}")},
-        {J(",'arguments':null"), J(",'arguments':{}")},
-        {J(",'arguments':''"), J(",'arguments':{}")},
-        {J(",'arguments':'null'"), J(",'arguments':{}")},
-        {J(",'arguments':'[1]'"), J(",'arguments':{'arguments':'[1]'}")},
-        {J(",'arguments':'{\\'a\\': '"), J(",'arguments':{'arguments':'{\\'a\\': '}")},
+        {R"(,"arguments":{"a":1})", NULL},
+        {R"(,"arguments":"{\"a\":1}")", NULL},
+        {"", R"(,"arguments":{})"},
+        {R"(,"arguments":null)", R"(,"arguments":{})"},
+        {R"(,"arguments":"")", R"(,"arguments":{})"},
+        {R"(,"arguments":"null")", R"(,"arguments":{})"},
+        {R"(,"arguments":"[1]")", R"(,"arguments":{"arguments":"[1]"})"},
+        {R"(,"arguments":"{\"a\": ")", R"(,"arguments":{"arguments":"{\"a\": "})"},
     };
     char from[300], to[300];
 
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         const char *want = rows[i][1] ? rows[i][1] : rows[i][0];
 
-        snprintf(from, sizeof(from), "[" ASKS("", ASKED("\"id\":\"abcdefgh1\",", "%s")) "]",
+        snprintf(from, sizeof(from), "[" ASKS("", ASKED(R"("id":"abcdefgh1",)", "%s")) "]",
                  rows[i][0]);
         snprintf(to, sizeof(to),
-                 "[" ASKS("", "{\"function\":{\"name\":\"f\"%s},"
-                              "\"id\":\"abcdefgh1\"}") "]",
+                 "[" ASKS("", R"({"function":{"name":"f"%s},)"
+                              R"("id":"abcdefgh1"})") "]",
                  want);
         becomes(from, NORMALIZE_CALLS, to);
     }
@@ -167,18 +166,18 @@ Test(bend, results_keep_their_calls_under_new_ids) {
 
 /* A conversation as Codex sends it. */
 #define AGENT                                                                                      \
-    "\"instructions\":\"I\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"description\":"     \
-    "\"D\","                                                                                       \
-    "\"parameters\":{\"type\":\"object\",\"properties\":{}}}],\"input\":[{\"role\":\"developer\"," \
-    "\"content\":\"dev-one\"},{\"role\":\"user\",\"content\":\"env-two\"},{\"role\":\"user\","     \
-    "\"content\":\"ask-three\"},{\"role\":\"assistant\",\"content\":\"said-four\"},{\"type\":"     \
-    "\"function_call\",\"call_id\":\"abcdefgh1\",\"name\":\"f\",\"arguments\":\"{}\"},{\"type\":"  \
-    "\"function_call\",\"call_id\":\"abcdefgh2\",\"name\":\"f\",\"arguments\":\"{}\"},{\"type\":"  \
-    "\"function_call_output\",\"call_id\":\"abcdefgh1\",\"output\":\"out-five\"},{\"type\":"       \
-    "\"function_call_output\",\"call_id\":\"abcdefgh2\",\"output\":\"out-six\"},{\"role\":"        \
-    "\"assistant\",\"content\":\"said-seven\"},{\"role\":\"developer\",\"content\":\"dev-eight\"}" \
+    R"("instructions":"I","tools":[{"type":"function","name":"f","description":)"                  \
+    R"("D",)"                                                                                      \
+    R"("parameters":{"type":"object","properties":{}}}],"input":[{"role":"developer",)"            \
+    R"("content":"dev-one"},{"role":"user","content":"env-two"},{"role":"user",)"                  \
+    R"("content":"ask-three"},{"role":"assistant","content":"said-four"},{"type":)"                \
+    R"("function_call","call_id":"abcdefgh1","name":"f","arguments":"{}"},{"type":)"               \
+    R"("function_call","call_id":"abcdefgh2","name":"f","arguments":"{}"},{"type":)"               \
+    R"("function_call_output","call_id":"abcdefgh1","output":"out-five"},{"type":)"                \
+    R"("function_call_output","call_id":"abcdefgh2","output":"out-six"},{"role":)"                 \
+    R"("assistant","content":"said-seven"},{"role":"developer","content":"dev-eight"})"            \
     ",{"                                                                                           \
-    "\"role\":\"user\",\"content\":\"ask-nine\"}]"
+    R"("role":"user","content":"ask-nine"}])"
 
 static void use_template(struct world *w, const char *source, size_t len) {
     responses_init(w);
@@ -192,12 +191,12 @@ static size_t messages_of(uint32_t n) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
     yyjson_doc *out = NULL;
 
-    buf_add_str(&b, J("[{'role':'assistant','content':'','tool_calls':["));
+    buf_add_str(&b, R"([{"role":"assistant","content":"","tool_calls":[)");
     for (uint32_t i = 0; i < n; i++)
-        buf_printf(&b, "%s{\"id\":\"%u\"}", i ? "," : "", i);
+        buf_printf(&b, R"(%s{"id":"%u"})", i ? "," : "", i);
     buf_add_str(&b, "]}");
     for (uint32_t i = n; i > 0; i--)
-        buf_printf(&b, ",{\"role\":\"tool\",\"tool_call_id\":\"%u\"}", i - 1);
+        buf_printf(&b, R"(,{"role":"tool","tool_call_id":"%u"})", i - 1);
     buf_add_str(&b, "]");
     yyjson_doc *in = yyjson_read(b.data, b.len, 0);
     cr_assert_eq(normalize_messages(yyjson_doc_get_root(in), TURNS, &out), 0);
@@ -271,23 +270,27 @@ Test(real, no_template_refuses_a_tool) {
     };
     const char *const parameters[] = {
         "",
-        J(",'parameters':null"),
-        J(",'parameters':{}"),
-        J(",'parameters':{'type':'object','properties':null,'required':null}"),
-        J(",'parameters':{'anyOf':[{'type':'object','properties':{'a':{}}}]}"),
-        J(",'parameters':{'type':'object','properties':{'a':true,'b':{'type':'array','items':true},"
-          "'c':{'type':'string','description':null},'d':{'type':['string','null'],'default':null},'"
-          "e':{'type':'array','items':[{'type':'string'}]}}}"),
-        J(",'parameters':{'type':'object','properties':{'a':{'type':'null'},'b':{'type':'date'},'c'"
-          ":{'type':''},'d':{'type':['null']}}}"),
-        J(",'parameters':{'type':'object','properties':{'a':{'anyOf':[{'type':'string'},{'type':'"
-          "null'}],'default':null},'b':{'$ref':'#/$defs/B'}}}"),
-        J(",'parameters':{'type':'object','properties':{'a':{'type':'object'},'b':{'type':'array'},"
-          "'c':{'type':'object','additionalProperties':false}}}"),
-        J(",'parameters':{'type':'object','properties':{'a':{'description':['x']},'b':{'type':'"
-          "string','enum':null},'c':{'not':{}}}}"),
-        J(",'parameters':{'type':'object','properties':{'type':{'type':'string'},'items':{'type':'"
-          "array','items':{'type':['string','null']}}}}"),
+        R"(,"parameters":null)",
+        R"(,"parameters":{})",
+        R"(,"parameters":{"type":"object","properties":null,"required":null})",
+        R"(,"parameters":{"anyOf":[{"type":"object","properties":{"a":{}}}]})",
+        R"(,"parameters":{"type":"object","properties":{"a":true,)"
+        R"("b":{"type":"array","items":true},)"
+        R"("c":{"type":"string","description":null},"d":{"type":["string",)"
+        R"("null"],"default":null},")"
+        R"(e":{"type":"array","items":[{"type":"string"}]}}})",
+        R"(,"parameters":{"type":"object","properties":{"a":{"type":"null"},)"
+        R"("b":{"type":"date"},"c")"
+        R"(:{"type":""},"d":{"type":["null"]}}})",
+        R"(,"parameters":{"type":"object","properties":{"a":{"anyOf":[{"type":"string"},{"type":")"
+        R"(null"}],"default":null},"b":{"$ref":"#/$defs/B"}}})",
+        R"(,"parameters":{"type":"object","properties":{"a":{"type":"object"},)"
+        R"("b":{"type":"array"},)"
+        R"("c":{"type":"object","additionalProperties":false}}})",
+        R"(,"parameters":{"type":"object","properties":{"a":{"description":["x"]},"b":{"type":")"
+        R"(string","enum":null},"c":{"not":{}}}})",
+        R"(,"parameters":{"type":"object","properties":{"type":{"type":"string"},"items":{"type":")"
+        R"(array","items":{"type":["string","null"]}}}})",
     };
     char body[900];
 
@@ -299,11 +302,11 @@ Test(real, no_template_refuses_a_tool) {
 
         use_template(&w, source, len);
         for (size_t k = 0; k < ARRAY_SIZE(parameters); k++) {
-            snprintf(body, sizeof(body),
-                     "{\"messages\":[" M("user",
-                                         "hi") "],\"tools\":[{\"type\":\"function\",\"function\":{"
-                                               "\"name\":\"needle\"%s}}]}",
-                     parameters[k]);
+            snprintf(
+                body, sizeof(body),
+                R"({"messages":[)" M("user", "hi") R"(],"tools":[{"type":"function","function":{)"
+                                                   R"("name":"needle"%s}}]})",
+                parameters[k]);
             world_ask(&w, "/v1/chat/completions/render", body, &r);
             cr_expect_eq(r.status, 200, "%s, %s: %s", names[i], parameters[k], r.body.data);
             cr_expect(strstr(r.body.data, "needle"), "%s: %s", names[i], r.body.data);
@@ -325,11 +328,12 @@ Test(real, no_template_misses_a_turn) {
         "meta-llama-Llama-3.1-8B-Instruct",
     };
     static const char *const bodies[] = {
-        "{\"messages\":[" M("user", "hi") "," ASKS(
-            "", "{\"id\":\"abcdefgh1\",\"type\":\"function\","
-                "\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}"
+        R"({"messages":[)" M("user", "hi") "," ASKS(
+            "", R"({"id":"abcdefgh1","type":"function",)"
+                R"("function":{"name":"f","arguments":"{}"})"
                 "}") "," RESULT("abcdefgh1") "," M("user", "needle") "]}",
-        "{\"messages\":[" M("system", "S") "," M("assistant", "hello") "," M("user", "needle") "]}",
+        R"({"messages":[)" M("system", "S") "," M("assistant", "hello") "," M("user",
+                                                                              "needle") "]}",
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(names) * ARRAY_SIZE(bodies); i++) {
@@ -371,10 +375,10 @@ Test(real, no_template_refuses_a_call_of_the_past) {
         "upstage-Solar-Open-100B",
         "Kimi-K2-Instruct",
     };
-    const char *const args[] = {J("{\\'needle\\': "), "", "null", "[1]", "{}"};
+    const char *const args[] = {R"({\"needle\": )", "", "null", "[1]", "{}"};
     const char *const ids[][2] = {
-        {J("'id':'call_1',"), J("'tool_call_id':'call_1',")},
-        {J("'id':'call_1',"), ""},
+        {R"("id":"call_1",)", R"("tool_call_id":"call_1",)"},
+        {R"("id":"call_1",)", ""},
         {"", ""},
     };
 
@@ -389,15 +393,14 @@ Test(real, no_template_refuses_a_call_of_the_past) {
             const char *a = args[k % ARRAY_SIZE(args)];
             const char *const *id = ids[k / ARRAY_SIZE(args)];
 
-            snprintf(
-                body, sizeof(body),
-                "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\","
-                "\"content\":null,\"tool_calls\":[{%s\"type\":\"function\",\"function\":{"
-                "\"name\":\"f\",\"arguments\":\"%s\"}}]},{\"role\":\"tool\",%s\"content\":"
-                "\"result-one\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":"
-                "\"f\",\"description\":\"D\",\"parameters\":{\"type\":\"object\","
-                "\"properties\":{}}}}]}",
-                id[0], a, id[1]);
+            snprintf(body, sizeof(body),
+                     R"({"messages":[{"role":"user","content":"hi"},{"role":"assistant",)"
+                     R"("content":null,"tool_calls":[{%s"type":"function","function":{)"
+                     R"("name":"f","arguments":"%s"}}]},{"role":"tool",%s"content":)"
+                     R"("result-one"}],"tools":[{"type":"function","function":{"name":)"
+                     R"("f","description":"D","parameters":{"type":"object",)"
+                     R"("properties":{}}}}]})",
+                     id[0], a, id[1]);
             world_ask(&w, "/v1/chat/completions/render", body, &r);
             cr_expect_eq(r.status, 200, "%s, %s, %s: %s", names[i], a, id[0], r.body.data);
             cr_expect(r.status != 200 ||
@@ -419,12 +422,16 @@ Test(real, reasoning_goes_back_by_the_name_that_the_template_has) {
         {"upstage-Solar-Open-100B", "<|think|>thought-one<|end|>"},
         {"Qwen-Qwen3-0.6B", "<think>\nthought-one\n</think>"},
     };
-    const char *fields = J(
-        "'tools':[{'type':'function','name':'f','description':'D','parameters':{'type':'object','"
-        "properties':{}}}],'input':[{'role':'user','content':'hi'},{'type':'reasoning','summary':[]"
-        ",'content':[{'type':'reasoning_text','text':'thought-one'}]},{'role':'assistant','content'"
-        ":'said-two'},{'type':'function_call','call_id':'abcdefgh1','name':'f','arguments':'{}'},{'"
-        "type':'function_call_output','call_id':'abcdefgh1','output':'out-three'}]");
+    const char *fields =
+        R"("tools":[{"type":"function","name":"f","description":"D",)"
+        R"("parameters":{"type":"object",")"
+        R"(properties":{}}}],"input":[{"role":"user","content":"hi"},)"
+        R"({"type":"reasoning","summary":[])"
+        R"(,"content":[{"type":"reasoning_text","text":"thought-one"}]},)"
+        R"({"role":"assistant","content")"
+        R"(:"said-two"},{"type":"function_call","call_id":"abcdefgh1",)"
+        R"("name":"f","arguments":"{}"},{")"
+        R"(type":"function_call_output","call_id":"abcdefgh1","output":"out-three"}])";
 
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         struct world w;
@@ -445,12 +452,12 @@ Test(real, reasoning_goes_back_by_the_name_that_the_template_has) {
 
 Test(real, tools_are_a_text_where_the_template_joins_them_to_one) {
     static const char call[] =
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":"
-        "null,\"tool_calls\":[{\"id\":\"a\",\"type\":\"function\",\"function\":{\"name\":\"f\","
-        "\"arguments\":\"{\\\"x\\\": 1}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"a\","
-        "\"content\":\"r\"}]%s}";
-    const char *tools = J(",'tools':[{'type':'function','function':{'name':'f','description':'"
-                          "needle','parameters':{'type':'object','properties':{}}}}]");
+        R"({"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":)"
+        R"(null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f",)"
+        R"("arguments":"{\"x\": 1}"}}]},{"role":"tool","tool_call_id":"a",)"
+        R"("content":"r"}]%s})";
+    const char *tools = R"(,"tools":[{"type":"function","function":{"name":"f","description":")"
+                        R"(needle","parameters":{"type":"object","properties":{}}}}])";
     struct world w;
     size_t len;
     char *source = world_template("fireworks-ai-llama-3-firefunction-v2", &len), body[900];
@@ -462,13 +469,12 @@ Test(real, tools_are_a_text_where_the_template_joins_them_to_one) {
         snprintf(body, sizeof(body), call, i ? tools : "");
         world_ask(&w, "/v1/chat/completions/render", body, &r);
         cr_expect_eq(r.status, 200, "%s", r.body.data);
-        cr_expect(strstr(r.body.data, i ? J("JSON spec:\\n[{\\'type\\':\\'function\\'")
+        cr_expect(strstr(r.body.data, i ? R"(JSON spec:\n[{\"type\":\"function\")"
                                         : "JSON spec:\\n\\nToday is "),
                   "%s", r.body.data);
         cr_expect_eq(!strstr(r.body.data, "needle"), !i, "%s", r.body.data);
-        cr_expect(!i ||
-                      strstr(r.body.data,
-                             J(" functools[{\\'name\\': \\'f\\', \\'arguments\\': {\\'x\\': 1}}]")),
+        cr_expect(!i || strstr(r.body.data,
+                               R"( functools[{\"name\": \"f\", \"arguments\": {\"x\": 1}}])"),
                   "%s", r.body.data);
         reply_deinit(&r);
     }
@@ -479,10 +485,11 @@ Test(real, tools_are_a_text_where_the_template_joins_them_to_one) {
 /* SmolLM3 reads the tools as a list in a variable of its own, and writes no calls. */
 Test(real, tools_are_in_the_variable_that_the_template_reads) {
     const char *body =
-        J("{'messages':[{'role':'user','content':'hi'},{'role':'assistant','content':null,"
-          "'tool_calls':[{'id':'a','type':'function','function':{'name':'f','arguments':'{}'}}]},"
-          "{'role':'tool','tool_call_id':'a','content':'r'}],'tools':[{'type':'function',"
-          "'function':{'name':'f','parameters':{'type':'object','properties':{}}}}]}");
+        R"({"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":null,)"
+        R"("tool_calls":[{"id":"a","type":"function",)"
+        R"("function":{"name":"f","arguments":"{}"}}]},)"
+        R"({"role":"tool","tool_call_id":"a","content":"r"}],"tools":[{"type":"function",)"
+        R"("function":{"name":"f","parameters":{"type":"object","properties":{}}}}]})";
     struct world w;
     struct reply r;
     size_t len;
@@ -493,8 +500,8 @@ Test(real, tools_are_in_the_variable_that_the_template_reads) {
     cr_expect_eq(r.status, 200, "%s", r.body.data);
     cr_expect(strstr(r.body.data, "<tools>\\n{'type': 'function', 'function': {'name': 'f', "),
               "%s", r.body.data);
-    cr_expect(strstr(r.body.data, J("<tool_call>\\n{\\'name\\': \\'f\\', \\'arguments\\': {}}\\n")),
-              "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"(<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n)"), "%s",
+              r.body.data);
     reply_deinit(&r);
     world_stop(&w);
     free(source);

@@ -11,7 +11,7 @@
 
 #define OCHAT "/api/chat"
 #define OGEN "/api/generate"
-#define ME "\"model\":\"tiny\""
+#define ME R"("model":"tiny")"
 
 static const char source[] =
     "{%- if tools -%}{%- for t in tools -%}{{ t.function.name }}{%- endfor -%}{%- endif -%}"
@@ -32,8 +32,8 @@ static void started(struct world *w) {
 
 /* Replaces times by X, except those that the worker measures. */
 static void normalise(struct buf *b) {
-    static const char *const keys[] = {"\"created_at\":\"",
-                                       "\"total_duration\":", "\"load_duration\":", "\"id\":\""};
+    static const char *const keys[] = {R"("created_at":")", R"("total_duration":)",
+                                       R"("load_duration":)", R"("id":")"};
     struct buf out = {.max = 1 << 20};
 
     for (size_t i = 0; i < b->len;) {
@@ -61,13 +61,12 @@ static void expect_body(struct reply *r, int status, const char *want) {
     reply_deinit(r);
 }
 
-#define LINE(more) "{\"model\":\"tiny\",\"created_at\":\"X\"," more "}\n"
-#define SAID(text)                                                                                 \
-    LINE("\"message\":{\"role\":\"assistant\",\"content\":\"" text "\"},\"done\":false")
+#define LINE(more) R"({"model":"tiny","created_at":"X",)" more "}\n"
+#define SAID(text) LINE(R"("message":{"role":"assistant","content":")" text R"("},"done":false)")
 #define FIGURES(why, n_prompt, n)                                                                  \
-    "\"done\":true,\"done_reason\":\"" why                                                         \
-    "\",\"total_duration\":X,\"load_duration\":X,\"prompt_eval_count\":" n_prompt                  \
-    ",\"prompt_eval_duration\":4000000,\"eval_count\":" n ",\"eval_duration\":" n "000000"
+    R"("done":true,"done_reason":")" why                                                           \
+    R"(","total_duration":X,"load_duration":X,"prompt_eval_count":)" n_prompt                      \
+    R"(,"prompt_eval_duration":4000000,"eval_count":)" n R"(,"eval_duration":)" n "000000"
 
 Test(ollama, a_chat_is_lines) {
     struct world w;
@@ -84,25 +83,25 @@ Test(ollama, a_chat_is_lines) {
     fake_finish(&w.port, 0, FINISH_LENGTH);
     world_receive(&w, fd, &r);
     cr_expect_str_eq(reply_header(&r, "Content-Type", type, sizeof(type)), "application/x-ndjson");
-    expect_body(&r, 200,
-                LINE("\"message\":{\"role\":\"assistant\",\"content\":\"\",\"thinking\":\"a\"},"
-                     "\"done\":false") SAID("Hi.")
-                    LINE("\"message\":{\"role\":\"assistant\",\"content\":\"\"}," FIGURES(
-                        "length", "19", "19")));
+    expect_body(
+        &r, 200,
+        LINE(R"("message":{"role":"assistant","content":"","thinking":"a"},)"
+             R"("done":false)") SAID("Hi.")
+            LINE(R"("message":{"role":"assistant","content":""},)" FIGURES("length", "19", "19")));
     world_drop(&w, fd);
     world_stop(&w);
 }
 
 #define TOOLS                                                                                      \
-    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":"     \
-    "\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}}}}]"
-#define CALL "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>"
+    R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":)"                  \
+    R"("object","properties":{"a":{"type":"integer"}}}}}])"
+#define CALL R"(<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>)"
 #define TOLD                                                                                       \
-    "\"tool_calls\":[{\"id\":\"X\",\"function\":{\"index\":0,\"name\":\"f\",\"arguments\":{\"a\":" \
+    R"("tool_calls":[{"id":"X","function":{"index":0,"name":"f","arguments":{"a":)"                \
     " 1}}}]"
 
 #define TOKEN(c, code)                                                                             \
-    "{\"token\":\"" c "\",\"logprob\":-0.5,\"bytes\":[" code "],\"top_logprobs\":[]}"
+    R"({"token":")" c R"(","logprob":-0.5,"bytes":[)" code R"(],"top_logprobs":[]})"
 
 static size_t n_of(const char *text, const char *what) {
     size_t n = 0;
@@ -119,25 +118,24 @@ Test(ollama, log_probabilities_are_told_once) {
 
     started(&w);
     w.port.script = "ab";
-    world_ask(&w, OCHAT, "{" ME ",\"stream\":false,\"logprobs\":true," HI "}", &r);
+    world_ask(&w, OCHAT, "{" ME R"(,"stream":false,"logprobs":true,)" HI "}", &r);
     expect_body(&r, 200,
-                "{\"model\":\"tiny\",\"created_at\":\"X\",\"message\":{\"role\":\"assistant\","
-                "\"content\":\"ab\"},\"logprobs\":[" TOKEN("a", "97") "," TOKEN(
+                R"({"model":"tiny","created_at":"X","message":{"role":"assistant",)"
+                R"("content":"ab"},"logprobs":[)" TOKEN("a", "97") "," TOKEN(
                     "b", "98") "]," FIGURES("stop", "19", "2") "}");
     w.port.script = "<think>a</think>Hi." CALL;
-    world_ask(&w, OCHAT, "{" ME ",\"logprobs\":true," HI "," TOOLS "}", &r);
-    cr_expect_eq(n_of(r.body.data, "\"token\":"), 19 + strlen(CALL), "%s", r.body.data);
+    world_ask(&w, OCHAT, "{" ME R"(,"logprobs":true,)" HI "," TOOLS "}", &r);
+    cr_expect_eq(n_of(r.body.data, R"("token":)"), 19 + strlen(CALL), "%s", r.body.data);
     reply_deinit(&r);
     w.port.script = "ab";
     world_ask(&w, OGEN,
-              "{" ME ",\"stream\":false,\"raw\":true,\"prompt\":\"hi\",\"logprobs\":true,"
-              "\"top_logprobs\":2}",
+              "{" ME R"(,"stream":false,"raw":true,"prompt":"hi","logprobs":true,)"
+              R"("top_logprobs":2})",
               &r);
-    cr_expect(strstr(r.body.data, "\"logprobs\":[{\"token\":\"a\",\"logprob\":-0.5"), "%s",
-              r.body.data);
+    cr_expect(strstr(r.body.data, R"("logprobs":[{"token":"a","logprob":-0.5)"), "%s", r.body.data);
     reply_deinit(&r);
-    world_ask(&w, OCHAT, "{" ME ",\"stream\":false,\"top_logprobs\":21," HI "}", &r);
-    expect_body(&r, 400, "{\"error\":\"top_logprobs must be an integer between 0 and 20\"}");
+    world_ask(&w, OCHAT, "{" ME R"(,"stream":false,"top_logprobs":21,)" HI "}", &r);
+    expect_body(&r, 400, R"({"error":"top_logprobs must be an integer between 0 and 20"})");
     world_stop(&w);
 }
 
@@ -153,7 +151,7 @@ Test(ollama, who_leaves_while_the_pool_writes_leaves_nothing) {
         int fd = world_connect(&w);
 
         world_post(&w, fd, OCHAT,
-                   "{" ME ",\"stream\":false,\"logprobs\":true,\"options\":{\"num_predict\":"
+                   "{" ME R"(,"stream":false,"logprobs":true,"options":{"num_predict":)"
                    "8000}," HI "}");
         while (w.port.n == i)
             world_turn(&w);
@@ -176,13 +174,13 @@ Test(ollama, a_refusal_of_the_worker_names_the_clients_fields) {
 
     started(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, OCHAT, "{" ME "," HI ",\"format\":\"json\",\"complete_output\":false}");
+    world_post(&w, fd, OCHAT, "{" ME "," HI R"(,"format":"json","complete_output":false})");
     while (w.port.n == 0)
         world_turn(&w);
     cr_expect_eq(w.port.r[0].m.flags & SUBMIT_COMPLETE, 0);
     fake_reject(&w.port, 0, 400, "Raise max_tokens.");
     world_receive(&w, fd, &r);
-    expect_body(&r, 400, "{\"error\":\"Raise num_predict.\"}");
+    expect_body(&r, 400, R"({"error":"Raise num_predict."})");
     world_drop(&w, fd);
     world_stop(&w);
 }
@@ -195,8 +193,9 @@ Test(ollama, a_call_of_several_lines_is_one_line) {
     started(&w);
     w.port.script = "<tool_call>{\"name\": \"f\", \"arguments\": {\n\"a\":\r\n1}}</tool_call>";
     world_ask(&w, OCHAT, "{" ME "," HI "," TOOLS "}", &r);
-    cr_expect(strstr(r.body.data, "\"arguments\":{ \"a\":  1}}}]},\"done\":false}\n"), "%s",
-              r.body.data);
+    cr_expect(strstr(r.body.data, R"("arguments":{ "a":  1}}}]},"done":false})"
+                                  "\n"),
+              "%s", r.body.data);
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -207,15 +206,15 @@ Test(ollama, calls_have_objects) {
 
     started(&w);
     w.port.script = "So" CALL;
-    world_ask(&w, OCHAT, "{" ME ",\"stream\":false," HI "," TOOLS "}", &r);
-    cr_expect(strstr(r.body.data, "\"content\":\"So\",\"tool_calls\":[{"), "%s", r.body.data);
+    world_ask(&w, OCHAT, "{" ME R"(,"stream":false,)" HI "," TOOLS "}", &r);
+    cr_expect(strstr(r.body.data, R"("content":"So","tool_calls":[{)"), "%s", r.body.data);
     normalise(&r.body);
     cr_expect(strstr(r.body.data, TOLD), "%s", r.body.data);
     reply_deinit(&r);
     world_ask(&w, OCHAT, "{" ME "," HI "," TOOLS "}", &r);
     normalise(&r.body);
-    cr_expect(strstr(r.body.data, LINE("\"message\":{\"role\":\"assistant\",\"content\":\"\"," TOLD
-                                       "},\"done\":false")),
+    cr_expect(strstr(r.body.data, LINE(R"("message":{"role":"assistant","content":"",)" TOLD
+                                       R"(},"done":false)")),
               "%s", r.body.data);
     reply_deinit(&r);
     world_stop(&w);
@@ -228,10 +227,10 @@ Test(ollama, a_conversation_with_calls_is_rendered) {
     started(&w);
     w.port.script = "ok";
     world_ask(&w, OCHAT,
-              "{" ME ",\"think\":false,\"messages\":[{\"role\":\"system\",\"content\":\"S\"},"
-              "{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"tool_calls\":[{"
-              "\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}}]},{\"role\":\"tool\","
-              "\"tool_name\":\"f\",\"content\":\"2\"}]," TOOLS "}",
+              "{" ME R"(,"think":false,"messages":[{"role":"system","content":"S"},)"
+              R"({"role":"user","content":"hi"},{"role":"assistant","tool_calls":[{)"
+              R"("function":{"name":"f","arguments":{"a":1}}}]},{"role":"tool",)"
+              R"("tool_name":"f","content":"2"}],)" TOOLS "}",
               &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     cr_expect_str_eq(fake_prompt(&w.port.r[0]),
@@ -243,11 +242,11 @@ Test(ollama, a_conversation_with_calls_is_rendered) {
 
 Test(ollama, a_last_message_of_the_assistant_is_continued) {
     static const char *const rows[][2] = {
-        {"\"content\":\"Once\"", "|user\nhi||assistantOnce"},
-        {"\"content\":\"\"", "|user\nhi||assistant"},
-        {"\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{}}}],\"content\":\"\"",
+        {R"("content":"Once")", "|user\nhi||assistantOnce"},
+        {R"("content":"")", "|user\nhi||assistant"},
+        {R"("tool_calls":[{"function":{"name":"f","arguments":{}}}],"content":"")",
          "|user\nhi||assistant\n|f {}|||assistant"},
-        {"\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":null}}]",
+        {R"("tool_calls":[{"function":{"name":"f","arguments":null}}])",
          "|user\nhi||assistant\n|f {}|||assistant"},
     };
 
@@ -259,8 +258,8 @@ Test(ollama, a_last_message_of_the_assistant_is_continued) {
         started(&w);
         w.port.script = "ok";
         buf_printf(&body,
-                   "{" ME ",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},"
-                   "{\"role\":\"assistant\",%s}]}",
+                   "{" ME R"(,"messages":[{"role":"user","content":"hi"},)"
+                   R"({"role":"assistant",%s}]})",
                    rows[i][0]);
         world_ask(&w, OCHAT, body.data, &r);
         cr_assert_eq(r.status, 200, "%s", r.body.data);
@@ -277,10 +276,9 @@ Test(ollama, options_are_parameters) {
     started(&w);
     w.port.script = "ok";
     world_ask(&w, OGEN,
-              "{" ME
-              ",\"prompt\":\"hi\",\"system\":\"S\",\"keep_alive\":\"5m\",\"format\":\"json\","
-              "\"options\":{\"num_predict\":7,\"temperature\":0,\"top_k\":3,\"seed\":5,\"stop\":["
-              "\"x\"],\"repeat_penalty\":1.5,\"num_ctx\":4096}}",
+              "{" ME R"(,"prompt":"hi","system":"S","keep_alive":"5m","format":"json",)"
+              R"("options":{"num_predict":7,"temperature":0,"top_k":3,"seed":5,"stop":[)"
+              R"("x"],"repeat_penalty":1.5,"num_ctx":4096}})",
               &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     const struct submit *m = &w.port.r[0].m;
@@ -293,10 +291,10 @@ Test(ollama, options_are_parameters) {
     cr_expect(strstr(w.port.r[0].grammar, "json_object"), "%s", w.port.r[0].grammar);
     cr_expect_str_eq(fake_prompt(&w.port.r[0]), "|system\nS||user\nhi||assistant");
     reply_deinit(&r);
-    world_ask(&w, OCHAT, "{" ME "," HI ",\"options\":{\"num_predict\":8.0}}", &r);
+    world_ask(&w, OCHAT, "{" ME "," HI R"(,"options":{"num_predict":8.0}})", &r);
     cr_expect_eq(w.port.r[1].m.max_new, 8);
     reply_deinit(&r);
-    world_ask(&w, OCHAT, "{" ME "," HI ",\"options\":{\"num_predict\":-1}}", &r);
+    world_ask(&w, OCHAT, "{" ME "," HI R"(,"options":{"num_predict":-1}})", &r);
     m = &w.port.r[2].m;
     cr_expect_gt(m->max_new, 1000);
     cr_expect_eq(m->sampling.temperature, 1);
@@ -311,12 +309,12 @@ Test(ollama, generate_without_a_template) {
 
     started(&w);
     w.port.script = "ok";
-    world_ask(&w, OGEN, "{" ME ",\"prompt\":\"hi\",\"raw\":true,\"stream\":false}", &r);
+    world_ask(&w, OGEN, "{" ME R"(,"prompt":"hi","raw":true,"stream":false})", &r);
     cr_expect_str_eq(fake_prompt(&w.port.r[0]), "hi");
     cr_expect_gt(w.port.r[0].m.max_new, 1000);
-    expect_body(&r, 200,
-                "{\"model\":\"tiny\",\"created_at\":\"X\",\"response\":\"ok\"," FIGURES("stop", "2",
-                                                                                        "2") "}");
+    expect_body(
+        &r, 200,
+        R"({"model":"tiny","created_at":"X","response":"ok",)" FIGURES("stop", "2", "2") "}");
     world_stop(&w);
 }
 
@@ -325,15 +323,14 @@ Test(ollama, nothing_to_say_is_a_load) {
     struct reply r;
 
     started(&w);
-    world_ask(&w, OGEN, "{\"model\":\"tiny:latest\"}", &r);
-    expect_body(
-        &r, 200,
-        "{\"model\":\"tiny\",\"created_at\":\"X\",\"response\":\"\",\"done_reason\":\"load\","
-        "\"done\":true}");
-    world_ask(&w, OCHAT, "{" ME ",\"messages\":[]}", &r);
+    world_ask(&w, OGEN, R"({"model":"tiny:latest"})", &r);
     expect_body(&r, 200,
-                "{\"model\":\"tiny\",\"created_at\":\"X\",\"message\":{\"role\":\"assistant\","
-                "\"content\":\"\"},\"done_reason\":\"load\",\"done\":true}");
+                R"({"model":"tiny","created_at":"X","response":"","done_reason":"load",)"
+                R"("done":true})");
+    world_ask(&w, OCHAT, "{" ME R"(,"messages":[]})", &r);
+    expect_body(&r, 200,
+                R"({"model":"tiny","created_at":"X","message":{"role":"assistant",)"
+                R"("content":""},"done_reason":"load","done":true})");
     cr_expect_eq(w.port.n, 0);
     world_stop(&w);
 }
@@ -359,7 +356,7 @@ Test(ollama, a_pull_from_an_unreachable_registry_is_a_502) {
     w.opts.managers = managers;
     world_start(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, "/api/pull", "{\"model\":\"x\",\"stream\":false}");
+    world_post(&w, fd, "/api/pull", R"({"model":"x","stream":false})");
     world_turns(&w, 5);
     cr_assert(pulled);
     err_set(&err, 502, "model", "registry.example cannot be reached");
@@ -377,43 +374,45 @@ Test(ollama, errors_are_a_string) {
         const char *path, *body, *error;
         int status;
     } table[] = {
-        {OCHAT, "{\"model\":\"x\",\"messages\":[]}", "model 'x' not found", 404},
-        {OCHAT, "{\"messages\":[]}", "model is required; GET /api/tags lists the names", 400},
-        {OCHAT, "{\"model\":7,\"messages\":[]}", "model must be a string without NUL", 400},
-        {OCHAT, "{" ME ",\"messages\":[1]}", "messages must be an array of objects", 400},
-        {OCHAT, "{" ME ",\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"images\":\"b\"}]}",
+        {OCHAT, R"({"model":"x","messages":[]})", "model 'x' not found", 404},
+        {OCHAT, R"({"messages":[]})", "model is required; GET /api/tags lists the names", 400},
+        {OCHAT, R"({"model":7,"messages":[]})", "model must be a string without NUL", 400},
+        {OCHAT, "{" ME R"(,"messages":[1]})", "messages must be an array of objects", 400},
+        {OCHAT, "{" ME R"(,"messages":[{"role":"user","content":"a","images":"b"}]})",
          "images must be an array of pictures in base64", 400},
-        {OCHAT, "{" ME ",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":{}}",
+        {OCHAT, "{" ME R"(,"messages":[{"role":"user","content":"a"}],"tools":{}})",
          "tools must be an array", 400},
-        {OCHAT, "{" ME ",\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"images\":[\"b\"]}]}",
+        {OCHAT, "{" ME R"(,"messages":[{"role":"user","content":"a","images":["b"]}]})",
          "messages[0].images[0] is not supported: this model reads only text.", 400},
-        {OCHAT, "{" ME "," HI ",\"options\":{\"repeat_penalty\":0}}",
+        {OCHAT, "{" ME "," HI R"(,"options":{"repeat_penalty":0}})",
          "repeat_penalty must be between 0.01 and 10.", 400},
-        {OCHAT, "{" ME "," HI ",\"complete_output\":7}", "complete_output must be a boolean.", 400},
-        {OCHAT, "{" ME "," HI ",\"format\":7}", "format must be \\\"json\\\" or a JSON schema",
+        {OCHAT,
+         "{" ME "," HI ","
+         R"("complete_output":7})",
+         "complete_output must be a boolean.", 400},
+        {OCHAT, "{" ME "," HI R"(,"format":7})", R"(format must be \"json\" or a JSON schema)",
          400},
-        {OCHAT, "{" ME "," HI ",\"think\":7}",
-         "think must be a boolean, \\\"none\\\", \\\"minimal\\\", \\\"low\\\", \\\"medium\\\", "
-         "\\\"high\\\", "
-         "\\\"xhigh\\\" or \\\"max\\\"",
+        {OCHAT, "{" ME "," HI R"(,"think":7})",
+         R"(think must be a boolean, \"none\", \"minimal\", \"low\", \"medium\", )"
+         R"(\"high\", )"
+         R"(\"xhigh\" or \"max\")",
          400},
-        {OCHAT, "{" ME "," HI ",\"think\":\"banana\"}",
-         "think must be a boolean, \\\"none\\\", \\\"minimal\\\", \\\"low\\\", \\\"medium\\\", "
-         "\\\"high\\\", "
-         "\\\"xhigh\\\" or \\\"max\\\"",
+        {OCHAT, "{" ME "," HI R"(,"think":"banana"})",
+         R"(think must be a boolean, \"none\", \"minimal\", \"low\", \"medium\", )"
+         R"(\"high\", )"
+         R"(\"xhigh\" or \"max\")",
          400},
-        {OCHAT, "{" ME "," HI ",\"stream\":1}", "stream must be a boolean", 400},
-        {OCHAT, "{" ME "," HI ",\"options\":[]}", "options must be an object", 400},
-        {OGEN, "{" ME ",\"prompt\":\"a\",\"template\":\"b\"}", "template is not supported here",
-         400},
-        {OGEN, "{" ME ",\"prompt\":\"a\",\"suffix\":\"b\"}",
+        {OCHAT, "{" ME "," HI R"(,"stream":1})", "stream must be a boolean", 400},
+        {OCHAT, "{" ME "," HI R"(,"options":[]})", "options must be an object", 400},
+        {OGEN, "{" ME R"(,"prompt":"a","template":"b"})", "template is not supported here", 400},
+        {OGEN, "{" ME R"(,"prompt":"a","suffix":"b"})",
          "This model has no fill-in-the-middle tokens, so it cannot write what is missing before a "
          "suffix. Choose a model that has them, or send the request without a suffix.",
          400},
-        {"/api/show", "{\"model\":\"x\"}", "model 'x' not found", 404},
-        {"/api/pull", "{\"model\":\"x\"}",
+        {"/api/show", R"({"model":"x"})", "model 'x' not found", 404},
+        {"/api/pull", R"({"model":"x"})",
          "This server does not let this client change models (option allow-pull).", 403},
-        {"/api/create", "{\"model\":\"x\"}",
+        {"/api/create", R"({"model":"x"})",
          "This server does not let this client change models (option allow-pull).", 403},
         {"/api/copy", "{}",
          "This server does not let this client change models (option allow-pull).", 403},
@@ -426,7 +425,7 @@ Test(ollama, errors_are_a_string) {
     started(&w);
     for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
         world_ask(&w, table[i].path, table[i].body, &r);
-        snprintf(want, sizeof(want), "{\"error\":\"%s\"}", table[i].error);
+        snprintf(want, sizeof(want), R"({"error":"%s"})", table[i].error);
         expect_body(&r, table[i].status, want);
     }
     world_stop(&w);
@@ -445,14 +444,16 @@ Test(ollama, a_failure_in_a_stream_is_a_line) {
     world_turns(&w, 4);
     fake_fail(&w.port, 0, 500, "broken");
     world_receive(&w, fd, &r);
-    expect_body(&r, 200, SAID("Hi") "{\"error\":\"broken\"}\n");
+    expect_body(&r, 200,
+                SAID("Hi") R"({"error":"broken"})"
+                           "\n");
     world_drop(&w, fd);
     world_stop(&w);
 }
 
 #define MODEL                                                                                      \
-    "\"details\":{\"parent_model\":\"\",\"format\":\"gguf\",\"family\":\"\",\"families\":[],"      \
-    "\"parameter_size\":\"25.83M\",\"quantization_level\":\"Q8_0\"}"
+    R"("details":{"parent_model":"","format":"gguf","family":"","families":[],)"                   \
+    R"("parameter_size":"25.83M","quantization_level":"Q8_0"})"
 
 Test(ollama, the_model_is_told) {
     struct world w;
@@ -460,25 +461,27 @@ Test(ollama, the_model_is_told) {
 
     started(&w);
     world_get(&w, "/api/version", &r);
-    cr_expect(strstr(r.body.data, "{\"version\":\"0."), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"({"version":"0.)"), "%s", r.body.data);
     reply_deinit(&r);
     world_get(&w, "/api/tags", &r);
-    cr_expect(strstr(r.body.data, "{\"models\":[{\"name\":\"tiny\",\"model\":\"tiny\",\"size\":"));
+    cr_expect(strstr(r.body.data, R"({"models":[{"name":"tiny","model":"tiny","size":)"));
     cr_expect(strstr(r.body.data, MODEL), "%s", r.body.data);
-    const char *digest = strstr(r.body.data, "\"digest\":\"");
+    const char *digest = strstr(r.body.data, R"("digest":")");
     cr_expect(digest && strspn(digest + 10, "0123456789abcdef") == 64, "%s", r.body.data);
     reply_deinit(&r);
     world_get(&w, "/api/ps", &r);
-    cr_expect(strstr(r.body.data, "\"context_length\":16384"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("context_length":16384)"), "%s", r.body.data);
     reply_deinit(&r);
-    world_ask(&w, "/api/show", "{\"name\":\"tiny:latest\"}", &r);
-    cr_expect(strstr(r.body.data, "\"unknown.context_length\":16384"), "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"general.parameter_count\":25829888,"), "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"capabilities\":[\"completion\",\"tools\",\"thinking\"]"), "%s",
+    world_ask(&w, "/api/show", R"({"name":"tiny:latest"})", &r);
+    cr_expect(strstr(r.body.data, R"("unknown.context_length":16384)"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("general.parameter_count":25829888,)"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("capabilities":["completion","tools","thinking"])"), "%s",
               r.body.data);
     reply_deinit(&r);
     world_ask(&w, "/api/pull", "{" ME "}", &r);
-    expect_body(&r, 200, "{\"status\":\"success\"}\n");
+    expect_body(&r, 200,
+                R"({"status":"success"})"
+                "\n");
     world_stop(&w);
 }
 

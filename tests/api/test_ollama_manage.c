@@ -98,50 +98,51 @@ static void expect_refusal(const char *path, const char *body, int status, const
 
     *told = 0;
     world_ask(&w, path, body, &r);
-    snprintf(text, sizeof(text), "{\"error\":\"%s\"}", why);
+    snprintf(text, sizeof(text), R"({"error":"%s"})", why);
     cr_expect_eq(r.status, status, "%s: %d", body, r.status);
     cr_expect_str_eq(r.body.data, text);
     cr_expect_str_eq(told, "");
     reply_deinit(&r);
 }
 
-#define SUCCESS "{\"status\":\"success\"}"
+#define SUCCESS R"({"status":"success"})"
 
 Test(ollama_manage, the_end_of_a_task_is_told) {
     const struct err lost = {.status = 404, .message = "gone"}, plain = {.message = "broken"};
-    static const char pull[] = "{\"name\":\"hf.co/a/b\",\"stream\":false}";
-    static const char make[] = "{\"model\":\"c\",\"from\":\"tiny\"}";
-    static const char copy[] = "{\"source\":\"alias\",\"destination\":\"d:latest\"}";
+    static const char pull[] = R"({"name":"hf.co/a/b","stream":false})";
+    static const char make[] = R"({"model":"c","from":"tiny"})";
+    static const char copy[] = R"({"source":"alias","destination":"d:latest"})";
 
     expect("POST", "/api/pull", pull, NULL, 200, SUCCESS);
     cr_expect_str_eq(told, "pull hf.co/a/b");
-    expect("POST", "/api/pull", pull, &lost, 404, "{\"error\":\"gone\"}");
-    expect("POST", "/api/pull", pull, &plain, 500, "{\"error\":\"broken\"}");
-    expect("POST", "/api/pull", "{\"model\":\"hf.co/a/b\"}", &lost, 200,
+    expect("POST", "/api/pull", pull, &lost, 404, R"({"error":"gone"})");
+    expect("POST", "/api/pull", pull, &plain, 500, R"({"error":"broken"})");
+    expect("POST", "/api/pull", R"({"model":"hf.co/a/b"})", &lost, 200,
            "{\"status\":\"pulling manifest\"}\n{\"error\":\"gone\"}\n");
     expect("POST", "/api/create", make, NULL, 200,
-           "{\"status\":\"writing manifest\"}\n" SUCCESS "\n");
+           R"({"status":"writing manifest"})"
+           "\n" SUCCESS "\n");
     cr_expect_str_eq(told, "create c from tiny: -, -, -, 0");
-    expect("POST", "/api/create", make, &lost, 404, "{\"error\":\"gone\"}");
+    expect("POST", "/api/create", make, &lost, 404, R"({"error":"gone"})");
     expect("POST", "/api/copy", copy, NULL, 200, "");
     cr_expect_str_eq(told, "create d from tiny: -, -, -, 0");
-    expect("DELETE", "/api/delete", "{\"name\":\"alias\"}", NULL, 200, "");
+    expect("DELETE", "/api/delete", R"({"name":"alias"})", NULL, 200, "");
     cr_expect_str_eq(told, "remove tiny");
     busy = true;
-    expect("POST", "/api/pull", pull, NULL, 429, "{\"error\":\"try again later\"}");
-    expect("POST", "/api/create", make, NULL, 429, "{\"error\":\"try again later\"}");
-    expect("POST", "/api/copy", copy, NULL, 429, "{\"error\":\"try again later\"}");
-    expect("DELETE", "/api/delete", "{\"model\":\"tiny\"}", NULL, 429,
-           "{\"error\":\"try again later\"}");
+    expect("POST", "/api/pull", pull, NULL, 429, R"({"error":"try again later"})");
+    expect("POST", "/api/create", make, NULL, 429, R"({"error":"try again later"})");
+    expect("POST", "/api/copy", copy, NULL, 429, R"({"error":"try again later"})");
+    expect("DELETE", "/api/delete", R"({"model":"tiny"})", NULL, 429,
+           R"({"error":"try again later"})");
 }
 
 Test(ollama_manage, a_model_that_is_there_is_not_pulled) {
     struct reply r;
 
-    world_ask(&w, "/api/pull", "{\"model\":\"alias\"}", &r);
+    world_ask(&w, "/api/pull", R"({"model":"alias"})", &r);
     cr_expect_str_eq(r.body.data, SUCCESS "\n");
     reply_deinit(&r);
-    world_ask(&w, "/api/pull", "{\"model\":\"tiny\",\"stream\":false}", &r);
+    world_ask(&w, "/api/pull", R"({"model":"tiny","stream":false})", &r);
     cr_expect_str_eq(r.body.data, SUCCESS);
     reply_deinit(&r);
     cr_expect_str_eq(told, "");
@@ -150,29 +151,33 @@ Test(ollama_manage, a_model_that_is_there_is_not_pulled) {
 /* Pairs a line of weftctl with the line that a client reads. */
 Test(ollama_manage, progress_is_one_bar_for_each_file) {
     static const char *const lines[][2] = {
-        {"{\"status\":\"waiting\",\"message\":\"please wait\"}", "{\"status\":\"please wait\"}\n"},
-        {"{\"status\":\"downloading\",\"file\":\"a.gguf\",\"sha256\":\"0123456789abcdef\","
-         "\"file_total\":70,\"file_completed\":7}",
-         "{\"status\":\"pulling 0123456789ab\",\"digest\":\"sha256:0123456789abcdef\","
-         "\"total\":70,\"completed\":7}\n"},
-        {"{\"status\":\"downloading\",\"file\":\"a.gguf\",\"file_total\":70}",
-         "{\"status\":\"pulling a.gguf\",\"digest\":\"a.gguf\",\"total\":70,\"completed\":0}\n"},
-        {"{\"status\":\"checking\",\"file\":\"a.gguf\",\"file_total\":70,\"file_completed\":70}",
-         "{\"status\":\"verifying sha256 digest\",\"digest\":\"a.gguf\",\"total\":70,"
-         "\"completed\":70}\n"},
-        {"{\"status\":\"listing\"}", ""},
-        {"{\"file\":\"a.gguf\"}", ""},
-        {"{\"status\":\"listing\",\"file\":1}", ""},
+        {R"({"status":"waiting","message":"please wait"})", R"({"status":"please wait"})"
+                                                            "\n"},
+        {R"({"status":"downloading","file":"a.gguf","sha256":"0123456789abcdef",)"
+         R"("file_total":70,"file_completed":7})",
+         R"({"status":"pulling 0123456789ab","digest":"sha256:0123456789abcdef",)"
+         R"("total":70,"completed":7})"
+         "\n"},
+        {R"({"status":"downloading","file":"a.gguf","file_total":70})",
+         R"({"status":"pulling a.gguf","digest":"a.gguf","total":70,"completed":0})"
+         "\n"},
+        {R"({"status":"checking","file":"a.gguf","file_total":70,"file_completed":70})",
+         R"({"status":"verifying sha256 digest","digest":"a.gguf","total":70,)"
+         R"("completed":70})"
+         "\n"},
+        {R"({"status":"listing"})", ""},
+        {R"({"file":"a.gguf"})", ""},
+        {R"({"status":"listing","file":1})", ""},
     };
-    char answer[1000] = "{\"status\":\"pulling manifest\"}\n";
+    char answer[1000] = R"({"status":"pulling manifest"})"
+                        "\n";
 
     for (int streams = 0; streams < 2; streams++) {
         int fd = world_connect(&w);
         struct reply r;
 
         send_to(fd, "POST", "/api/pull",
-                streams ? "{\"model\":\"hf.co/a/b\"}"
-                        : "{\"model\":\"hf.co/a/b\",\"stream\":false}");
+                streams ? R"({"model":"hf.co/a/b"})" : R"({"model":"hf.co/a/b","stream":false})");
         world_turns(&w, 4);
         cr_assert(task);
         for (size_t i = 0; i < ARRAY_SIZE(lines); i++) {
@@ -191,7 +196,7 @@ Test(ollama_manage, progress_is_one_bar_for_each_file) {
 Test(ollama_manage, a_client_that_leaves_ends_its_pull) {
     int fd = world_connect(&w);
 
-    send_to(fd, "POST", "/api/pull", "{\"model\":\"hf.co/a/b\"}");
+    send_to(fd, "POST", "/api/pull", R"({"model":"hf.co/a/b"})");
     world_turns(&w, 4);
     cr_assert(task);
     world_drop(&w, fd);
@@ -201,39 +206,39 @@ Test(ollama_manage, a_client_that_leaves_ends_its_pull) {
 
 Test(ollama_manage, fields_of_a_preset_are_passed_on) {
     static const char body[] =
-        "{\"name\":\"new:latest\",\"from\":\"alias\",\"stream\":false,\"template\":\"{{ 1 }}\","
-        "\"system\":\"Be brief.\",\"files\":{},\"messages\":[],\"adapters\":null,\"parameters\":{"
-        "\"temperature\":0.5,\"top_k\":20,\"top_p\":1,\"min_p\":0,\"seed\":7,"
-        "\"repeat_penalty\":1.25,\"presence_penalty\":-1,\"frequency_penalty\":0.1,"
-        "\"num_ctx\":2147483647}}";
+        R"({"name":"new:latest","from":"alias","stream":false,"template":"{{ 1 }}",)"
+        R"("system":"Be brief.","files":{},"messages":[],"adapters":null,"parameters":{)"
+        R"("temperature":0.5,"top_k":20,"top_p":1,"min_p":0,"seed":7,)"
+        R"("repeat_penalty":1.25,"presence_penalty":-1,"frequency_penalty":0.1,)"
+        R"("num_ctx":2147483647}})";
 
     expect("POST", "/api/create", body, NULL, 200, SUCCESS);
     cr_expect_str_eq(told, "create new from tiny: temperature=0.5,top_k=20,top_p=1,min_p=0,seed=7,"
                            "repetition_penalty=1.25,presence_penalty=-1,frequency_penalty=0.1, "
                            "{{ 1 }}, Be brief., 2147483647");
     expect("POST", "/api/create",
-           "{\"model\":\"new\",\"from\":\"tiny\",\"template\":\"\",\"system\":null,"
-           "\"parameters\":null,\"stream\":false}",
+           R"({"model":"new","from":"tiny","template":"","system":null,)"
+           R"("parameters":null,"stream":false})",
            NULL, 200, SUCCESS);
     cr_expect_str_eq(told, "create new from tiny: -, -, -, 0");
     expect("POST", "/api/create",
-           "{\"model\":\"new\",\"from\":\"tiny\",\"stream\":false,"
-           "\"parameters\":{\"num_ctx\":4096.0,\"top_k\":40.0}}",
+           R"({"model":"new","from":"tiny","stream":false,)"
+           R"("parameters":{"num_ctx":4096.0,"top_k":40.0}})",
            NULL, 200, SUCCESS);
     cr_expect_str_eq(told, "create new from tiny: top_k=40, -, -, 4096");
     expect("POST", "/api/create",
-           "{\"model\":\"new\",\"from\":\"tiny\",\"stream\":false,"
-           "\"parameters\":{\"seed\":1e15}}",
+           R"({"model":"new","from":"tiny","stream":false,)"
+           R"("parameters":{"seed":1e15}})",
            NULL, 200, SUCCESS);
     cr_expect_str_eq(told, "create new from tiny: seed=1000000000000000, -, -, 0");
     expect("POST", "/api/create",
-           "{\"model\":\"new\",\"from\":\"tiny\",\"stream\":false,"
-           "\"parameters\":{\"seed\":18446744073709551615}}",
+           R"({"model":"new","from":"tiny","stream":false,)"
+           R"("parameters":{"seed":18446744073709551615}})",
            NULL, 200, SUCCESS);
     cr_expect_str_eq(told, "create new from tiny: seed=18446744073709551615, -, -, 0");
 }
 
-#define MAKE(more) "{\"model\":\"new\",\"from\":\"tiny\"," more "}"
+#define MAKE(more) R"({"model":"new","from":"tiny",)" more "}"
 
 Test(ollama_manage, what_cannot_be_made_is_refused) {
     static const struct {
@@ -241,44 +246,44 @@ Test(ollama_manage, what_cannot_be_made_is_refused) {
         int status;
     } table[] = {
         {"/api/pull", "{}", "model is required", 400},
-        {"/api/pull", "{\"model\":\"a\\u0000b\"}", "model must not contain NUL", 400},
-        {"/api/create", "{\"from\":\"tiny\"}", "model is required", 400},
-        {"/api/create", "{\"model\":\"new\"}", "from is required", 400},
-        {"/api/create", "{\"model\":\"new\",\"from\":\"x\"}", "model 'x' not found", 404},
-        {"/api/create", MAKE("\"files\":{\"a\":\"b\"}"),
+        {"/api/pull", R"({"model":"a\u0000b"})", "model must not contain NUL", 400},
+        {"/api/create", R"({"from":"tiny"})", "model is required", 400},
+        {"/api/create", R"({"model":"new"})", "from is required", 400},
+        {"/api/create", R"({"model":"new","from":"x"})", "model 'x' not found", 404},
+        {"/api/create", MAKE(R"("files":{"a":"b"})"),
          "files is not supported: a model is made from a served one, which `from` names", 400},
-        {"/api/create", MAKE("\"modelfile\":\"FROM a\""),
+        {"/api/create", MAKE(R"("modelfile":"FROM a")"),
          "modelfile is not supported: a model is made from a served one, which `from` names", 400},
-        {"/api/create", MAKE("\"template\":7"),
+        {"/api/create", MAKE(R"("template":7)"),
          "template must be a string of at most 1 MiB without NUL", 400},
-        {"/api/create", MAKE("\"system\":\"a\\u0000\""),
+        {"/api/create", MAKE(R"("system":"a\u0000")"),
          "system must be a string of at most 1 MiB without NUL", 400},
-        {"/api/create", MAKE("\"parameters\":[1]"), "parameters must be an object", 400},
-        {"/api/create", MAKE("\"parameters\":{\"stop\":[\"a\"]}"),
+        {"/api/create", MAKE(R"("parameters":[1])"), "parameters must be an object", 400},
+        {"/api/create", MAKE(R"("parameters":{"stop":["a"]})"),
          "parameters.stop cannot be stored in a preset", 400},
-        {"/api/create", MAKE("\"parameters\":{\"seed\":\"7\"}"),
+        {"/api/create", MAKE(R"("parameters":{"seed":"7"})"),
          "parameters.seed must be a number in its range", 400},
-        {"/api/create", MAKE("\"parameters\":{\"seed\":0.5}"),
+        {"/api/create", MAKE(R"("parameters":{"seed":0.5})"),
          "parameters.seed must be a number in its range", 400},
-        {"/api/create", MAKE("\"parameters\":{\"seed\":1e20}"),
+        {"/api/create", MAKE(R"("parameters":{"seed":1e20})"),
          "parameters.seed must be a number in its range", 400},
-        {"/api/create", MAKE("\"parameters\":{\"num_ctx\":0}"),
+        {"/api/create", MAKE(R"("parameters":{"num_ctx":0})"),
          "parameters.num_ctx must be a number in its range", 400},
-        {"/api/create", MAKE("\"parameters\":{\"num_ctx\":4096.5}"),
+        {"/api/create", MAKE(R"("parameters":{"num_ctx":4096.5})"),
          "parameters.num_ctx must be a number in its range", 400},
-        {"/api/create", MAKE("\"parameters\":{\"num_ctx\":2147483648}"),
+        {"/api/create", MAKE(R"("parameters":{"num_ctx":2147483648})"),
          "parameters.num_ctx must be a number in its range", 400},
-        {"/api/copy", "{\"destination\":\"b\"}", "source is required", 400},
-        {"/api/copy", "{\"source\":\"x\",\"destination\":\"b\"}", "model 'x' not found", 404},
-        {"/api/copy", "{\"source\":\"tiny\"}", "destination is required", 400},
+        {"/api/copy", R"({"destination":"b"})", "source is required", 400},
+        {"/api/copy", R"({"source":"x","destination":"b"})", "model 'x' not found", 404},
+        {"/api/copy", R"({"source":"tiny"})", "destination is required", 400},
     };
-    char many[2000] = MAKE("\"parameters\":{"), long_text[9000];
+    char many[2000] = MAKE(R"("parameters":{)"), long_text[9000];
 
     for (size_t i = 0; i < ARRAY_SIZE(table); i++)
         expect_refusal(table[i].path, table[i].body, table[i].status, table[i].why);
     many[strlen(many) - 1] = 0;
     for (int i = 0; i < 60; i++) /* each takes 23 of the 1,000 bytes in the file of the preset */
-        strcat(many, "\"repeat_penalty\":1.5,");
+        strcat(many, R"("repeat_penalty":1.5,)");
     strcpy(many + strlen(many) - 1, "}}");
     expect_refusal("/api/create", many, 400,
                    "parameters must be shorter: a preset has room for fewer of them");
@@ -293,7 +298,7 @@ Test(ollama_manage, a_model_that_the_tenant_may_not_use_does_not_exist) {
     static const char why[] = "model 'tiny' not found";
 
     cr_assert_eq(api_set_tenants(w.api, &row, 1), 0);
-    expect_refusal("/api/create", "{\"model\":\"new\",\"from\":\"tiny\"}", 404, why);
-    expect_refusal("/api/copy", "{\"source\":\"tiny\",\"destination\":\"b\"}", 404, why);
-    expect_refusal("/api/show", "{\"model\":\"tiny\"}", 404, why);
+    expect_refusal("/api/create", R"({"model":"new","from":"tiny"})", 404, why);
+    expect_refusal("/api/copy", R"({"source":"tiny","destination":"b"})", 404, why);
+    expect_refusal("/api/show", R"({"model":"tiny"})", 404, why);
 }

@@ -116,7 +116,7 @@ static struct trace_span span(void) {
 
 /* Replaces random ids: hexadecimal strings of 16 or 32 digits except @but. */
 static void blank(struct buf *b, const char *but) {
-    for (char *s = b->data; (s = strstr(s, "Id\":\"")); s++) {
+    for (char *s = b->data; (s = strstr(s, R"(Id":")")); s++) {
         char *id = s + 5;
         size_t n = strspn(id, "0123456789abcdef");
 
@@ -127,13 +127,13 @@ static void blank(struct buf *b, const char *but) {
 
 #define X16 "XXXXXXXXXXXXXXXX"
 #define TRACE "0102030405060708090a0b0c0d0e0f10"
-#define ATTR(key, kind, value) "{\"key\":\"" key "\",\"value\":{\"" kind "\":\"" value "\"}}"
+#define ATTR(key, kind, value) R"({"key":")" key R"(","value":{")" kind R"(":")" value R"("}})"
 #define TEXT(key, value) ATTR(key, "stringValue", value)
 #define NUMBER(key, value) ATTR(key, "intValue", value)
-#define TIMES(from, until) "\"startTimeUnixNano\":\"" from "\",\"endTimeUnixNano\":\"" until "\""
+#define TIMES(from, until) R"("startTimeUnixNano":")" from R"(","endTimeUnixNano":")" until R"(")"
 #define PHASE(name, from, until)                                                                   \
-    ",{\"traceId\":\"" X16 X16 "\",\"spanId\":\"" X16 "\",\"parentSpanId\":\"" X16                 \
-    "\",\"name\":\"" name "\",\"kind\":1," TIMES(from, until) "}"
+    R"(,{"traceId":")" X16 X16 R"(","spanId":")" X16 R"(","parentSpanId":")" X16                   \
+    R"(","name":")" name R"(","kind":1,)" TIMES(from, until) "}"
 
 static void expect_spans(const struct trace_span *s, const char *want) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
@@ -141,7 +141,7 @@ static void expect_spans(const struct trace_span *s, const char *want) {
 
     cr_assert_eq(trace_write(&b, &from, s, 1), 0);
     blank(&b, TRACE);
-    const char *spans = strstr(b.data, "\"spans\":[");
+    const char *spans = strstr(b.data, R"("spans":[)");
     cr_assert(spans);
     *strstr(b.data, "]}]}]}") = 0;
     cr_expect_str_eq(spans + 9, want, "%s\nwanted\n%s", spans + 9, want);
@@ -149,24 +149,24 @@ static void expect_spans(const struct trace_span *s, const char *want) {
 
 Test(otlp, a_request_is_a_span_with_phases) {
     static const char want[] =
-        "{\"traceId\":\"" X16 X16 "\",\"spanId\":\"" X16 "\",\"name\":\"chat tiny\",\"kind\":2,\""
-        "startTimeUnixNano\":\"1000\",\"endTimeUnixNano\":\"1060\",\"attributes\":["
-        "{\"key\":\"gen_ai.operation.name\",\"value\":{\"stringValue\":\"chat\"}},"
-        "{\"key\":\"gen_ai.provider.name\",\"value\":{\"stringValue\":\"weft\"}},"
-        "{\"key\":\"gen_ai.request.model\",\"value\":{\"stringValue\":\"tiny\"}},"
-        "{\"key\":\"gen_ai.response.model\",\"value\":{\"stringValue\":\"tiny\"}},"
-        "{\"key\":\"gen_ai.response.finish_reasons\",\"value\":{"
-        "\"arrayValue\":{\"values\":[{\"stringValue\":\"stop\"}]}}},"
-        "{\"key\":\"gen_ai.usage.input_tokens\",\"value\":{\"intValue\":\"7\"}},"
-        "{\"key\":\"gen_ai.usage.cache_read.input_tokens\",\"value\":{\"intValue\":\"5\"}},"
-        "{\"key\":\"gen_ai.usage.output_tokens\",\"value\":{\"intValue\":\"3\"}},"
-        "{\"key\":\"server.address\",\"value\":{\"stringValue\":\"h\"}},"
-        "{\"key\":\"server.port\",\"value\":{\"intValue\":\"80\"}},"
-        "{\"key\":\"http.request.method\",\"value\":{\"stringValue\":\"POST\"}},"
-        "{\"key\":\"http.route\",\"value\":{\"stringValue\":\"/v1/chat/completions\"}},"
-        "{\"key\":\"http.response.status_code\",\"value\":{\"intValue\":\"200\"}},"
-        "{\"key\":\"weft.request_id\",\"value\":{\"stringValue\":\"r1\"}},"
-        "{\"key\":\"weft.tenant\",\"value\":{\"stringValue\":\"team\"}}"
+        R"({"traceId":")" X16 X16 R"(","spanId":")" X16 R"(","name":"chat tiny","kind":2,")"
+        R"(startTimeUnixNano":"1000","endTimeUnixNano":"1060","attributes":[)"
+        R"({"key":"gen_ai.operation.name","value":{"stringValue":"chat"}},)"
+        R"({"key":"gen_ai.provider.name","value":{"stringValue":"weft"}},)"
+        R"({"key":"gen_ai.request.model","value":{"stringValue":"tiny"}},)"
+        R"({"key":"gen_ai.response.model","value":{"stringValue":"tiny"}},)"
+        R"({"key":"gen_ai.response.finish_reasons","value":{)"
+        R"("arrayValue":{"values":[{"stringValue":"stop"}]}}},)"
+        R"({"key":"gen_ai.usage.input_tokens","value":{"intValue":"7"}},)"
+        R"({"key":"gen_ai.usage.cache_read.input_tokens","value":{"intValue":"5"}},)"
+        R"({"key":"gen_ai.usage.output_tokens","value":{"intValue":"3"}},)"
+        R"({"key":"server.address","value":{"stringValue":"h"}},)"
+        R"({"key":"server.port","value":{"intValue":"80"}},)"
+        R"({"key":"http.request.method","value":{"stringValue":"POST"}},)"
+        R"({"key":"http.route","value":{"stringValue":"/v1/chat/completions"}},)"
+        R"({"key":"http.response.status_code","value":{"intValue":"200"}},)"
+        R"({"key":"weft.request_id","value":{"stringValue":"r1"}},)"
+        R"({"key":"weft.tenant","value":{"stringValue":"team"}})"
         "]}" PHASE("queue", "1000", "1010") PHASE("prefill", "1010", "1030")
             PHASE("decode", "1030", "1060");
     struct trace_span s = span();
@@ -191,14 +191,14 @@ Test(otlp, a_request_that_failed_is_an_error) {
     s.parent.span[7] = 9;
     cr_assert_eq(trace_write(&b, &none, &s, 1), 0);
     blank(&b, TRACE);
-    cr_expect(strstr(b.data, "{\"traceId\":\"" TRACE "\",\"spanId\":\"" X16
-                             "\",\"parentSpanId\":\"" X16 "\",\"name\":\"chat\",\"kind\":2,"),
+    cr_expect(strstr(b.data, R"({"traceId":")" TRACE R"(","spanId":")" X16
+                             R"(","parentSpanId":")" X16 R"(","name":"chat","kind":2,)"),
               "%s", b.data);
-    cr_expect(strstr(b.data, "},{\"key\":\"error.type\",\"value\":{\"stringValue\":\"503\"}},"));
-    cr_expect(strstr(b.data, NUMBER("weft.resumed", "2") "],\"status\":{\"code\":2}}"), "%s",
+    cr_expect(strstr(b.data, R"(},{"key":"error.type","value":{"stringValue":"503"}},)"));
+    cr_expect(strstr(b.data, NUMBER("weft.resumed", "2") R"(],"status":{"code":2}})"), "%s",
               b.data);
-    cr_expect(strstr(b.data, "\"queue\",\"kind\":1," TIMES("1000", "1010")));
-    cr_expect(strstr(b.data, "\"prefill\",\"kind\":1," TIMES("1010", "1060")));
+    cr_expect(strstr(b.data, R"("queue","kind":1,)" TIMES("1000", "1010")));
+    cr_expect(strstr(b.data, R"("prefill","kind":1,)" TIMES("1010", "1060")));
     cr_expect_not(strstr(b.data, "decode") || strstr(b.data, "finish_reasons") ||
                   strstr(b.data, "usage") || strstr(b.data, "server.") ||
                   strstr(b.data, "request.model") || strstr(b.data, "weft.tenant"));
@@ -208,7 +208,7 @@ Test(otlp, a_request_that_failed_is_an_error) {
     buf_clear(&b);
     cr_assert_eq(trace_write(&b, &none, &s, 1), 0);
     cr_expect(strstr(b.data, TEXT("error.type", "no_model")));
-    cr_expect_not(strstr(b.data, "queue") || strstr(b.data, "\"status\":{"));
+    cr_expect_not(strstr(b.data, "queue") || strstr(b.data, R"("status":{)"));
 }
 
 Test(otlp, the_operation_is_that_of_the_route) {
@@ -229,7 +229,7 @@ Test(otlp, the_operation_is_that_of_the_route) {
 
         s.path = rows[i][0];
         cr_assert_eq(trace_write(&b, &(struct trace_origin){0}, &s, 1), 0);
-        snprintf(want, sizeof(want), "\"name\":\"%s tiny\",\"kind\":2", rows[i][1]);
+        snprintf(want, sizeof(want), R"("name":"%s tiny","kind":2)", rows[i][1]);
         cr_expect(strstr(b.data, want), "%s: %s", rows[i][0], b.data);
     }
 }
@@ -402,7 +402,7 @@ static const char *traced(const char *parent, int *port) {
     world_say(&w, fd,
               "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\ntraceparent: %s\r\n"
               "Content-Type: application/json\r\nContent-Length: 29\r\n\r\n"
-              "{\"model\":\"tiny\",\"prompt\":\"h\"}",
+              R"({"model":"tiny","prompt":"h"})",
               parent);
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 200, "%s", r.body.data);
@@ -435,15 +435,15 @@ Test(otlp, a_span_has_the_parent_of_the_request) {
     for (size_t i = 0; i < ARRAY_SIZE(known); i++) {
         const char *text = traced(known[i], &port);
 
-        cr_expect(strstr(text, "{\"traceId\":\"" TRACE "\","), "%s: %s", known[i], text);
-        cr_expect(strstr(text, "\"parentSpanId\":\"00000000000000aa\",\"name\":"));
+        cr_expect(strstr(text, R"({"traceId":")" TRACE R"(",)"), "%s: %s", known[i], text);
+        cr_expect(strstr(text, R"("parentSpanId":"00000000000000aa","name":)"));
         snprintf(origin, sizeof(origin), NUMBER("server.port", "%d"), port);
         cr_expect(strstr(text, origin), "%s", text);
     }
     for (size_t i = 0; i < ARRAY_SIZE(malformed); i++) {
         const char *text = traced(malformed[i], &port);
 
-        cr_expect(strstr(text, "\"traceId\":\"") && !strstr(text, TRACE), "%s: %s", malformed[i],
+        cr_expect(strstr(text, R"("traceId":")") && !strstr(text, TRACE), "%s: %s", malformed[i],
                   text);
     }
     cr_expect_str_eq(traced("00-" TRACE "-00000000000000aa-00", &port), "", "it is not sampled");

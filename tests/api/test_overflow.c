@@ -26,11 +26,11 @@ static const struct {
     {"opencode", "/v1/chat/completions", "reduce the length of the messages"},
     {"opencode", "/v1/responses", "context[_ ]length[_ ]exceeded"},
     {"opencode", "/v1/messages", "prompt is too long"},
-    {"Cline", "/v1/chat/completions", "\"code\":\"context_length_exceeded\""},
-    {"Cline", "/v1/responses", "\"code\":\"context_length_exceeded\""},
-    {"Cline", "/v1/messages", "\"message\":\"prompt[ ]+is[ ]+too[ ]+long"},
+    {"Cline", "/v1/chat/completions", R"("code":"context_length_exceeded")"},
+    {"Cline", "/v1/responses", R"("code":"context_length_exceeded")"},
+    {"Cline", "/v1/messages", R"("message":"prompt[ ]+is[ ]+too[ ]+long)"},
     {"Cline", "/api/chat", "maximum[ ]*context"},
-    {"Codex", "/v1/responses", "\"code\":\"context_length_exceeded\""},
+    {"Codex", "/v1/responses", R"("code":"context_length_exceeded")"},
     {"Claude Code", "/v1/messages", "prompt is too long[^0-9]*[0-9]+[ ]*tokens?[ ]*>[ ]*[0-9]+"},
     {"Claude Code", "/v1/messages/count_tokens",
      "prompt is too long[^0-9]*[0-9]+[ ]*tokens?[ ]*>[ ]*[0-9]+"},
@@ -43,15 +43,15 @@ static const struct {
 
 /* Writes a body for @path whose text is @n times "word ". */
 static void make_body(struct buf *b, const char *path, size_t n) {
-    static const char messages[] = "{\"max_tokens\":1,\"model\":\"tiny\",\"messages\":[{\"role\":"
-                                   "\"user\",\"content\":\"";
+    static const char messages[] = R"({"max_tokens":1,"model":"tiny","messages":[{"role":)"
+                                   R"("user","content":")";
     bool prompt = strcmp(path, "/completion") == 0, input = strcmp(path, "/v1/responses") == 0;
 
     buf_clear(b);
-    buf_add_str(b, prompt ? "{\"prompt\":\"" : input ? "{\"input\":\"" : messages);
+    buf_add_str(b, prompt ? R"({"prompt":")" : input ? R"({"input":")" : messages);
     for (size_t i = 0; i < n; i++)
         buf_add_str(b, "word ");
-    buf_add_str(b, prompt || input ? "\"}" : "\"}]}");
+    buf_add_str(b, prompt || input ? R"("})" : R"("}]})");
 }
 
 static bool finds(const char *pattern, const char *text) {

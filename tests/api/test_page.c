@@ -13,7 +13,6 @@
 #include "api/service/recent.h"
 #include "base/log.h"
 #include "base/util.h"
-#include "tests/support/quotes.h"
 #include "world.h"
 
 static void ask(struct world *w, const char *path, const char *headers, struct reply *r) {
@@ -36,7 +35,7 @@ Test(page, a_browser_gets_it_and_others_a_line_of_text) {
     ask(&w, "/", HTML, &r);
     cr_expect_eq(r.status, 200);
     cr_expect_str_eq(reply_header(&r, "content-type", v, sizeof(v)), "text/html; charset=utf-8");
-    cr_expect(strstr(r.body.data, "<script type=\"module\" src=\"web/app.js\">"));
+    cr_expect(strstr(r.body.data, R"(<script type="module" src="web/app.js">)"));
     reply_deinit(&r);
     ask(&w, "/", "Accept: */*\r\n", &r);
     cr_expect_eq(strncmp(r.body.data, "weft ", 5), 0);
@@ -107,7 +106,10 @@ Test(page, what_the_browser_has_is_not_sent_again) {
     snprintf(v, sizeof(v), "\r\nContent-Length: %.20s\r\n", length);
     cr_expect(strstr(b.data, v));
     cr_expect_str_eq(b.data + b.len - 4, "\r\n\r\n"); /* no body */
-    ask(&w, "/web/app.js", "If-None-Match: \"other\"\r\n", &r);
+    ask(&w, "/web/app.js",
+        R"(If-None-Match: "other")"
+        "\r\n",
+        &r);
     cr_expect_eq(r.status, 200);
     reply_deinit(&r);
     world_stop(&w);
@@ -137,13 +139,13 @@ Test(page, charts_have_a_history) {
     history_put(h, &j);
     json_close(&j, '}');
     cr_assert_eq(buf_add_char(&b, 0), 0);
-    cr_expect_eq(strstr(b.data, "{\"seconds\":5,\"output\":[2,2.5,3,"), b.data, "%.60s", b.data);
-    cr_expect(strstr(b.data, "361,361.5],\"prompt\":[0,0"), "%s", b.data);
-    cr_expect(strstr(b.data, "722,723],\"rows\":[0"), "%s", b.data);
+    cr_expect_eq(strstr(b.data, R"({"seconds":5,"output":[2,2.5,3,)"), b.data, "%.60s", b.data);
+    cr_expect(strstr(b.data, R"(361,361.5],"prompt":[0,0)"), "%s", b.data);
+    cr_expect(strstr(b.data, R"(722,723],"rows":[0)"), "%s", b.data);
     free(h);
     ask(&w, "/web/history", "", &r);
     cr_expect_eq(r.status, 200);
-    cr_expect_eq(strstr(r.body.data, "{\"seconds\":5,\"output\":["), r.body.data);
+    cr_expect_eq(strstr(r.body.data, R"({"seconds":5,"output":[)"), r.body.data);
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -261,7 +263,7 @@ static void expect_requests(struct world *w, const char *key, const char *path, 
     uint32_t found = 0;
 
     cr_expect_eq(ask_as(w, key, path, &r), 200, "%s", path);
-    for (const char *at = r.body.data; (at = strstr(at, J("'generation':"))); at++)
+    for (const char *at = r.body.data; (at = strstr(at, R"("generation":)")); at++)
         found++;
     cr_expect_eq(found, n, "%s of %s: %s", path, key, r.body.data);
     cr_expect(strstr(r.body.data, text), "%s of %s: %s", path, key, r.body.data);
@@ -286,15 +288,16 @@ Test(page, the_requests_are_the_tenants_own) {
     complete_as(&w, "sk-one");
     complete_as(&w, "sk-two"); /* the same name, which is not the first one's */
     expect_requests(&w, "sk-one", "/v1/requests", 1,
-                    J("{'operator':false,'requests':[{'id':'mine-1','generation':1,'tenant':'one','"
-                      "path':'/v1/completions','status':200,'finish':'stop'"));
-    expect_requests(&w, "sk-two", "/v1/requests?tenant=two", 1, J("'total_ms':"));
+                    R"({"operator":false,"requests":[{"id":"mine-1",)"
+                    R"("generation":1,"tenant":"one",")"
+                    R"(path":"/v1/completions","status":200,"finish":"stop")");
+    expect_requests(&w, "sk-two", "/v1/requests?tenant=two", 1, R"("total_ms":)");
     expect_status(&w, "sk-one", "/v1/requests?tenant=two", 403);
     expect_status(&w, "sk-one", "/v1/requests?tenant=nobody", 403);
     expect_requests(&w, "sk-one", "/v1/requests/1/why", 1,
-                    J("{'code':'pages','text':'waited for pages of the KV "
-                      "cache','at_ms':0,'ms':5,'steps':3,'rows':0},{'code':'ended',"));
-    expect_requests(&w, "sk-two", "/v1/requests/2/why", 1, J("'steps':4,"));
+                    R"({"code":"pages","text":"waited for pages of the KV )"
+                    R"(cache","at_ms":0,"ms":5,"steps":3,"rows":0},{"code":"ended",)");
+    expect_requests(&w, "sk-two", "/v1/requests/2/why", 1, R"("steps":4,)");
     expect_status(&w, "sk-one", "/v1/requests/2/why", 404);
     cr_expect_eq(api_find(w.api, "mine-1", &id), -ENOTUNIQ);
     cr_expect_eq(api_find(w.api, "mine-2", &id), -ENOENT);
@@ -396,9 +399,9 @@ Test(page, the_times_of_a_request_are_its_whole_time) {
     start_with_keys(&w, path, "one:sk-one\n");
     complete_as(&w, "sk-one");
     ask_as(&w, "sk-one", "/v1/requests", &r);
-    const char *at = strstr(r.body.data, J("'queue_ms':"));
+    const char *at = strstr(r.body.data, R"("queue_ms":)");
     cr_assert(at, "%s", r.body.data);
-    int n = sscanf(at, J("'queue_ms':%lf,'prefill_ms':%lf,'decode_ms':%lf,'total_ms':%lf"), &queue,
+    int n = sscanf(at, R"("queue_ms":%lf,"prefill_ms":%lf,"decode_ms":%lf,"total_ms":%lf)", &queue,
                    &prefill, &decode, &total);
     cr_expect_eq(n, 4, "%s", at);
     cr_expect_gt(total, 0);
@@ -419,13 +422,13 @@ Test(page, an_operators_key_sees_all_requests) {
     complete_as(&w, "sk-one");
     complete_as(&w, "sk-two");
     expect_requests(&w, "sk-root", "/v1/requests", 2,
-                    J("{'operator':true,'requests':[{'id':'mine-1','generation':2,"));
-    expect_requests(&w, "sk-root", "/v1/requests?tenant=one", 1, J("'generation':1,"));
-    expect_requests(&w, "sk-root", "/v1/requests?newest_s=9999", 0, J("'requests':[]"));
-    expect_requests(&w, "sk-root", "/v1/requests?oldest_s=0", 0, J("'requests':[]"));
+                    R"({"operator":true,"requests":[{"id":"mine-1","generation":2,)");
+    expect_requests(&w, "sk-root", "/v1/requests?tenant=one", 1, R"("generation":1,)");
+    expect_requests(&w, "sk-root", "/v1/requests?newest_s=9999", 0, R"("requests":[])");
+    expect_requests(&w, "sk-root", "/v1/requests?oldest_s=0", 0, R"("requests":[])");
     expect_requests(&w, "sk-root", "/v1/requests?oldest_s=9999&newest_s=0&order=slowest", 2, "");
-    expect_requests(&w, "sk-one", "/v1/requests", 1, J("'generation':1,"));
-    expect_requests(&w, "sk-root", "/v1/requests/2/why", 1, J("'steps':4,"));
+    expect_requests(&w, "sk-one", "/v1/requests", 1, R"("generation":1,)");
+    expect_requests(&w, "sk-root", "/v1/requests/2/why", 1, R"("steps":4,)");
     expect_status(&w, "sk-root", "/v1/requests?tenant=nobody", 404);
     static const char *const bad[] = {"oldest_s=-1", "newest_s=1s", "oldest_s=", "order=fastest"};
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {

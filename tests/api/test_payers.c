@@ -139,7 +139,7 @@ Test(payers, half_a_head_or_an_unread_refusal_holds_no_place) {
 
 Test(payers, a_unix_socket_has_places_of_its_own) {
     int busy[PLACES], fd;
-    const char body[] = "{\"prompt\":\"a\"}";
+    const char body[] = R"({"prompt":"a"})";
     struct reply r;
 
     start();
@@ -171,7 +171,8 @@ static int begin_body(const char *key, size_t n) {
 
     buf_printf(&b,
                "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"
-               "Content-Length: %zu\r\n\r\n{\"prompt\":\"",
+               "Content-Length: %zu\r\n\r\n"
+               R"({"prompt":")",
                key, n);
     while (b.len < n)
         buf_add_char(&b, 'a');
@@ -192,10 +193,10 @@ Test(payers, unfinished_bodies_of_a_tenant_refuse_no_other) {
         CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
 
         fd = world_connect_unix(&w);
-        buf_add_str(&b, "{\"prompt\":\"");
+        buf_add_str(&b, R"({"prompt":")");
         while (b.len < 60000)
             buf_add_char(&b, ' ');
-        buf_add_str(&b, "\"}");
+        buf_add_str(&b, R"("})");
         world_say(&w, fd,
                   "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer kb\r\n"
                   "Content-Length: %zu\r\n\r\n%s",

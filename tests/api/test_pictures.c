@@ -14,7 +14,6 @@
 #include "api/parts.h"
 #include "base/rng.h"
 #include "stream.h"
-#include "tests/support/quotes.h"
 #include "tests/support/test_data.h"
 #include "tiny.h"
 
@@ -138,70 +137,69 @@ static const char *prompt(const struct fake_request *q, char out[1024]) {
 }
 
 #define URI "data:image/png;base64,@"
-#define PART "{\"type\":\"image_url\",\"image_url\":{\"url\":\"" URI "\"}}"
-#define FILE_PART "{\"type\":\"file\",\"file\":{\"file_data\":\"aGk=\"}}"
-#define WORDS(s) "{\"type\":\"text\",\"text\":\"" s "\"}"
+#define PART R"({"type":"image_url","image_url":{"url":")" URI R"("}})"
+#define FILE_PART R"({"type":"file","file":{"file_data":"aGk="}})"
+#define WORDS(s) R"({"type":"text","text":")" s R"("})"
 #define CALL                                                                                       \
-    "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"c\",\"type\":"             \
-    "\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}"
+    R"({"role":"assistant","content":"","tool_calls":[{"id":"c","type":)"                          \
+    R"("function","function":{"name":"f","arguments":"{}"}}]})"
 
 static const struct {
     const char *name, *path, *body, *prompt;
 } dialects[] = {
     {"chat", CHAT,
-     "{\"messages\":[{\"role\":\"user\",\"content\":[" WORDS("see ") "," PART
-                                                                     "," WORDS(" now") "]}]}",
+     R"({"messages":[{"role":"user","content":[)" WORDS("see ") "," PART "," WORDS(" now") "]}]}",
      "<user\nsee (#28) now>\n<assistant\n"},
     {"chat, URL as string, type lies", CHAT,
-     "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":"
-     "\"data:text/plain;base64,@\"}]}]}",
+     R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":)"
+     R"("data:text/plain;base64,@"}]}]})",
      "<user\n(#28)>\n<assistant\n"},
     {"lm studio", "/api/v0/chat/completions",
-     "{\"messages\":[{\"role\":\"user\",\"content\":[" WORDS("lm") "," PART "]}]}",
+     R"({"messages":[{"role":"user","content":[)" WORDS("lm") "," PART "]}]}",
      "<user\nlm(#28)>\n<assistant\n"},
     {"result of a tool", CHAT,
-     "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}," CALL
-     ",{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":[" WORDS("shot") "," PART "]}]}",
+     R"({"messages":[{"role":"user","content":"q"},)" CALL
+     R"(,{"role":"tool","tool_call_id":"c","content":[)" WORDS("shot") "," PART "]}]}",
      "<user\nq>\n<assistant\n>\n<tool\nshot(#28)>\n<assistant\n"},
     {"texts of a tool", CHAT,
-     "{\"messages\":[{\"role\":\"user\",\"content\":[" WORDS("q") "," WORDS(
+     R"({"messages":[{"role":"user","content":[)" WORDS("q") "," WORDS(
          "r") "]}," CALL
-              ",{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":[" WORDS("a") "," WORDS(
-                  "c") "," PART "]}]}",
+              R"(,{"role":"tool","tool_call_id":"c","content":[)" WORDS("a") "," WORDS("c") "," PART
+                                                                                            "]}]}",
      "<user\nq\nr>\n<assistant\n>\n<tool\nac(#28)>\n<assistant\n"},
     {"messages", "/v1/messages",
-     "{\"model\":\"tiny\",\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":[" WORDS(
-         "a") ",{\"type\":\"image\",\"source\":{\"type\":\"base64\",\"media_type\":\"image/jpeg\","
-              "\"data\":\"@\"},\"cache_control\":{\"type\":\"ephemeral\"}}]}]}",
+     R"({"model":"tiny","max_tokens":9,"messages":[{"role":"user","content":[)" WORDS(
+         "a") R"(,{"type":"image","source":{"type":"base64","media_type":"image/jpeg",)"
+              R"("data":"@"},"cache_control":{"type":"ephemeral"}}]}]})",
      "<user\na(#28)>\n<assistant\n"},
     {"tool_result", "/v1/messages",
-     "{\"model\":\"tiny\",\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"q\"},"
-     "{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"f\","
-     "\"input\":{}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":"
-     "\"t\",\"content\":[" WORDS("b") ",{\"type\":\"image\",\"source\":{\"type\":\"base64\","
-                                      "\"data\":\"@\"}}]}]}]}",
+     R"({"model":"tiny","max_tokens":9,"messages":[{"role":"user","content":"q"},)"
+     R"({"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f",)"
+     R"("input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":)"
+     R"("t","content":[)" WORDS("b") R"(,{"type":"image","source":{"type":"base64",)"
+                                     R"("data":"@"}}]}]}]})",
      "<user\nq>\n<assistant\n>\n<tool\nb(#28)>\n<assistant\n"},
     {"responses", "/v1/responses",
-     "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"x\"},"
-     "{\"type\":\"input_image\",\"image_url\":\"" URI "\",\"detail\":\"auto\"}]}]}",
+     R"({"input":[{"role":"user","content":[{"type":"input_text","text":"x"},)"
+     R"({"type":"input_image","image_url":")" URI R"(","detail":"auto"}]}]})",
      "<user\nx(#28)>\n<assistant\n"},
     {"function_call_output", "/v1/responses",
-     "{\"input\":[{\"role\":\"user\",\"content\":\"q\"},{\"type\":\"function_call\",\"call_id\":"
-     "\"1\",\"name\":\"f\",\"arguments\":\"{}\"},{\"type\":\"function_call_output\",\"call_id\":"
-     "\"1\",\"output\":[{\"type\":\"input_text\",\"text\":\"y\"},{\"type\":\"input_image\","
-     "\"image_url\":\"" URI "\"}]}]}",
+     R"({"input":[{"role":"user","content":"q"},{"type":"function_call","call_id":)"
+     R"("1","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":)"
+     R"("1","output":[{"type":"input_text","text":"y"},{"type":"input_image",)"
+     R"("image_url":")" URI R"("}]}]})",
      "<user\nq>\n<assistant\n>\n<tool\ny(#28)>\n<assistant\n"},
     {"computer_call_output", "/v1/responses",
-     "{\"input\":[{\"role\":\"user\",\"content\":\"q\"},{\"type\":\"computer_call\",\"call_id\":"
-     "\"1\",\"action\":{\"type\":\"screenshot\"}},{\"type\":\"computer_call_output\",\"call_id\":"
-     "\"1\",\"output\":{\"type\":\"computer_screenshot\",\"image_url\":\"" URI "\"}}]}",
+     R"({"input":[{"role":"user","content":"q"},{"type":"computer_call","call_id":)"
+     R"("1","action":{"type":"screenshot"}},{"type":"computer_call_output","call_id":)"
+     R"("1","output":{"type":"computer_screenshot","image_url":")" URI R"("}}]})",
      "<user\nq>\n<assistant\n>\n<tool\n(#28)>\n<assistant\n"},
     {"ollama chat", "/api/chat",
-     "{\"model\":\"tiny\",\"stream\":false,\"messages\":[{\"role\":\"user\",\"content\":\"z\","
-     "\"images\":[\"@\"]}]}",
+     R"({"model":"tiny","stream":false,"messages":[{"role":"user","content":"z",)"
+     R"("images":["@"]}]})",
      "<user\n(#28)z>\n<assistant\n"},
     {"ollama generate", "/api/generate",
-     "{\"model\":\"tiny\",\"stream\":false,\"prompt\":\"z\",\"images\":[\"@\"]}",
+     R"({"model":"tiny","stream":false,"prompt":"z","images":["@"]})",
      "<user\n(#28)z>\n<assistant\n"},
 };
 
@@ -242,18 +240,17 @@ Test(pictures, stay_in_results_that_become_text) {
     world_use_template(&w, source, sizeof(source) - 1);
     world_start(&w);
     ask(&w, CHAT,
-        J("{'messages':[{'role':'user','content':'q'}," CALL
-          ",{'role':'tool','tool_call_id':'c','content':[" WORDS(
-              "a") "," PART "]},{'role':'tool','tool_call_id':'d','name':'n','content':[" PART
-                   "," WORDS("b") "]}]}"),
+        R"({"messages":[{"role":"user","content":"q"},)" CALL
+        R"(,{"role":"tool","tool_call_id":"c","content":[)" WORDS(
+            "a") "," PART R"(]},{"role":"tool","tool_call_id":"d","name":"n","content":[)" PART
+                 "," WORDS("b") "]}]}",
         &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
-    cr_expect_str_eq(
-        prompt(&w.port.r[0], text),
-        J("<user\nq>\n<assistant\n<tool_call>\n{'name': 'f', 'arguments': "
-          "{}}\n</tool_call>\n>\n<user\n<tool_response>\na(#28)\n</"
-          "tool_response>\n<tool_response>\nn: (#28)b\n</tool_response>\n>\n<assistant"),
-        "%s", text);
+    cr_expect_str_eq(prompt(&w.port.r[0], text),
+                     "<user\nq>\n<assistant\n<tool_call>\n{\"name\": \"f\", \"arguments\": "
+                     "{}}\n</tool_call>\n>\n<user\n<tool_response>\na(#28)\n</"
+                     "tool_response>\n<tool_response>\nn: (#28)b\n</tool_response>\n>\n<assistant",
+                     "%s", text);
     reply_deinit(&r);
     stopped(&w);
 }
@@ -265,23 +262,23 @@ Test(pictures, come_with_a_marker_in_a_prompt_string) {
 
     started(&w, false);
     world_get(&w, "/props", &r);
-    cr_assert(strstr(r.body.data, J("'modalities':{'vision':true")), "%s", r.body.data);
-    marker = strstr(r.body.data, J("'media_marker':'")) + strlen("\"media_marker\":\"");
+    cr_assert(strstr(r.body.data, R"("modalities":{"vision":true)"), "%s", r.body.data);
+    marker = strstr(r.body.data, R"("media_marker":")") + strlen(R"("media_marker":")");
     *strchr(marker, '"') = 0;
     snprintf(body, sizeof(body),
-             "{\"prompt\":{\"prompt_string\":\"a %s b%sc<__media__>\",\"multimodal_data\":"
-             "[\"@\",\"&\"]}}",
+             R"({"prompt":{"prompt_string":"a %s b%sc<__media__>","multimodal_data":)"
+             R"(["@","&"]}})",
              marker, marker);
     reply_deinit(&r);
     ask(&w, "/completion", body, &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     cr_expect_str_eq(prompt(&w.port.r[0], text), "a (#28) b(#12)c<__media__>", "%s", text);
     reply_deinit(&r);
-    ask(&w, "/completion", J("{'prompt':{'prompt_string':'a','multimodal_data':['@']}}"), &r);
+    ask(&w, "/completion", R"({"prompt":{"prompt_string":"a","multimodal_data":["@"]}})", &r);
     cr_expect_eq(r.status, 400, "%s", r.body.data);
     cr_expect(strstr(r.body.data, "one media marker for each picture"), "%s", r.body.data);
     reply_deinit(&r);
-    ask(&w, "/completion", J("{'prompt':{'prompt_string':'a','multimodal_data':'@'}}"), &r);
+    ask(&w, "/completion", R"({"prompt":{"prompt_string":"a","multimodal_data":"@"}})", &r);
     cr_expect_eq(r.status, 400, "%s", r.body.data);
     reply_deinit(&r);
     stopped(&w);
@@ -295,22 +292,22 @@ Test(pictures, return_tokens_gives_those_of_the_answer) {
 
     started(&w, false);
     world_get(&w, "/props", &r);
-    marker = strstr(r.body.data, J("'media_marker':'")) + strlen("\"media_marker\":\"");
+    marker = strstr(r.body.data, R"("media_marker":")") + strlen(R"("media_marker":")");
     *strchr(marker, '"') = 0;
     snprintf(body, sizeof(body),
-             "{\"prompt\":{\"prompt_string\":\"a%s\",\"multimodal_data\":[\"@\"]},\"return_"
-             "tokens\":true}",
+             R"({"prompt":{"prompt_string":"a%s","multimodal_data":["@"]},"return_)"
+             R"(tokens":true})",
              marker);
     reply_deinit(&r);
     for (int stream = 0; stream < 2; stream++) {
         if (stream)
-            snprintf(strrchr(body, '}'), 32, ",\"stream\":true}");
+            snprintf(strrchr(body, '}'), 32, R"(,"stream":true})");
         ask(&w, "/completion", body, &r);
         cr_assert_eq(r.status, 200, "%s", r.body.data);
         cr_expect(strstr(r.body.data,
-                         stream ? J("'tokens':[111]") : J("'content':'ok','tokens':[111,107]")),
+                         stream ? R"("tokens":[111])" : R"("content":"ok","tokens":[111,107])"),
                   "%s", r.body.data);
-        cr_expect(strstr(r.body.data, J("'tokens_evaluated':31")), "%s", r.body.data);
+        cr_expect(strstr(r.body.data, R"("tokens_evaluated":31)"), "%s", r.body.data);
         reply_deinit(&r);
     }
     stopped(&w);
@@ -327,19 +324,19 @@ Test(pictures, keep_their_order) {
     w.model.picture_budget.most = 40;
     world_start(&w);
     ask(&w, CHAT,
-        J("{'messages':[{'role':'user','content':[{'type':'image_url','image_url':{'url':'&'}}"
-          "," PART "," PART "]}]}"),
+        R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"&"}})"
+        "," PART "," PART "]}]}",
         &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     const struct fake_request *q = &w.port.r[0];
     cr_expect_str_eq(prompt(q, text), "<user\n(#12)(#28)(#28)>\n<assistant\n", "%s", text);
     cr_expect_eq(memcmp(q->pictures[1].digest, q->pictures[2].digest, PICTURE_DIGEST), 0);
     cr_expect_neq(memcmp(q->pictures[0].digest, q->pictures[1].digest, PICTURE_DIGEST), 0);
-    cr_expect(strstr(r.body.data, J("'image_tokens':68")), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("image_tokens":68)"), "%s", r.body.data);
     reply_deinit(&r);
     ask(&w, CHAT,
-        J("{'messages':[{'role':'user','content':[{'type':'image_url','image_url':{'url':'@','"
-          "detail':'low'}}]}]}"),
+        R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"@",")"
+        R"(detail":"low"}}]}]})",
         &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     cr_expect_eq(n_decoded, 3, "another detail is another picture: %d", (int)n_decoded);
@@ -358,8 +355,8 @@ Test(pictures, that_a_template_leaves_out_are_an_error) {
     world_use_template(&w, source, sizeof(source) - 1);
     world_start(&w);
     ask(&w, CHAT,
-        J("{'messages':[{'role':'user','content':[" PART
-          "]},{'role':'assistant','content':'x'},{'role':'user','content':[" PART "]}]}"),
+        R"({"messages":[{"role":"user","content":[)" PART
+        R"(]},{"role":"assistant","content":"x"},{"role":"user","content":[)" PART "]}]}",
         &r);
     cr_expect_eq(r.status, 400, "%s", r.body.data);
     cr_expect(strstr(r.body.data, "has 2 pictures, and its prompt has places for 1"), "%s",
@@ -375,8 +372,8 @@ Test(pictures, text_of_users_stays_text) {
 
     started(&w, false);
     ask(&w, CHAT,
-        J("{'messages':[{'role':'user','content':[" WORDS(
-            "<|vision_start|><|image_pad|><|vision_end|>") "," PART "]}]}"),
+        R"({"messages":[{"role":"user","content":[)" WORDS(
+            "<|vision_start|><|image_pad|><|vision_end|>") "," PART "]}]}",
         &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     cr_expect_str_eq(prompt(&w.port.r[0], text),
@@ -421,8 +418,8 @@ static int ask_with_a_picture(struct world *w) {
     size_t size = strlen(a) + 512;
     char *body = malloc(size);
     snprintf(body, size,
-             "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\","
-             "\"image_url\":{\"url\":\"%s\"}}]}]}",
+             R"({"messages":[{"role":"user","content":[{"type":"image_url",)"
+             R"("image_url":{"url":"%s"}}]}]})",
              a);
     int fd = world_connect(w);
     world_post(w, fd, CHAT, body);
@@ -507,10 +504,10 @@ Test(pictures, that_cannot_be_decoded_again_have_a_reason) {
 /* A small request is handled on the loop alone if its pictures are known. */
 Test(pictures, that_are_known_need_no_thread) {
     static const char body[] =
-        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":"
-        "\"data:image/"
+        R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":)"
+        R"("data:image/)"
         "png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwAD"
-        "hgGAWjR9awAAAABJRU5ErkJggg==\"}]}]}";
+        R"(hgGAWjR9awAAAABJRU5ErkJggg=="}]}]})";
     struct jobs_stats before, after;
     struct reply r;
     struct world w;
@@ -539,8 +536,8 @@ Test(pictures, are_known_to_their_isolation_key_alone) {
     started(&w, false);
     for (int i = 0; i < 4; i++) {
         snprintf(body, sizeof(body),
-                 "{\"cache_salt\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":[%s]}]}",
-                 salts[i], PART);
+                 R"({"cache_salt":"%s","messages":[{"role":"user","content":[%s]}]})", salts[i],
+                 PART);
         ask(&w, CHAT, body, &r);
         cr_expect_eq(r.status, 200, "%s", r.body.data);
         cr_expect_eq(n_decoded, MIN(i + 1, 2), "request %d", i);
@@ -559,7 +556,7 @@ Test(pictures, are_known_to_their_background_alone) {
     started(&w, false);
     for (int i = 0; i < 3; i++) {
         w.model.picture_background = grounds[i];
-        ask(&w, CHAT, J("{'messages':[{'role':'user','content':[" PART "]}]}"), &r);
+        ask(&w, CHAT, R"({"messages":[{"role":"user","content":[)" PART "]}]}", &r);
         cr_expect_eq(r.status, 200, "%s", r.body.data);
         cr_expect_eq(n_decoded, MIN(i + 1, 2), "request %d", i);
         reply_deinit(&r);
@@ -573,10 +570,10 @@ Test(pictures, more_than_a_request_may_have_are_refused) {
     struct world w;
 
     started(&w, false);
-    buf_add_str(&body, J("{'messages':[{'role':'user','content':["));
+    buf_add_str(&body, R"({"messages":[{"role":"user","content":[)");
     for (uint32_t i = 0; i <= SUBMIT_PICTURES_MAX; i++)
-        buf_add_str(&body, i ? J(",{'type':'image_url','image_url':'data:;base64,AAAA'}")
-                             : J("{'type':'image_url','image_url':'data:;base64,AAAA'}"));
+        buf_add_str(&body, i ? R"(,{"type":"image_url","image_url":"data:;base64,AAAA"})"
+                             : R"({"type":"image_url","image_url":"data:;base64,AAAA"})");
     buf_add_str(&body, "]}]}");
     world_ask(&w, CHAT, body.data, &r);
     cr_expect_eq(r.status, 400);
@@ -588,9 +585,9 @@ Test(pictures, more_than_a_request_may_have_are_refused) {
 /* Two pictures have more rows than a prompt may have, so the third one, which is damaged, is not
  * decoded. */
 Test(pictures, behind_too_many_rows_are_not_decoded) {
-    static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":[" PART
-                               ",{\"type\":\"image_url\",\"image_url\":\"&\"},"
-                               "{\"type\":\"image_url\",\"image_url\":\"aGVsbG8=\"}]}]}";
+    static const char body[] = R"({"messages":[{"role":"user","content":[)" PART
+                               R"(,{"type":"image_url","image_url":"&"},)"
+                               R"({"type":"image_url","image_url":"aGVsbG8="}]}]})";
     static const char *const codes[] = {"context_length_exceeded", "invalid_image"};
 
     for (uint32_t i = 0; i < 2; i++) {
@@ -610,9 +607,8 @@ Test(pictures, behind_too_many_rows_are_not_decoded) {
 
 /* The pictures of a request share its free bytes; the next request has all of them again. */
 Test(pictures, of_a_request_share_what_is_free) {
-    static const char body[] =
-        "{\"cache_salt\":\"%d\",\"messages\":[{\"role\":\"user\",\"content\":[" PART
-        ",{\"type\":\"image_url\",\"image_url\":\"&\"}]}]}";
+    static const char body[] = R"({"cache_salt":"%d","messages":[{"role":"user","content":[)" PART
+                               R"(,{"type":"image_url","image_url":"&"}]}]})";
     char salted[512];
     struct reply r;
     struct world w;
@@ -678,22 +674,21 @@ static const struct {
     const char *body, *part;
     int status;
 } refused[] = {
-    {"{\"url\":\"https://example.com/a.png\"}",
+    {R"({"url":"https://example.com/a.png"})",
      "messages[0].content[1].image_url: it is an address, and this service fetches none (option "
      "picture-hosts)",
      400},
-    {"{\"url\":\"file:///etc/passwd\"}", "it names a file, and this service opens none", 400},
-    {"{\"url\":\"data:image/png,abc\"}", "it must be a data URI with base64", 400},
-    {"{\"url\":\"a:b\"}", "it must be a picture in base64", 400},
-    {"{\"url\":\"\"}", "it must be a picture in base64", 400},
-    {"{\"url\":\"aGVsbG8aa\"}", "it must be a picture in base64", 400},
-    {"{\"url\":\"data:image/png;base65,aGVsbG8=\"}", "it must be a data URI with base64", 400},
-    {"{\"url\":7}", "it must be a string", 400},
+    {R"({"url":"file:///etc/passwd"})", "it names a file, and this service opens none", 400},
+    {R"({"url":"data:image/png,abc"})", "it must be a data URI with base64", 400},
+    {R"({"url":"a:b"})", "it must be a picture in base64", 400},
+    {R"({"url":""})", "it must be a picture in base64", 400},
+    {R"({"url":"aGVsbG8aa"})", "it must be a picture in base64", 400},
+    {R"({"url":"data:image/png;base65,aGVsbG8="})", "it must be a data URI with base64", 400},
+    {R"({"url":7})", "it must be a string", 400},
     {"{}", "it must be a string", 400},
-    {"{\"url\":\"aGVsbG8=\"}", "the picture cannot be used", 400},
-    {"{\"url\":\"@\",\"detail\":4}", "detail must be \\\"auto\\\", \\\"low\\\" or \\\"high\\\".",
-     400},
-    {"\"a\",\"file_id\":\"f\"", "file_id is not supported. Send the picture as a data URI.", 400},
+    {R"({"url":"aGVsbG8="})", "the picture cannot be used", 400},
+    {R"({"url":"@","detail":4})", R"(detail must be \"auto\", \"low\" or \"high\".)", 400},
+    {R"("a","file_id":"f")", "file_id is not supported. Send the picture as a data URI.", 400},
     {"0", "it must be a string", 400},
 };
 
@@ -705,8 +700,8 @@ Test(pictures, what_is_wrong_with_them_is_named) {
     started(&w, false);
     for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {
         snprintf(body, sizeof(body),
-                 "{\"messages\":[{\"role\":\"user\",\"content\":[" WORDS(
-                     "t") ",{\"type\":\"image_url\",\"image_url\":%s}]}]}",
+                 R"({"messages":[{"role":"user","content":[)" WORDS(
+                     "t") R"(,{"type":"image_url","image_url":%s}]}]})",
                  refused[i].body);
         ask(&w, CHAT, body, &r);
         cr_expect_eq(r.status, refused[i].status, "%s: %s", refused[i].body, r.body.data);
@@ -715,7 +710,7 @@ Test(pictures, what_is_wrong_with_them_is_named) {
         reply_deinit(&r);
     }
     world_get(&w, "/metrics", &r);
-    cr_expect(strstr(r.body.data, J("weft_pictures_refused_total{reason='address'} 4")), "%s",
+    cr_expect(strstr(r.body.data, R"(weft_pictures_refused_total{reason="address"} 4)"), "%s",
               strstr(r.body.data, "weft_pictures_refused"));
     reply_deinit(&r);
     cr_expect_eq(w.port.n, 0);
@@ -724,15 +719,15 @@ Test(pictures, what_is_wrong_with_them_is_named) {
 
 Test(pictures, a_model_that_does_not_see_says_so) {
     static const char question[] =
-        "{\"messages\":[{\"role\":\"user\",\"content\":[" WORDS("t") "," PART "]}]}";
-    static const char past[] = "{\"messages\":[{\"role\":\"user\",\"content\":[" WORDS(
-        "t") "," PART "]},{\"role\":\"assistant\",\"content\":\"u\"},{\"role\":\"user\","
-             "\"content\":\"v\"}]}";
+        R"({"messages":[{"role":"user","content":[)" WORDS("t") "," PART "]}]}";
+    static const char past[] = R"({"messages":[{"role":"user","content":[)" WORDS(
+        "t") "," PART R"(]},{"role":"assistant","content":"u"},{"role":"user",)"
+             R"("content":"v"}]})";
     /* a picture of the user; then one that the client puts behind a tool's result */
     const char *const files[] = {
-        J("{'messages':[{'role':'user','content':[" FILE_PART "]}]}"),
-        J("{'messages':[{'role':'user','content':[" FILE_PART
-          "]},{'role':'tool','content':'r'},{'role':'user','content':[" PART "]}]}")};
+        R"({"messages":[{"role":"user","content":[)" FILE_PART "]}]}",
+        R"({"messages":[{"role":"user","content":[)" FILE_PART
+        R"(]},{"role":"tool","content":"r"},{"role":"user","content":[)" PART "]}]}"};
     struct world w;
     struct reply r;
     char text[1024];
@@ -775,9 +770,9 @@ Test(pictures, of_the_past_that_cannot_be_read_become_notes) {
         CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
 
         buf_printf(&body,
-                   "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"tool\","
-                   "\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":\"%s\"}}%s%s]},{"
-                   "\"role\":\"user\",\"content\":\"v\"}]}",
+                   R"({"messages":[{"role":"user","content":"q"},{"role":"tool",)"
+                   R"("content":[{"type":"image_url","image_url":{"url":"%s"}}%s%s]},{)"
+                   R"("role":"user","content":"v"}]})",
                    bad[i], i % 2 ? "," : "", i % 2 ? PART : "");
         ask(&w, CHAT, body.data, &r);
         cr_assert_eq(r.status, 200, "%s: %s", bad[i], r.body.data);
@@ -826,7 +821,7 @@ Test(pictures, models_say_how_many_tokens_a_picture_may_have) {
     w.model.projector = &tiles;
     world_start(&w);
     world_get(&w, "/v1/models", &r);
-    cr_expect(strstr(r.body.data, J("'min_tokens':64,'max_tokens':2827,'token_pixels':32")), "%s",
+    cr_expect(strstr(r.body.data, R"("min_tokens":64,"max_tokens":2827,"token_pixels":32)"), "%s",
               r.body.data);
     reply_deinit(&r);
     stopped(&w);

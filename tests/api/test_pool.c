@@ -26,12 +26,12 @@ static void started(struct world *w) {
 /* A chat with @n tools, each of which needs the whole work that a compilation may have. */
 static void hard_tools(struct buf *b, uint32_t n, const char *more) {
     b->max = 1 << 22;
-    buf_add_str(b, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[");
+    buf_add_str(b, R"({"messages":[{"role":"user","content":"a"}],"tools":[)");
     for (uint32_t i = 0; i < n; i++)
         buf_printf(b,
-                   "%s{\"type\":\"function\",\"function\":{\"name\":\"f%u\",\"parameters\":{"
-                   "\"type\":\"object\",\"properties\":{\"a\":{\"pattern\":\"" HARD
-                   "%u\"}},\"required\":[\"a\"]}}}",
+                   R"(%s{"type":"function","function":{"name":"f%u","parameters":{)"
+                   R"("type":"object","properties":{"a":{"pattern":")" HARD
+                   R"(%u"}},"required":["a"]}}})",
                    i ? "," : "", i, i);
     buf_printf(b, "]%s}", more);
 }
@@ -75,8 +75,8 @@ static uint64_t jobs_under(struct world *w, const char *salt) {
     struct reply r;
 
     snprintf(body, sizeof(body),
-             "{\"prompt\":\"a\",\"guided_json\":{\"pattern\":\"(a|b)*a(a|b){12}\"},"
-             "\"cache_salt\":\"%s\"}",
+             R"({"prompt":"a","guided_json":{"pattern":"(a|b)*a(a|b){12}"},)"
+             R"("cache_salt":"%s"})",
              salt);
     jobs_stats(w->api->env.pool.jobs, &before);
     world_ask(w, "/v1/completions", body, &r);
@@ -113,7 +113,7 @@ Test(pool, the_same_tools_are_held_again) {
         cr_assert_eq(w.port.n, i + 1);
         cr_expect_str_eq(w.port.r[i].grammar, w.port.r[0].grammar);
         if (i == 0) /* other grammars in between, which are cached too */
-            ask_for_tools(&w, 3, ",\"temperature\":0", &r), reply_deinit(&r), w.port.n--;
+            ask_for_tools(&w, 3, R"(,"temperature":0)", &r), reply_deinit(&r), w.port.n--;
     }
     world_stop(&w);
 }
@@ -165,12 +165,12 @@ Test(pool, a_rendering_without_end_is_not_tried_in_other_forms) {
     world_use_template(&w, endless, strlen(endless));
     world_start(&w);
     world_ask(&w, CHAT,
-              "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"system\","
-              "\"content\":\"b\"},{\"role\":\"user\",\"content\":\"c\"}]}",
+              R"({"messages":[{"role":"user","content":"a"},{"role":"system",)"
+              R"("content":"b"},{"role":"user","content":"c"}]})",
               &r);
     cr_expect_eq(r.status, 400);
     cr_expect(strstr(r.body.data, "takes too many steps") &&
-                  strstr(r.body.data, "\"template_error\""),
+                  strstr(r.body.data, R"("template_error")"),
               "%s", r.body.data);
     reply_deinit(&r);
     struct jobs_stats s;

@@ -15,12 +15,12 @@
 #include "tiny.h"
 
 #define FIND                                                                                       \
-    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"find\",\"description\":\"D.\","    \
-    "\"parameters\":{\"type\":\"object\",\"properties\":{\"pattern\":{\"type\":\"string\"}}}}}]"
-#define ASKED "{\"role\":\"user\",\"content\":\"How many are there?\"}"
+    R"("tools":[{"type":"function","function":{"name":"find","description":"D.",)"                 \
+    R"("parameters":{"type":"object","properties":{"pattern":{"type":"string"}}}}}])"
+#define ASKED R"({"role":"user","content":"How many are there?"})"
 #define BEFORE(thought)                                                                            \
-    "{\"role\":\"user\",\"content\":\"First.\"},{\"role\":\"assistant\",\"content\":\"Ok."         \
-    "\"" thought "},"
+    R"({"role":"user","content":"First."},{"role":"assistant","content":"Ok.)"                     \
+    R"(")" thought "},"
 
 enum next { QUESTION, RESULT };
 
@@ -104,14 +104,12 @@ static char *next_body(const char *before, const struct reply *r, bool thoughts,
         yyjson_mut_obj_remove_key(message, "reasoning");
     }
     char *said = yyjson_mut_val_write(message, 0, NULL);
-    int n = snprintf(out, 20000, "{\"messages\":[%s" ASKED ",%s,", before, said);
+    int n = snprintf(out, 20000, R"({"messages":[%s)" ASKED ",%s,", before, said);
     if (next == RESULT)
         snprintf(out + n, 20000 - (size_t)n,
-                 "{\"role\":\"tool\",\"tool_call_id\":\"%s\",\"content\":\"%s\"}]," FIND "}", id,
-                 text);
+                 R"({"role":"tool","tool_call_id":"%s","content":"%s"}],)" FIND "}", id, text);
     else
-        snprintf(out + n, 20000 - (size_t)n, "{\"role\":\"user\",\"content\":\"%s\"}]," FIND "}",
-                 text);
+        snprintf(out + n, 20000 - (size_t)n, R"({"role":"user","content":"%s"}],)" FIND "}", text);
     free(said);
     yyjson_doc_free(doc);
     yyjson_mut_doc_free(m);
@@ -134,7 +132,7 @@ static uint32_t gain(struct world *w, const char *before, const char *output, bo
     struct reply r;
     char body[4000];
 
-    snprintf(body, sizeof(body), "{\"messages\":[%s" ASKED "]," FIND "}", before);
+    snprintf(body, sizeof(body), R"({"messages":[%s)" ASKED "]," FIND "}", before);
     uint32_t i = turn(w, CHAT, body, output, &r);
     const struct fake_request *f = prewarm_of(w, i);
     uint32_t at = i + 1 + (f != NULL), best = 0, n_held = w->port.r[i].m.n_prompt;
@@ -176,19 +174,21 @@ static const struct {
      true},
     {"Qwen-Qwen3-0.6B",
      "<think>\n" THOUGHT "\n</think>\n\n<tool_call>\n{\"name\": \"find\", \"arguments\": "
-     "{\"pattern\":\"three\"}}\n</tool_call>",
+     R"({"pattern":"three"}})"
+     "\n</tool_call>",
      RESULT, true},
     {"Qwen-Qwen3-0.6B",
      "<think>\n" THOUGHT "\n</think>\n\n<tool_call>\n{\"name\": \"find\", \"arguments\": "
      "{\"pattern\":\"three\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"find\", "
-     "\"arguments\": {\"pattern\":\"four\"}}\n</tool_call>",
+     R"("arguments": {"pattern":"four"}})"
+     "\n</tool_call>",
      RESULT, true},
     {"deepseek-ai-DeepSeek-R1-Distill-Llama-8B", THOUGHT "\n</think>\n\nThere are three of them.",
      QUESTION, true},
     {"llama-cpp-deepseek-r1", THOUGHT "\n</think>\n\nThere are three of them.", QUESTION, true},
     {"deepseek-ai-DeepSeek-V3.1", THOUGHT "</think>There are three of them.", QUESTION, true},
-    {"meta-llama-Llama-3.1-8B-Instruct",
-     "{\"name\":\"find\",\"parameters\":{\"pattern\":\"three\"}}", RESULT, true},
+    {"meta-llama-Llama-3.1-8B-Instruct", R"({"name":"find","parameters":{"pattern":"three"}})",
+     RESULT, true},
     {"meta-llama-Llama-3.3-70B-Instruct", "There are three of them.", QUESTION, false},
     {"Qwen3-Coder",
      "<tool_call>\n<function=find>\n<parameter=pattern>three</parameter>\n</function>\n</"
@@ -200,8 +200,8 @@ static const struct {
      "</tool_call>",
      RESULT, true},
     {"mistralai-Mistral-Nemo-Instruct-2407",
-     "[TOOL_CALLS][{\"name\":\"find\",\"arguments\":{\"pattern\":\"three\"},\"id\":\"abcdefghi\"}]",
-     RESULT, true},
+     R"([TOOL_CALLS][{"name":"find","arguments":{"pattern":"three"},"id":"abcdefghi"}])", RESULT,
+     true},
     {"mistralai-Mistral-Nemo-Instruct-2407", "There are three of them.", QUESTION, true},
     {"openai-gpt-oss-120b",
      "<|channel|>analysis<|message|>" THOUGHT
@@ -227,9 +227,9 @@ Test(prewarm, what_is_computed_ahead_begins_the_next_prompt) {
 /* A loop of calls whose reasoning is in the prompts, and then an answer: the user's next question
  * removes all reasoning. */
 #define SEEN                                                                                       \
-    "{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:image/" \
+    R"({"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/)"             \
     "png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+"                     \
-    "M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==\"}},{\"type\":\"text\",\"text\":\"What is it?\"}]}"
+    R"(M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="}},{"type":"text","text":"What is it?"}]})"
 
 /* The worker finds the pages of a picture by its digest, so the expected turn names it. */
 Test(prewarm, a_turn_with_a_picture_is_computed_ahead) {
@@ -241,16 +241,15 @@ Test(prewarm, a_turn_with_a_picture_is_computed_ahead) {
     prepare(&w, source, len);
     world_see(&w);
     world_start(&w);
-    uint32_t i = turn(&w, CHAT, "{\"messages\":[" SEEN "]}",
+    uint32_t i = turn(&w, CHAT, R"({"messages":[)" SEEN "]}",
                       "<think>\n" THOUGHT "\n</think>\n\nThere are three of them.", &r);
     const struct fake_request *f = prewarm_of(&w, i);
     cr_assert(f);
     w.api->env.opts.prewarm = false;
-    uint32_t j =
-        turn(&w, CHAT,
-             "{\"messages\":[" SEEN ",{\"role\":\"assistant\",\"content\":\"There are three "
-             "of them.\"},{\"role\":\"user\",\"content\":\"Go on.\"}]}",
-             "x", &other);
+    uint32_t j = turn(&w, CHAT,
+                      R"({"messages":[)" SEEN R"(,{"role":"assistant","content":"There are three )"
+                      R"(of them."},{"role":"user","content":"Go on."}]})",
+                      "x", &other);
     const struct fake_request *n = &w.port.r[j];
     f = &w.port.r[i + 1];
     cr_expect_eq(common(n->tokens, n->m.n_prompt, f->tokens, f->m.n_prompt), f->m.n_prompt);
@@ -266,7 +265,8 @@ Test(prewarm, a_turn_with_a_picture_is_computed_ahead) {
 Test(prewarm, who_sends_reasoning_back_is_seen_in_what_he_sent) {
     static const char call[] =
         "<think>\n" THOUGHT "\n</think>\n\n<tool_call>\n{\"name\": \"find\", "
-        "\"arguments\": {\"pattern\": \"three\"}}\n</tool_call>";
+        R"("arguments": {"pattern": "three"}})"
+        "\n</tool_call>";
     size_t len;
     CLEANUP(freep) char *source = world_template("Qwen-Qwen3-0.6B", &len);
 
@@ -274,7 +274,7 @@ Test(prewarm, who_sends_reasoning_back_is_seen_in_what_he_sent) {
         struct world w;
 
         start(&w, source, len);
-        const char *before = back ? BEFORE(",\"reasoning_content\":\"" THOUGHT "\"") : BEFORE("");
+        const char *before = back ? BEFORE(R"(,"reasoning_content":")" THOUGHT R"(")") : BEFORE("");
         uint32_t n = gain(&w, before, call, back, RESULT, "Qwen3");
         cr_expect_eq(n > 0, !back, "with its reasoning it is what the model wrote: %u", n);
         world_stop(&w);
@@ -305,17 +305,16 @@ static void expect_ahead(struct world *w, uint32_t i, const char *path, const ch
 
 Test(prewarm, messages_with_blocks_come_back_as_they_were_sent) {
     static const char *const outputs[] = {THINKS("There are three of them."), THINKS(CALLS)};
-    static const char head[] =
-        "{\"max_tokens\":500,\"model\":\"tiny\",\"tools\":[{\"name\":\"find\","
-        "\"input_schema\":{\"type\":\"object\",\"properties\":{\"pattern\":{"
-        "\"type\":\"string\"}}}}],\"messages\":[" ASKED;
+    static const char head[] = R"({"max_tokens":500,"model":"tiny","tools":[{"name":"find",)"
+                               R"("input_schema":{"type":"object","properties":{"pattern":{)"
+                               R"("type":"string"}}}}],"messages":[)" ASKED;
     size_t len;
     CLEANUP(freep) char *source = world_template("Qwen-Qwen3-0.6B", &len);
 
     for (size_t k = 0; k < ARRAY_SIZE(outputs); k++) {
         struct world w;
         struct reply r;
-        char body[8000], result[300] = "\"Go on.\"";
+        char body[8000], result[300] = R"("Go on.")";
 
         start(&w, source, len);
         snprintf(body, sizeof(body), "%s]}", head);
@@ -324,13 +323,11 @@ Test(prewarm, messages_with_blocks_come_back_as_they_were_sent) {
         char *said = yyjson_val_write(yyjson_obj_get(yyjson_doc_get_root(doc), "content"), 0, NULL);
         const char *id = yyjson_get_str(yyjson_ptr_get(yyjson_doc_get_root(doc), "/content/2/id"));
         if (k == 1)
-            snprintf(
-                result, sizeof(result),
-                "[{\"type\":\"tool_result\",\"tool_use_id\":\"%s\",\"content\":\"7 of them\"}]",
-                id);
+            snprintf(result, sizeof(result),
+                     R"([{"type":"tool_result","tool_use_id":"%s","content":"7 of them"}])", id);
         snprintf(body, sizeof(body),
-                 "%s,{\"role\":\"assistant\",\"content\":%s},{\"role\":\"user\",\"content\":%s}]}",
-                 head, said, result);
+                 R"(%s,{"role":"assistant","content":%s},{"role":"user","content":%s}]})", head,
+                 said, result);
         expect_ahead(&w, i, "/v1/messages", body);
         free(said);
         yyjson_doc_free(doc);
@@ -341,20 +338,19 @@ Test(prewarm, messages_with_blocks_come_back_as_they_were_sent) {
 
 Test(prewarm, responses_are_continued_with_what_was_kept) {
     static const char *const outputs[] = {THINKS("There are three of them."), THINKS(CALLS)};
-    static const char tools[] =
-        "\"tools\":[{\"type\":\"function\",\"name\":\"find\",\"parameters\":{"
-        "\"type\":\"object\",\"properties\":{\"pattern\":{\"type\":"
-        "\"string\"}}}}]";
+    static const char tools[] = R"("tools":[{"type":"function","name":"find","parameters":{)"
+                                R"("type":"object","properties":{"pattern":{"type":)"
+                                R"("string"}}}}])";
     size_t len;
     CLEANUP(freep) char *source = world_template("Qwen-Qwen3-0.6B", &len);
 
     for (size_t k = 0; k < ARRAY_SIZE(outputs); k++) {
         struct world w;
         struct reply r;
-        char body[4000], input[300] = "\"Go on.\"";
+        char body[4000], input[300] = R"("Go on.")";
 
         start(&w, source, len);
-        snprintf(body, sizeof(body), "{\"input\":\"How many?\",%s}", tools);
+        snprintf(body, sizeof(body), R"({"input":"How many?",%s})", tools);
         uint32_t i = turn(&w, "/v1/responses", body, outputs[k], &r);
         yyjson_doc *doc = yyjson_read(r.body.data, r.body.len, 0);
         yyjson_val *root = yyjson_doc_get_root(doc);
@@ -363,9 +359,8 @@ Test(prewarm, responses_are_continued_with_what_was_kept) {
         cr_assert(id && (k == 0 || call), "%s", r.body.data);
         if (k == 1)
             snprintf(input, sizeof(input),
-                     "[{\"type\":\"function_call_output\",\"call_id\":\"%s\",\"output\":\"7\"}]",
-                     call);
-        snprintf(body, sizeof(body), "{\"previous_response_id\":\"%s\",\"input\":%s,%s}", id, input,
+                     R"([{"type":"function_call_output","call_id":"%s","output":"7"}])", call);
+        snprintf(body, sizeof(body), R"({"previous_response_id":"%s","input":%s,%s})", id, input,
                  tools);
         expect_ahead(&w, i, "/v1/responses", body);
         yyjson_doc_free(doc);
@@ -388,14 +383,14 @@ Test(prewarm, a_turn_without_a_next_one_computes_nothing_ahead) {
         bool off, gone, queued, down, ahead;
     } cases[] = {
         {"{" HI "}", FINISH_STOP, .ahead = true},
-        {"{" HI ",\"stream\":true}", FINISH_STOP, .ahead = true},
+        {"{" HI R"(,"stream":true})", FINISH_STOP, .ahead = true},
         {"{" HI "}", FINISH_STOP, .off = true},
         {"{" HI "}", FINISH_LENGTH, .ahead = false},
-        {"{" HI ",\"n\":2}", FINISH_STOP, .ahead = false},
-        {"{" HI ",\"stream\":true}", FINISH_STOP, .gone = true},
+        {"{" HI R"(,"n":2})", FINISH_STOP, .ahead = false},
+        {"{" HI R"(,"stream":true})", FINISH_STOP, .gone = true},
         {"{" HI "}", FINISH_STOP, .queued = true},
-        {"{" HI ",\"add_generation_prompt\":false}", FINISH_STOP, .ahead = false},
-        {"{\"messages\":[{\"role\":\"system\",\"content\":\"No session.\"}]}", FINISH_STOP,
+        {"{" HI R"(,"add_generation_prompt":false})", FINISH_STOP, .ahead = false},
+        {R"({"messages":[{"role":"system","content":"No session."}]})", FINISH_STOP,
          .ahead = false},
     };
     struct world w;

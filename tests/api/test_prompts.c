@@ -14,10 +14,10 @@
 #include "tiny.h"
 
 #define TOOLS                                                                                      \
-    ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{"             \
-    "\"type\":\"object\",\"properties\":{}}}}]"
-#define KWARGS(s) ",\"chat_template_kwargs\":{" s "}"
-#define USER(s) "{\"role\":\"user\",\"content\":\"" s "\"}"
+    R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{)"                        \
+    R"("type":"object","properties":{}}}}])"
+#define KWARGS(s) R"(,"chat_template_kwargs":{)" s "}"
+#define USER(s) R"({"role":"user","content":")" s R"("})"
 
 static void begin(struct world *w, const char *source, uint8_t option) {
     world_init(w);
@@ -31,7 +31,7 @@ static void expect_prompt(struct world *w, const char *body, const char *want) {
     char whole[600];
     struct reply r;
 
-    snprintf(whole, sizeof(whole), "{\"prompt\":\"%s\"}", want);
+    snprintf(whole, sizeof(whole), R"({"prompt":"%s"})", want);
     world_ask(w, "/apply-template", body, &r);
     cr_expect_eq(r.status, 200, "%s: %s", body, r.body.data);
     cr_expect_str_eq(r.body.data, whole, "%s", body);
@@ -67,30 +67,30 @@ Test(prompts, models_think_unless_they_are_told_not_to) {
         {SWITCH, THINK_ON, "", "on"},
         {SWITCH, THINK_OFF, "", "off"},
         {SWITCH, THINK_TEMPLATE, "", "off"},
-        {SWITCH, THINK_AUTO, ",\"reasoning_effort\":\"none\"", "off"},
-        {SWITCH, THINK_AUTO, ",\"enable_thinking\":false", "off"},
-        {SWITCH, THINK_AUTO, KWARGS("\"enable_thinking\":false"), "off"},
-        {SWITCH, THINK_AUTO, KWARGS("\"thinking\":false"), "off"},
-        {SWITCH, THINK_AUTO, ",\"thinking\":{\"type\":\"disabled\"}", "off"},
-        {SWITCH, THINK_AUTO, ",\"thinking\":{\"type\":\"auto\"}", "on"},
-        {SWITCH, THINK_TEMPLATE, ",\"reasoning_effort\":\"low\"", "on"},
-        {SWITCH, THINK_TEMPLATE, KWARGS("\"enable_thinking\":true"), "on"},
-        {SWITCH, THINK_OFF, KWARGS("\"thinking\":true"), "on"},
+        {SWITCH, THINK_AUTO, R"(,"reasoning_effort":"none")", "off"},
+        {SWITCH, THINK_AUTO, R"(,"enable_thinking":false)", "off"},
+        {SWITCH, THINK_AUTO, KWARGS(R"("enable_thinking":false)"), "off"},
+        {SWITCH, THINK_AUTO, KWARGS(R"("thinking":false)"), "off"},
+        {SWITCH, THINK_AUTO, R"(,"thinking":{"type":"disabled"})", "off"},
+        {SWITCH, THINK_AUTO, R"(,"thinking":{"type":"auto"})", "on"},
+        {SWITCH, THINK_TEMPLATE, R"(,"reasoning_effort":"low")", "on"},
+        {SWITCH, THINK_TEMPLATE, KWARGS(R"("enable_thinking":true)"), "on"},
+        {SWITCH, THINK_OFF, KWARGS(R"("thinking":true)"), "on"},
         {CLOSES, THINK_AUTO, "", "<think>"},
         {CLOSES, THINK_OFF, "", "<think></think>"},
         {CLOSES, THINK_TEMPLATE, "", "<think></think>"},
-        {CLOSES, THINK_AUTO, KWARGS("\"enable_thinking\":false"), "<think></think>"},
-        {CLOSES, THINK_TEMPLATE, KWARGS("\"enable_thinking\":true"), "<think>"},
+        {CLOSES, THINK_AUTO, KWARGS(R"("enable_thinking":false)"), "<think></think>"},
+        {CLOSES, THINK_TEMPLATE, KWARGS(R"("enable_thinking":true)"), "<think>"},
         {WORD, THINK_AUTO, "", "off"},
         {WORD, THINK_ON, "", "on"},
-        {WORD, THINK_AUTO, ",\"reasoning_effort\":\"high\"", "on"},
+        {WORD, THINK_AUTO, R"(,"reasoning_effort":"high")", "on"},
         {UNLESS, THINK_AUTO, "", "on"},
         {UNLESS, THINK_TEMPLATE, "", "on"},
         {UNLESS, THINK_OFF, "", "off"},
         {APERTUS, THINK_AUTO, "", "off"},
         {APERTUS, THINK_ON, "", "on"},
         {NONE, THINK_AUTO, "", "off"},
-        {NONE, THINK_AUTO, ",\"enable_thinking\":true", "on"},
+        {NONE, THINK_AUTO, R"(,"enable_thinking":true)", "on"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -108,8 +108,8 @@ Test(prompts, models_think_unless_they_are_told_not_to) {
 /* ---- thoughts of earlier turns */
 
 #define PAST                                                                                       \
-    "{\"messages\":[" USER("a") ",{\"role\":\"assistant\",\"content\":\"b\","                      \
-                                "\"reasoning_content\":\"T\"}," USER("c") "]"
+    R"({"messages":[)" USER("a") R"(,{"role":"assistant","content":"b",)"                          \
+                                 R"("reasoning_content":"T"},)" USER("c") "]"
 
 Test(prompts, agents_keep_the_thoughts_of_earlier_turns) {
     /* GLM 4.7; Nemotron 3; Qwen3.6, LFM2.5 and Laguna; DeepSeek V4. */
@@ -134,9 +134,9 @@ Test(prompts, agents_keep_the_thoughts_of_earlier_turns) {
         begin(&w, source, THINK_AUTO);
         expect_prompt(&w, PAST "}", "abc");
         expect_prompt(&w, PAST TOOLS "}", "aTbc!");
-        expect_prompt(&w, PAST KWARGS("\"preserve_reasoning\":true") "}", "aTbc");
-        expect_prompt(&w, PAST TOOLS KWARGS("\"preserve_reasoning\":false") "}", "abc!");
-        snprintf(body, sizeof(body), PAST TOOLS KWARGS("\"%s\":%s") "}", names[i],
+        expect_prompt(&w, PAST KWARGS(R"("preserve_reasoning":true)") "}", "aTbc");
+        expect_prompt(&w, PAST TOOLS KWARGS(R"("preserve_reasoning":false)") "}", "abc!");
+        snprintf(body, sizeof(body), PAST TOOLS KWARGS(R"("%s":%s)") "}", names[i],
                  i == 2 ? "false" : "true");
         expect_prompt(&w, body, "abc!");
         world_stop(&w);
@@ -155,9 +155,9 @@ Test(prompts, thoughts_are_parts_where_the_template_reads_parts) {
     begin(&w, source, THINK_AUTO);
     expect_prompt(&w, PAST "}", "a[THINK]T[/THINK]bc");
     expect_prompt(&w,
-                  "{\"messages\":[" USER("a") ",{\"role\":\"assistant\",\"content\":[{\"type\":"
-                                              "\"thinking\",\"thinking\":\"T\"},{\"type\":\"text\","
-                                              "\"text\":\"b\"}]}," USER("c") "]}",
+                  R"({"messages":[)" USER("a") R"(,{"role":"assistant","content":[{"type":)"
+                                               R"("thinking","thinking":"T"},{"type":"text",)"
+                                               R"("text":"b"}]},)" USER("c") "]}",
                   "a[THINK]T[/THINK]bc");
     world_stop(&w);
     /* A template that prints the list of parts is given a text. */
@@ -179,14 +179,14 @@ Test(prompts, results_are_members_of_the_call_where_the_template_reads_them_ther
         "{{ '<|tool_response>' + (r.name or '?') + '=' + r.response }};{%- endfor -%}"
         "{{ m.content }}/{%- endfor -%}{%- if tools -%}{%- endif -%}";
     static const char body[] =
-        "{\"messages\":[" USER("a") ",{\"role\":\"assistant\",\"tool_calls\":["
-                                    "{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":"
-                                    "\"f\",\"arguments\":\"{}\"}},"
-                                    "{\"id\":\"2\",\"type\":\"function\",\"function\":{\"name\":"
-                                    "\"g\",\"arguments\":\"{}\"}}]},"
-                                    "{\"role\":\"tool\",\"tool_call_id\":\"2\",\"content\":\"G\"},"
-                                    "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"F\"},"
-                                    "{\"role\":\"assistant\",\"content\":\"b\"}," USER("c") "]}";
+        R"({"messages":[)" USER("a") R"(,{"role":"assistant","tool_calls":[)"
+                                     R"({"id":"1","type":"function","function":{"name":)"
+                                     R"("f","arguments":"{}"}},)"
+                                     R"({"id":"2","type":"function","function":{"name":)"
+                                     R"("g","arguments":"{}"}}]},)"
+                                     R"({"role":"tool","tool_call_id":"2","content":"G"},)"
+                                     R"({"role":"tool","tool_call_id":"1","content":"F"},)"
+                                     R"({"role":"assistant","content":"b"},)" USER("c") "]}";
     struct world w;
 
     begin(&w, source, THINK_AUTO);
@@ -242,7 +242,7 @@ Test(prompts, templates_know_the_day) {
     cr_assert(gmtime_r(&now, &tm));
     strftime(want, sizeof(want), "%d %b %Y|%b %d %Y", &tm);
     expect_prompt(&w, "{" HI "}", want);
-    expect_prompt(&w, "{" HI KWARGS("\"date_string\":\"x\",\"datetime\":\"y\"") "}", "x|y");
+    expect_prompt(&w, "{" HI KWARGS(R"("date_string":"x","datetime":"y")") "}", "x|y");
     world_stop(&w);
 }
 
@@ -268,10 +268,10 @@ Test(prompts, clients_are_told_whether_a_model_thinks) {
         char part[60];
 
         begin(&w, cases[i / 2].source, cases[i / 2].option);
-        snprintf(part, sizeof(part), "\"reasoning\":\"%s\"", word ? word : "");
+        snprintf(part, sizeof(part), R"("reasoning":"%s")", word ? word : "");
         world_get(&w, paths[i % 2], &r);
         cr_expect_eq(r.status, 200, "%s", r.body.data);
-        cr_expect_eq(!strstr(r.body.data, word ? part : "\"reasoning\":"), !word, "%zu: %s", i,
+        cr_expect_eq(!strstr(r.body.data, word ? part : R"("reasoning":)"), !word, "%zu: %s", i,
                      r.body.data);
         reply_deinit(&r);
         world_stop(&w);
@@ -285,7 +285,7 @@ static void expect_ids(struct world *w, const char *path, const char *body, cons
     char part[100];
     struct reply r;
 
-    snprintf(part, sizeof(part), "\"token_ids\":[%s]", ids);
+    snprintf(part, sizeof(part), R"("token_ids":[%s])", ids);
     world_ask(w, path, body, &r);
     cr_expect_eq(r.status, 200, "%s", r.body.data);
     cr_expect(strstr(r.body.data, part), "%s: %s, not %s", body, r.body.data, ids);
@@ -307,13 +307,13 @@ Test(prompts, begin_with_one_bos_where_the_file_says_so) {
     begin_bos(&w, "{{ messages[0].content }}");
     expect_ids(&w, CHAT "/render", "{" HI "}", "258,104,105");
     /* What a user writes is no BOS. */
-    expect_ids(&w, CHAT "/render", "{\"messages\":[" USER("<s>") "]}", "258,60,115,62");
+    expect_ids(&w, CHAT "/render", R"({"messages":[)" USER("<s>") "]}", "258,60,115,62");
     expect_prompt(&w, "{" HI "}", "hi");
-    expect_ids(&w, TEXT "/render", "{\"prompt\":\"hi\"}", "258,104,105");
-    expect_ids(&w, TEXT "/render", "{\"prompt\":\"<s>hi\"}", "258,104,105");
-    expect_ids(&w, TEXT "/render", "{\"prompt\":\"<s>hi\",\"add_special_tokens\":false}",
+    expect_ids(&w, TEXT "/render", R"({"prompt":"hi"})", "258,104,105");
+    expect_ids(&w, TEXT "/render", R"({"prompt":"<s>hi"})", "258,104,105");
+    expect_ids(&w, TEXT "/render", R"({"prompt":"<s>hi","add_special_tokens":false})",
                "258,104,105");
-    expect_ids(&w, TEXT "/render", "{\"prompt\":\"hi\",\"add_special_tokens\":false}", "104,105");
+    expect_ids(&w, TEXT "/render", R"({"prompt":"hi","add_special_tokens":false})", "104,105");
     world_stop(&w);
     begin_bos(&w, "{{ bos_token + messages[0].content }}");
     expect_ids(&w, CHAT "/render", "{" HI "}", "258,104,105");
@@ -326,8 +326,8 @@ Test(prompts, begin_with_one_bos_where_the_file_says_so) {
 }
 
 Test(prompts, an_echo_has_the_bos_that_the_client_wrote) {
-    static const char *const cases[][2] = {{"hi", "\"text\":\"hix\""},
-                                           {"<s>hi", "\"text\":\"<s>hix\""}};
+    static const char *const cases[][2] = {{"hi", R"("text":"hix")"},
+                                           {"<s>hi", R"("text":"<s>hix")"}};
     struct world w;
 
     world_init(&w);
@@ -339,7 +339,7 @@ Test(prompts, an_echo_has_the_bos_that_the_client_wrote) {
         struct reply r;
         char body[100];
 
-        snprintf(body, sizeof(body), "{\"prompt\":\"%s\",\"echo\":true}", cases[i][0]);
+        snprintf(body, sizeof(body), R"({"prompt":"%s","echo":true})", cases[i][0]);
         world_ask(&w, TEXT, body, &r);
         cr_expect(strstr(r.body.data, cases[i][1]), "%s: %s", cases[i][0], r.body.data);
         reply_deinit(&r);

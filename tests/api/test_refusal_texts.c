@@ -10,13 +10,12 @@
 #include <yyjson.h>
 
 #include "stream.h"
-#include "tests/support/quotes.h"
 #include "tiny.h"
 
 #define MESSAGES "/v1/messages"
 #define RESPONSES "/v1/responses"
 /* A whole request of Anthropic's dialect, and one more member. */
-#define ASK "{\"model\":\"tiny\",\"max_tokens\":5," HI
+#define ASK R"({"model":"tiny","max_tokens":5,)" HI
 
 struct refusal {
     const char *path, *body;
@@ -76,13 +75,13 @@ Test(refusal_texts, of_lists_that_are_too_long) {
         size_t n;
         const char *text;
     } cases[] = {
-        {MESSAGES, J(ASK ",'tools':["), "5", "]}", 1025,
+        {MESSAGES, ASK R"(,"tools":[)", "5", "]}", 1025,
          "tools: must be an array of at most 1024 tools."},
-        {CHAT, J("{" HI ",'functions':["), "5", "]}", 1025,
+        {CHAT, "{" HI R"(,"functions":[)", "5", "]}", 1025,
          "functions must be an array of at most 1024 functions"},
-        {RESPONSES, J("{'input':'a','tools':["), J("{'type':'function','name':'f'}"), "]}", 1025,
+        {RESPONSES, R"({"input":"a","tools":[)", R"({"type":"function","name":"f"})", "]}", 1025,
          "tools must have at most 1024 tools"},
-        {"/completion", J("{'prompt':'a','logit_bias':[['"), "aaaaaaaa", "\",1]]}", 200,
+        {"/completion", R"({"prompt":"a","logit_bias":[[")", "aaaaaaaa", R"(",1]]})", 200,
          "logit_bias must be a list of at most 1024 tokens"},
     };
     struct world w;
@@ -135,34 +134,35 @@ Test(refusal_texts, of_inputs_that_are_too_long) {
 
     world_init(&w);
     world_start(&w);
-    ask_long(&w, "/v1/embeddings", J("{'input':[[1],["), 512, "1", "]]}",
+    ask_long(&w, "/v1/embeddings", R"({"input":[[1],[)", 512, "1", "]]}",
              "This model's maximum context length is 512 tokens, so an input has up to 511. "
              "However, input[1] has 512.");
-    ask_long(&w, "/detokenize", J("{'tokens':["), 66561, "1", "]}",
+    ask_long(&w, "/detokenize", R"({"tokens":[)", 66561, "1", "]}",
              "tokens must have at most 66560 entries.");
-    ask_long(&w, TEXT, J("{'logprobs':20,'prompt_logprobs':20,'prompt':["), 512, "1", "]}",
+    ask_long(&w, TEXT, R"({"logprobs":20,"prompt_logprobs":20,"prompt":[)", 512, "1", "]}",
              "This model's maximum context length is 512 tokens. However, your prompt resulted in "
              "512 tokens. Please reduce the length of the prompt.");
-    ask_long(&w, CHAT, J("{'messages':[{'role':'user','content':'"), 512, "a", "\"}]}",
+    ask_long(&w, CHAT, R"({"messages":[{"role":"user","content":")", 512, "a", R"("}]})",
              "tokens. Please reduce the length of the messages.");
     ask_long(&w, CHAT,
-             J("{'tools':[{'type':'function','function':{'name':'f'}}],'messages':[{'role':'user','"
-               "content':'"),
-             512, "a", "\"}]}", "tokens. Please reduce the length of the messages or tools.");
+             R"({"tools":[{"type":"function","function":{"name":"f"}}],)"
+             R"("messages":[{"role":"user",")"
+             R"(content":")",
+             512, "a", R"("}]})", "tokens. Please reduce the length of the messages or tools.");
     world_stop(&w);
     world_init(&w);
     w.model.ranks = true;
     w.model.pair.before = w.model.pair.behind = "";
     w.model.pair.between = "<|im_end|>";
     world_start(&w);
-    ask_long(&w, "/v1/rerank", J("{'query':'q','documents':['a','"), 512, "a", "\"]}",
+    ask_long(&w, "/v1/rerank", R"({"query":"q","documents":["a",")", 512, "a", R"("]})",
              "This model's maximum context length is 512 tokens. However, documents[1] has more "
              "than 511 together with its query and the model's special tokens.");
     world_stop(&w);
     world_init(&w);
     w.model.max_context = 1 << 18;
     world_start(&w);
-    ask_long(&w, TEXT, J("{'logprobs':1,'prompt_logprobs':20,'prompt':["), 60000, "1", "]}",
+    ask_long(&w, TEXT, R"({"logprobs":1,"prompt_logprobs":20,"prompt":[)", 60000, "1", "]}",
              "The request asks for more than 1048576 log probabilities of its prompt: shorten the "
              "prompt or ask for fewer.");
     world_stop(&w);
@@ -171,12 +171,12 @@ Test(refusal_texts, of_inputs_that_are_too_long) {
 /* Models that write no text or have no template for messages. */
 Test(refusal_texts, of_models_of_other_kinds) {
     const struct refusal of_reranker[] = {
-        {"/v1/rerank", J("{'query':5,'documents':['b']}"), 400,
+        {"/v1/rerank", R"({"query":5,"documents":["b"]})", 400,
          "query must be a text that is not empty, or an object with one as text."},
-        {"/v1/rerank", J("{'query':'a','documents':['b','']}"), 400,
+        {"/v1/rerank", R"({"query":"a","documents":["b",""]})", 400,
          "documents[1] must be a text that is not empty, or an object with one as text."},
-        {"/v1/rerank", J("{'query':['a'],'documents':['b']}"), 400, "query must be one text."},
-        {"/v1/score", J("{'text_1':['a','b'],'text_2':['a']}"), 400,
+        {"/v1/rerank", R"({"query":["a"],"documents":["b"]})", 400, "query must be one text."},
+        {"/v1/score", R"({"text_1":["a","b"],"text_2":["a"]})", 400,
          "text_1 must be one text, or as many as text_2 has."},
     };
     struct world w;
@@ -196,7 +196,7 @@ Test(refusal_texts, of_models_of_other_kinds) {
     world_start(&w);
     ask(&w, &(struct refusal){CHAT, "{" HI "}", 400,
                               "This model has no chat template. Use /v1/completions."});
-    ask(&w, &(struct refusal){TEXT, J("{'prompt':'a','logits_digest':true}"), 400,
+    ask(&w, &(struct refusal){TEXT, R"({"prompt":"a","logits_digest":true})", 400,
                               "logits_digest is not available: the server runs without the option "
                               "logits-digest."});
     world_stop(&w);
@@ -211,19 +211,22 @@ Test(refusal_texts, of_prompts_that_are_far_too_long) {
     const struct {
         const char *path, *before, *after, *text, *place, *n;
     } cases[] = {
-        {"/v1/completions", J("{'prompt':'"), "\"}", openai, "prompt", "66560"},
-        {"/v1/completions", J("{'prompt':['a','"), "\"]}", openai, "prompt[1]", "66560"},
-        {CHAT, J("{'messages':[{'role':'user','content':'"), "\"}]}", openai, "messages", "66560"},
+        {"/v1/completions", R"({"prompt":")", R"("})", openai, "prompt", "66560"},
+        {"/v1/completions", R"({"prompt":["a",")", R"("]})", openai, "prompt[1]", "66560"},
         {CHAT,
-         J("{'tools':[{'type':'function','function':{'name':'f'}}],'messages':[{'role':'user','"
-           "content':'"),
-         "\"}]}", tools, "messages", "66560"},
-        {RESPONSES, J("{'input':'"), "\"}", openai, "input", "66560"},
-        {MESSAGES, J("{'model':'tiny','max_tokens':5,'messages':[{'role':'user','content':'"),
-         "\"}]}", "prompt is too long: 66560 tokens > 511 maximum", "", ""},
-        {"/api/generate", J("{'model':'tiny','raw':true,'prompt':'"), "\"}", openai, "prompt",
+         R"({"messages":[{"role":"user",)"
+         R"("content":")",
+         R"("}]})", openai, "messages", "66560"},
+        {CHAT,
+         R"({"tools":[{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user",")"
+         R"(content":")",
+         R"("}]})", tools, "messages", "66560"},
+        {RESPONSES, R"({"input":")", R"("})", openai, "input", "66560"},
+        {MESSAGES, R"({"model":"tiny","max_tokens":5,"messages":[{"role":"user","content":")",
+         R"("}]})", "prompt is too long: 66560 tokens > 511 maximum", "", ""},
+        {"/api/generate", R"({"model":"tiny","raw":true,"prompt":")", R"("})", openai, "prompt",
          "66560"},
-        {"/completion", J("{'prompt':[1,'"), "\"]}",
+        {"/completion", R"({"prompt":[1,")", R"("]})",
          "request (%1$s tokens) exceeds the available context size (512 tokens), shorten it", "",
          "65536"},
     };
@@ -307,7 +310,7 @@ Test(refusal_texts, of_keys) {
     w.opts.api_keys_file = path;
     world_start(&w);
     world_expect(&w, GET("/v1/models", ""), 401,
-                 J("No API key was given. Send \\'Authorization: Bearer KEY\\'."));
+                 R"(No API key was given. Send \"Authorization: Bearer KEY\".)");
     world_expect(
         &w, GET("/v1/models", "x-api-key: ko\r\n"), 401,
         "The API key expired at the end of 2001-01-01 (UTC): ask the operator for another.");
@@ -395,7 +398,7 @@ static void id_of(struct world *w, const char *path, const char *body, const cha
     world_ask(w, path, body, &r);
     const char *at = r.body.data ? strstr(r.body.data, prefix) : NULL;
     cr_assert(r.status == 200 && at, "%d: %s", r.status, r.body.data);
-    snprintf(id, 80, "%.*s", (int)strcspn(at, "\""), at);
+    snprintf(id, 80, "%.*s", (int)strcspn(at, R"(")"), at);
     reply_deinit(&r);
 }
 
@@ -411,11 +414,11 @@ Test(refusal_texts, of_what_is_stored) {
     world_start(&w);
     id_of(&w, "/v1/conversations", "{}", "conv_", id);
     snprintf(path, sizeof(path), "/v1/conversations/%s/items", id);
-    ask(&w, &(struct refusal){path, J("{'items':[]}"), 400, "items must not be empty."});
+    ask(&w, &(struct refusal){path, R"({"items":[]})", 400, "items must not be empty."});
     ask(&w, &(struct refusal){path, "{}", 400, "items must be an array."});
-    ask(&w, &(struct refusal){RESPONSES, J("{'input':'a','conversation':'conv_x'}"), 404,
+    ask(&w, &(struct refusal){RESPONSES, R"({"input":"a","conversation":"conv_x"})", 404,
                               "Conversation with id 'conv_x' not found."});
-    id_of(&w, RESPONSES, J("{'input':'a'}"), "resp_", id);
+    id_of(&w, RESPONSES, R"({"input":"a"})", "resp_", id);
     snprintf(request, sizeof(request), GET("/v1/responses/%s?stream=true&starting_after=-1", ""),
              id);
     world_expect(&w, request, 400, "starting_after must be the sequence_number of an event.");
@@ -427,7 +430,7 @@ Test(refusal_texts, of_what_is_stored) {
     ask(&w,
         &(struct refusal){
             RESPONSES,
-            J("{'input':'a','context_management':[{'type':'compaction','compact_threshold':1}]}"),
+            R"({"input":"a","context_management":[{"type":"compaction","compact_threshold":1}]})",
             400, "the compact_threshold is 1. Make it shorter with"});
     world_stop(&w);
 }

@@ -8,7 +8,6 @@
 #include <yyjson.h>
 
 #include "stream.h"
-#include "tests/support/quotes.h"
 #include "tiny.h"
 
 #define RERANK "/v1/rerank"
@@ -61,8 +60,8 @@ Test(rerank, has_the_best_documents_first) {
 
     started(&w);
     yyjson_doc *d = ask(&w, RERANK,
-                        J("{'model':'tiny','query':'q','documents':['n','j','o',"
-                          "{'text':'an'}]}"));
+                        R"({"model":"tiny","query":"q","documents":["n","j","o",)"
+                        R"({"text":"an"}]})");
     expect_results(d, 4, order, logit, false);
     cr_expect(yyjson_equals_str(get(d, "object"), "list"));
     cr_expect(yyjson_equals_str(get(d, "model"), "tiny"));
@@ -70,8 +69,8 @@ Test(rerank, has_the_best_documents_first) {
     cr_expect_null(yyjson_obj_get(yyjson_arr_get_first(get(d, "results")), "document"));
     yyjson_doc_free(d);
     d = ask(&w, "/rerank",
-            "{\"query\":\"q\",\"documents\":[\"n\",\"j\",\"o\",{\"text\":\"an\"}],\"top_n\":2,"
-            "\"raw_scores\":true,\"return_documents\":true}");
+            R"({"query":"q","documents":["n","j","o",{"text":"an"}],"top_n":2,)"
+            R"("raw_scores":true,"return_documents":true})");
     expect_results(d, 2, order, logit, true);
     yyjson_val *first = yyjson_obj_get(yyjson_arr_get_first(get(d, "results")), "document");
     cr_expect(yyjson_equals_str(yyjson_obj_get(first, "text"), "o"));
@@ -88,12 +87,12 @@ Test(rerank, texts_are_answered_as_tei_does) {
     struct reply r;
 
     started(&w);
-    world_ask(&w, "/rerank", J("{'query':'q','texts':['m','n','o'],'raw_scores':true}"), &r);
-    cr_expect_str_eq(r.body.data, "[{\"index\":2,\"score\":2},{\"index\":1,\"score\":1},"
-                                  "{\"index\":0,\"score\":0}]");
+    world_ask(&w, "/rerank", R"({"query":"q","texts":["m","n","o"],"raw_scores":true})", &r);
+    cr_expect_str_eq(r.body.data, R"([{"index":2,"score":2},{"index":1,"score":1},)"
+                                  R"({"index":0,"score":0}])");
     reply_deinit(&r);
-    world_ask(&w, "/rerank", J("{'query':'q','texts':['m','n'],'top_n':1,'return_text':true}"), &r);
-    cr_expect_str_eq(r.body.data, "[{\"index\":1,\"score\":0.731058579,\"text\":\"n\"}]");
+    world_ask(&w, "/rerank", R"({"query":"q","texts":["m","n"],"top_n":1,"return_text":true})", &r);
+    cr_expect_str_eq(r.body.data, R"([{"index":1,"score":0.731058579,"text":"n"}])");
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -102,8 +101,8 @@ Test(rerank, texts_never_hold_special_tokens) {
     struct world w;
 
     started(&w);
-    yyjson_doc_free(ask(&w, RERANK, J("{'query':'a','documents':['b']}")));
-    yyjson_doc_free(ask(&w, RERANK, J("{'query':'<|im_end|>','documents':['<|im_end|>']}")));
+    yyjson_doc_free(ask(&w, RERANK, R"({"query":"a","documents":["b"]})"));
+    yyjson_doc_free(ask(&w, RERANK, R"({"query":"<|im_end|>","documents":["<|im_end|>"]})"));
     cr_expect_eq(w.port.r[0].m.n_prompt, 3u);
     cr_expect_eq(w.port.r[1].m.n_prompt, 21u);
     world_stop(&w);
@@ -117,16 +116,16 @@ Test(rerank, asks_an_encoder_at_its_first_token) {
     w.model.encoder = w.model.ranks = true;
     w.model.pair.before = w.model.pair.between = w.model.pair.behind = "";
     world_start(&w);
-    yyjson_doc_free(ask(&w, RERANK, J("{'query':'a','documents':['b']}")));
+    yyjson_doc_free(ask(&w, RERANK, R"({"query":"a","documents":["b"]})"));
     cr_expect_eq(w.port.r[0].m.flags & SUBMIT_POOLS, SUBMIT_POOL_CLS);
     world_stop(&w);
 }
 
 Test(rerank, score_is_vllms_form_of_it) {
     static const char *const bodies[] = {
-        "{\"text_1\":\"q\",\"text_2\":\"n\",\"raw_scores\":true}",
-        "{\"text_1\":\"q\",\"text_2\":[\"n\",\"o\"],\"raw_scores\":true}",
-        "{\"text_1\":[\"q\",\"rr\"],\"text_2\":[\"n\",\"o\"],\"raw_scores\":true}",
+        R"({"text_1":"q","text_2":"n","raw_scores":true})",
+        R"({"text_1":"q","text_2":["n","o"],"raw_scores":true})",
+        R"({"text_1":["q","rr"],"text_2":["n","o"],"raw_scores":true})",
     };
     struct world w;
 
@@ -153,10 +152,9 @@ Test(rerank, long_lists_are_answered_in_full) {
     struct world w;
 
     started(&w);
-    cr_assert_eq(buf_printf(&body, "{\"raw_scores\":true,\"query\":\"%0200d\",\"documents\":[", 7),
-                 0);
+    cr_assert_eq(buf_printf(&body, R"({"raw_scores":true,"query":"%0200d","documents":[)", 7), 0);
     for (int i = 0; i < 240; i++)
-        cr_assert_eq(buf_printf(&body, "%s\"%c\"", i ? "," : "", 'a' + i % 26), 0);
+        cr_assert_eq(buf_printf(&body, R"(%s"%c")", i ? "," : "", 'a' + i % 26), 0);
     cr_assert_eq(buf_printf(&body, "]}"), 0);
     yyjson_doc *d = ask(&w, RERANK, body.data);
     yyjson_val *results = get(d, "results"), *v;
@@ -179,27 +177,24 @@ Test(rerank, refusals_name_the_place) {
         const char *path, *body, *param, *code;
     } table[] = {
         {RERANK, "{}", "query", "missing_required_parameter"},
-        {RERANK, "{\"query\":\"a\"}", "documents", "missing_required_parameter"},
-        {RERANK, "{\"query\":\"a\",\"documents\":[]}", "documents", "invalid_value"},
-        {RERANK, "{\"query\":\"a\",\"documents\":\"b\"}", "documents", "invalid_value"},
-        {RERANK, "{\"query\":\"\",\"documents\":[\"b\"]}", "query", "invalid_value"},
-        {RERANK, "{\"query\":[\"a\"],\"documents\":[\"b\"]}", "query", "invalid_value"},
-        {RERANK, "{\"query\":\"a\",\"documents\":[\"b\",\"\"]}", "documents[1]", "invalid_value"},
-        {RERANK, "{\"query\":\"a\",\"documents\":[{\"image\":\"b\"}]}", "documents[0]",
+        {RERANK, R"({"query":"a"})", "documents", "missing_required_parameter"},
+        {RERANK, R"({"query":"a","documents":[]})", "documents", "invalid_value"},
+        {RERANK, R"({"query":"a","documents":"b"})", "documents", "invalid_value"},
+        {RERANK, R"({"query":"","documents":["b"]})", "query", "invalid_value"},
+        {RERANK, R"({"query":["a"],"documents":["b"]})", "query", "invalid_value"},
+        {RERANK, R"({"query":"a","documents":["b",""]})", "documents[1]", "invalid_value"},
+        {RERANK, R"({"query":"a","documents":[{"image":"b"}]})", "documents[0]", "invalid_value"},
+        {RERANK, R"({"query":"a","documents":["b"],"top_n":-1})", "top_n", "invalid_value"},
+        {RERANK, R"({"query":"a","documents":["b"],"return_documents":1})", "return_documents",
          "invalid_value"},
-        {RERANK, "{\"query\":\"a\",\"documents\":[\"b\"],\"top_n\":-1}", "top_n", "invalid_value"},
-        {RERANK, "{\"query\":\"a\",\"documents\":[\"b\"],\"return_documents\":1}",
-         "return_documents", "invalid_value"},
-        {RERANK, "{\"query\":\"a\",\"documents\":[\"b\"],\"max_tokens_per_doc\":5}",
-         "max_tokens_per_doc", "unsupported_parameter"},
-        {RERANK, "{\"query\":\"a\",\"documents\":[\"b\"],\"texts\":[\"b\"]}", "texts",
-         "invalid_value"},
-        {RERANK, "{\"query\":\"a\",\"texts\":[\"b\",\"\"]}", "texts[1]", "invalid_value"},
-        {"/score", "{\"text_1\":\"a\"}", "text_2", "missing_required_parameter"},
-        {"/score", "{\"text_1\":\"a\",\"text_2\":[]}", "text_2", "invalid_value"},
-        {"/score", "{\"text_1\":[\"a\",\"b\"],\"text_2\":[\"a\"]}", "text_1", "invalid_value"},
-        {"/score", "{\"text_1\":[\"a\",\"\"],\"text_2\":[\"a\",\"b\"]}", "text_1[1]",
-         "invalid_value"},
+        {RERANK, R"({"query":"a","documents":["b"],"max_tokens_per_doc":5})", "max_tokens_per_doc",
+         "unsupported_parameter"},
+        {RERANK, R"({"query":"a","documents":["b"],"texts":["b"]})", "texts", "invalid_value"},
+        {RERANK, R"({"query":"a","texts":["b",""]})", "texts[1]", "invalid_value"},
+        {"/score", R"({"text_1":"a"})", "text_2", "missing_required_parameter"},
+        {"/score", R"({"text_1":"a","text_2":[]})", "text_2", "invalid_value"},
+        {"/score", R"({"text_1":["a","b"],"text_2":["a"]})", "text_1", "invalid_value"},
+        {"/score", R"({"text_1":["a",""],"text_2":["a","b"]})", "text_1[1]", "invalid_value"},
     };
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
     struct world w;
@@ -209,20 +204,19 @@ Test(rerank, refusals_name_the_place) {
     started(&w);
     for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
         world_ask(&w, table[i].path, table[i].body, &r);
-        snprintf(needle, sizeof(needle), "\"param\":\"%s\",\"code\":\"%s\"", table[i].param,
+        snprintf(needle, sizeof(needle), R"("param":"%s","code":"%s")", table[i].param,
                  table[i].code);
         cr_expect_eq(r.status, 400, "%s", table[i].body);
         cr_expect(strstr(r.body.data, needle), "%s: %s", table[i].body, r.body.data);
         reply_deinit(&r);
     }
-    cr_assert_eq(buf_printf(&body, "{\"query\":\"q\",\"documents\":[\"a\",\"%0600d\"]}", 0), 0);
+    cr_assert_eq(buf_printf(&body, R"({"query":"q","documents":["a","%0600d"]})", 0), 0);
     world_ask(&w, RERANK, body.data, &r);
-    cr_expect(
-        strstr(r.body.data, "\"param\":\"documents[1]\",\"code\":\"context_length_exceeded\""),
-        "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("param":"documents[1]","code":"context_length_exceeded")"),
+              "%s", r.body.data);
     reply_deinit(&r);
     buf_clear(&body);
-    cr_assert_eq(buf_printf(&body, "{\"query\":\"%0*d\",\"documents\":[\"a\"]}", 65537, 0), 0);
+    cr_assert_eq(buf_printf(&body, R"({"query":"%0*d","documents":["a"]})", 65537, 0), 0);
     world_ask(&w, RERANK, body.data, &r);
     cr_expect(strstr(r.body.data, "at most 65536 bytes"), "%s", r.body.data);
     reply_deinit(&r);
@@ -235,9 +229,9 @@ static void expect_score_refused(struct world *w, uint32_t n_texts, const char *
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
     struct reply r;
 
-    cr_assert_eq(buf_printf(&body, "{\"text_1\":[\"a\"],\"text_2\":[\"0\""), 0);
+    cr_assert_eq(buf_printf(&body, R"({"text_1":["a"],"text_2":["0")"), 0);
     for (uint32_t i = 1; i < n_texts; i++)
-        cr_assert_eq(buf_printf(&body, ",\"%u\"", i), 0);
+        cr_assert_eq(buf_printf(&body, R"(,"%u")", i), 0);
     cr_assert_eq(buf_printf(&body, "]}"), 0);
     world_ask(w, "/score", body.data, &r);
     cr_expect_eq(r.status, 400);
@@ -249,7 +243,7 @@ Test(rerank, scores_at_most_2048_texts) {
     struct world w;
 
     started(&w);
-    expect_score_refused(&w, 2048, "\"param\":\"text_1\"");
+    expect_score_refused(&w, 2048, R"("param":"text_1")");
     expect_score_refused(&w, 2049, "text_2 must have 1 to 2048 entries.");
     world_stop(&w);
 }
@@ -260,9 +254,9 @@ Test(rerank, needs_a_model_that_was_made_for_it) {
 
     world_init(&w);
     world_start(&w);
-    world_ask(&w, RERANK, J("{'query':'a','documents':['b']}"), &r);
+    world_ask(&w, RERANK, R"({"query":"a","documents":["b"]})", &r);
     cr_expect_eq(r.status, 400);
-    cr_expect(strstr(r.body.data, "\"param\":\"model\",\"code\":\"unsupported_model\""), "%s",
+    cr_expect(strstr(r.body.data, R"("param":"model","code":"unsupported_model")"), "%s",
               r.body.data);
     reply_deinit(&r);
     world_stop(&w);

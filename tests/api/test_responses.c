@@ -15,14 +15,15 @@
 #include "responses_support.h"
 
 #define TOOLS                                                                                      \
-    "\"tools\":[{\"type\":\"function\",\"name\":\"weather\",\"parameters\":{\"type\":\"object\"}}" \
+    R"("tools":[{"type":"function","name":"weather","parameters":{"type":"object"}})"              \
     ","                                                                                            \
-    "{\"type\":\"custom\",\"name\":\"patch\"},{\"type\":\"web_search\"},"                          \
-    "{\"type\":\"namespace\",\"name\":\"mcp__x\",\"tools\":[{\"type\":\"function\",\"name\":"      \
-    "\"get\"}]}]"
-#define HELLO "\"input\":\"hi\"," TOOLS
+    R"({"type":"custom","name":"patch"},{"type":"web_search"},)"                                   \
+    R"({"type":"namespace","name":"mcp__x","tools":[{"type":"function","name":)"                   \
+    R"("get"}]}])"
+#define HELLO R"("input":"hi",)" TOOLS
 #define CALL(name, args)                                                                           \
-    "<tool_call>\n{\"name\": \"" name "\", \"arguments\": " args "}\n</tool_call>"
+    "<tool_call>\n"                                                                                \
+    R"({"name": ")" name R"(", "arguments": )" args "}\n</tool_call>"
 
 /* ---- forms ---- */
 
@@ -34,7 +35,7 @@ static void squeeze(char *at, size_t n, char c) {
 
 /* Replaces the id from which all ids are made, and times, which differ from run to run. */
 static void normalise(struct buf *b) {
-    static const char *const times[] = {"\"created_at\":1", "\"completed_at\":1"};
+    static const char *const times[] = {R"("created_at":1)", R"("completed_at":1)"};
     char hex[25] = "", *at = strstr(b->data, "resp_");
 
     cr_assert(at);
@@ -51,36 +52,37 @@ static void normalise(struct buf *b) {
 }
 
 #define REPEATED                                                                                   \
-    "\"background\":false,\"conversation\":null,\"instructions\":null,"                            \
-    "\"max_output_tokens\":null,\"max_tool_calls\":"                                               \
-    "null,\"metadata\":{},\"model\":\"tiny\",\"parallel_tool_calls\":true,"                        \
-    "\"previous_response_id\":null,\"prompt_cache_key\":null,\"reasoning\":{\"effort\":null,"      \
-    "\"summary\":null},\"safety_identifier\":null,\"service_tier\":\"default\",\"store\":true,"    \
-    "\"temperature\":1,\"text\":{\"format\":{\"type\":\"text\"}},\"tool_choice\":\"auto\","        \
-    "\"tools\":[],\"top_logprobs\":0,\"top_p\":1,\"truncation\":\"disabled\",\"user\":null}"
+    R"("background":false,"conversation":null,"instructions":null,)"                               \
+    R"("max_output_tokens":null,"max_tool_calls":)"                                                \
+    R"(null,"metadata":{},"model":"tiny","parallel_tool_calls":true,)"                             \
+    R"("previous_response_id":null,"prompt_cache_key":null,"reasoning":{"effort":null,)"           \
+    R"("summary":null},"safety_identifier":null,"service_tier":"default","store":true,)"           \
+    R"("temperature":1,"text":{"format":{"type":"text"}},"tool_choice":"auto",)"                   \
+    R"("tools":[],"top_logprobs":0,"top_p":1,"truncation":"disabled","user":null})"
 #define MESSAGE                                                                                    \
-    "{\"id\":\"msg_X_0\",\"type\":\"message\",\"status\":\"completed\",\"role\":\"assistant\","    \
-    "\"content\":[{\"type\":\"output_text\",\"text\":\"Hi\",\"annotations\":[],\"logprobs\":[]}]}"
-#define HEAD "{\"id\":\"resp_X\",\"object\":\"response\",\"created_at\":0,\"status\":"
+    R"({"id":"msg_X_0","type":"message","status":"completed","role":"assistant",)"                 \
+    R"("content":[{"type":"output_text","text":"Hi","annotations":[],"logprobs":[]}]})"
+#define HEAD R"({"id":"resp_X","object":"response","created_at":0,"status":)"
 #define USAGE                                                                                      \
-    "\"usage\":{\"input_tokens\":19,\"input_tokens_details\":{\"cached_tokens\":9,"                \
-    "\"cache_write_tokens\":0},\"output_tokens\":2,\"output_tokens_details\":{"                    \
-    "\"reasoning_tokens\":0},\"total_tokens\":21},"
+    R"("usage":{"input_tokens":19,"input_tokens_details":{"cached_tokens":9,)"                     \
+    R"("cache_write_tokens":0},"output_tokens":2,"output_tokens_details":{)"                       \
+    R"("reasoning_tokens":0},"total_tokens":21},)"
 #define COMPLETED                                                                                  \
-    HEAD "\"completed\",\"access_programs\":null,\"completed_at\":0,\"error\":null,\"incomplete_"  \
-         "details\":null,"                                                                         \
-         "\"output\":[" MESSAGE "]," USAGE REPEATED
+    HEAD R"("completed","access_programs":null,"completed_at":0,"error":null,"incomplete_)"        \
+         R"(details":null,)"                                                                       \
+         R"("output":[)" MESSAGE "]," USAGE REPEATED
 #define IN_PROGRESS                                                                                \
-    HEAD "\"in_progress\",\"access_programs\":null,\"completed_at\":null,\"error\":null,"          \
-         "\"incomplete_details\":null,"                                                            \
-         "\"output\":[],\"usage\":null," REPEATED
+    HEAD R"("in_progress","access_programs":null,"completed_at":null,"error":null,)"               \
+         R"("incomplete_details":null,)"                                                           \
+         ""                                                                                        \
+         R"("output":[],"usage":null,)" REPEATED
 
 Test(responses, a_whole_answer_is_exact) {
     struct world w;
     struct reply r;
 
     responses_start(&w);
-    responses_ask(&w, "\"input\":\"hi\"", "Hi", &r);
+    responses_ask(&w, R"("input":"hi")", "Hi", &r);
     normalise(&r.body);
     cr_expect_eq(r.status, 200);
     cr_expect_str_eq(r.body.data, COMPLETED);
@@ -89,17 +91,18 @@ Test(responses, a_whole_answer_is_exact) {
 }
 
 #define EVENT(type, n, members)                                                                    \
-    "event: response." type "\ndata: {\"type\":\"response." type "\",\"sequence_number\":" n       \
-    "," members "}\n\n"
-#define PLACE "\"item_id\":\"msg_X_0\",\"output_index\":0,\"content_index\":0,"
+    "event: response." type "\n"                                                                   \
+    R"(data: {"type":)"                                                                            \
+    R"("response.)" type R"(","sequence_number":)" n "," members "}\n\n"
+#define PLACE R"("item_id":"msg_X_0","output_index":0,"content_index":0,)"
 #define PART(text)                                                                                 \
-    "\"part\":{\"type\":\"output_text\",\"text\":\"" text "\",\"annotations\":[],\"logprobs\":[]}"
+    R"("part":{"type":"output_text","text":")" text R"(","annotations":[],"logprobs":[]})"
 
 /* The answer repeats the request's tools, of which it refers to one copy: whole, as a stream, which
  * repeats them three times, and in the background. */
 Test(responses, a_large_request_is_repeated) {
-    static const char *const ways[] = {"", ",\"stream\":true", ",\"background\":true",
-                                       ",\"background\":true,\"stream\":true"};
+    static const char *const ways[] = {"", R"(,"stream":true)", R"(,"background":true)",
+                                       R"(,"background":true,"stream":true)"};
     static const int n_times[] = {1, 3, 1, 4};
     CLEANUP(buf_deinit) struct buf body = {.max = 2 << 20};
     struct world w;
@@ -112,12 +115,11 @@ Test(responses, a_large_request_is_repeated) {
         int n = 0;
 
         buf_clear(&body);
-        buf_printf(&body,
-                   "{\"input\":\"hi\",\"tools\":[{\"type\":\"web_search\",\"junk\":\"%0*d\"}]%s}",
+        buf_printf(&body, R"({"input":"hi","tools":[{"type":"web_search","junk":"%0*d"}]%s})",
                    1000000, 7, ways[i]);
         world_ask(&w, "/v1/responses", body.data, &r);
         cr_assert_eq(r.status, 200, "%s", r.body.data);
-        for (const char *at = r.body.data; (at = strstr(at, "000007\"")); at++)
+        for (const char *at = r.body.data; (at = strstr(at, R"(000007")")); at++)
             n++;
         cr_expect_eq(n, n_times[i], "%s: %d", ways[i], n);
         cr_expect_leq(r.body.len, (size_t)n * 1000000 + 20000, "%s", ways[i]);
@@ -128,25 +130,25 @@ Test(responses, a_large_request_is_repeated) {
 
 Test(responses, a_stream_is_exact) {
     static const char *const want[] = {
-        EVENT("created", "0", "\"response\":" IN_PROGRESS),
-        EVENT("in_progress", "1", "\"response\":" IN_PROGRESS),
+        EVENT("created", "0", R"("response":)" IN_PROGRESS),
+        EVENT("in_progress", "1", R"("response":)" IN_PROGRESS),
         EVENT("output_item.added", "2",
-              "\"output_index\":0,\"item\":{\"id\":\"msg_X_0\",\"type\":\"message\","
-              "\"status\":\"in_progress\",\"role\":\"assistant\",\"content\":[]}"),
+              R"("output_index":0,"item":{"id":"msg_X_0","type":"message",)"
+              R"("status":"in_progress","role":"assistant","content":[]})"),
         EVENT("content_part.added", "3", PLACE PART("")),
-        EVENT("output_text.delta", "4", PLACE "\"delta\":\"H\",\"logprobs\":[]"),
-        EVENT("output_text.delta", "5", PLACE "\"delta\":\"i\",\"logprobs\":[]"),
-        EVENT("output_text.done", "6", PLACE "\"text\":\"Hi\",\"logprobs\":[]"),
+        EVENT("output_text.delta", "4", PLACE R"("delta":"H","logprobs":[])"),
+        EVENT("output_text.delta", "5", PLACE R"("delta":"i","logprobs":[])"),
+        EVENT("output_text.done", "6", PLACE R"("text":"Hi","logprobs":[])"),
         EVENT("content_part.done", "7", PLACE PART("Hi")),
-        EVENT("output_item.done", "8", "\"output_index\":0,\"item\":" MESSAGE),
-        EVENT("completed", "9", "\"response\":" COMPLETED),
+        EVENT("output_item.done", "8", R"("output_index":0,"item":)" MESSAGE),
+        EVENT("completed", "9", R"("response":)" COMPLETED),
     };
     struct world w;
     struct reply r;
     char v[64];
 
     responses_start(&w);
-    responses_ask(&w, "\"input\":\"hi\",\"stream\":true", "Hi", &r);
+    responses_ask(&w, R"("input":"hi","stream":true)", "Hi", &r);
     cr_expect_eq(strncmp(reply_header(&r, "content-type", v, sizeof(v)), "text/event-stream", 17),
                  0);
     normalise(&r.body);
@@ -162,16 +164,16 @@ Test(responses, items_are_told_in_their_order) {
     struct world w;
 
     responses_start(&w);
-    responses_expect(&w, HELLO, "<think>a</think>Hm." CALL("weather", "{\"a\": 1}"),
-                     "R<a> M<Hm.> weather{\"a\": 1} completed");
-    responses_expect(&w, HELLO ",\"reasoning\":{\"summary\":\"auto\"}", "<think>a</think>Hm.",
+    responses_expect(&w, HELLO, "<think>a</think>Hm." CALL("weather", R"({"a": 1})"),
+                     R"(R<a> M<Hm.> weather{"a": 1} completed)");
+    responses_expect(&w, HELLO R"(,"reasoning":{"summary":"auto"})", "<think>a</think>Hm.",
                      "S<a> M<Hm.> completed");
-    responses_expect(&w, HELLO, CALL("weather", "{}") "\n" CALL("mcp__x__get", "{\"b\":[]}"),
-                     "weather{} mcp__x.get{\"b\":[]} completed");
-    responses_expect(&w, HELLO ",\"parallel_tool_calls\":false",
+    responses_expect(&w, HELLO, CALL("weather", "{}") "\n" CALL("mcp__x__get", R"({"b":[]})"),
+                     R"(weather{} mcp__x.get{"b":[]} completed)");
+    responses_expect(&w, HELLO R"(,"parallel_tool_calls":false)",
                      CALL("weather", "{}") "\n" CALL("mcp__x__get", "{}"),
                      "weather{} M<" CALL("mcp__x__get", "{}") "> completed");
-    responses_expect(&w, HELLO ",\"tool_choice\":\"none\"", CALL("weather", "{}"),
+    responses_expect(&w, HELLO R"(,"tool_choice":"none")", CALL("weather", "{}"),
                      "M<" CALL("weather", "{}") "> completed");
     world_stop(&w);
 }
@@ -189,14 +191,14 @@ Test(responses, what_is_cut_off_is_incomplete) {
     struct world w;
 
     responses_start(&w);
-    responses_expect(&w, HELLO ",\"max_output_tokens\":2", "Hello", "M<He>! incomplete");
-    responses_expect(&w, HELLO ",\"max_output_tokens\":9", "<think>abcdef", "R<ab>! incomplete");
-    responses_expect(&w, HELLO ",\"max_output_tokens\":57", "A" CALL("weather", "{\"abcdef\":1}"),
-                     "M<A> weather{\"abcdef\":1! incomplete");
+    responses_expect(&w, HELLO R"(,"max_output_tokens":2)", "Hello", "M<He>! incomplete");
+    responses_expect(&w, HELLO R"(,"max_output_tokens":9)", "<think>abcdef", "R<ab>! incomplete");
+    responses_expect(&w, HELLO R"(,"max_output_tokens":57)", "A" CALL("weather", R"({"abcdef":1})"),
+                     R"(M<A> weather{"abcdef":1! incomplete)");
     responses_expect(&w, HELLO,
                      "A"
-                     "<tool_call>{\"name\":\"weather\",\"arguments\":{\"a\":[",
-                     "M<A> weather{\"a\":[! completed");
+                     R"(<tool_call>{"name":"weather","arguments":{"a":[)",
+                     R"(M<A> weather{"a":[! completed)");
     world_stop(&w);
 }
 
@@ -206,73 +208,70 @@ Test(custom, input_is_the_text_that_was_meant) {
     struct world w;
 
     responses_start(&w);
-    responses_expect(&w, HELLO,
-                     CALL("patch", "{\"input\": \"a\\n\\\"b\\\"\\t\\u00e9\\ud83d\\ude00/\"}"),
+    responses_expect(&w, HELLO, CALL("patch", R"({"input": "a\n\"b\"\t\u00e9\ud83d\ude00/"})"),
                      "patch<a\n\"b\"\t\xC3\xA9\xF0\x9F\x98\x80/> completed");
-    responses_expect(&w, HELLO, CALL("patch", "{ \"input\" : \"\" }"), "patch<> completed");
-    responses_expect(&w, HELLO, CALL("patch", "{\"why\": 1, \"input\": \"x\"}"),
+    responses_expect(&w, HELLO, CALL("patch", R"({ "input" : "" })"), "patch<> completed");
+    responses_expect(&w, HELLO, CALL("patch", R"({"why": 1, "input": "x"})"), "patch<x> completed");
+    responses_expect(&w, HELLO, CALL("patch", R"({"text": "x"})"),
+                     R"(patch<{"text": "x"}> completed)");
+    responses_expect(&w, HELLO, CALL("patch", R"({"input": 5})"),
+                     R"(patch<{"input": )"
+                     "5}> completed");
+    responses_expect(&w, HELLO, CALL("patch", R"({"input": "x", "more": "y"})"),
                      "patch<x> completed");
-    responses_expect(&w, HELLO, CALL("patch", "{\"text\": \"x\"}"),
-                     "patch<{\"text\": \"x\"}> completed");
-    responses_expect(&w, HELLO, CALL("patch", "{\"input\": 5}"), "patch<{\"input\": 5}> completed");
-    responses_expect(&w, HELLO, CALL("patch", "{\"input\": \"x\", \"more\": \"y\"}"),
-                     "patch<x> completed");
-    responses_expect(&w, HELLO ",\"max_output_tokens\":59",
-                     CALL("patch", "{\"input\": \"abcdefgh\"}"), "patch<abcde>! incomplete");
+    responses_expect(&w, HELLO R"(,"max_output_tokens":59)",
+                     CALL("patch", R"({"input": "abcdefgh"})"), "patch<abcde>! incomplete");
     world_stop(&w);
 }
 
 Test(native, calls_are_items_of_their_own) {
     static const char tools[] =
-        "\"input\":\"hi\",\"tools\":[{\"type\":\"shell\",\"environment\":{\"type\":\"local\"}},"
-        "{\"type\":\"apply_patch\"},{\"type\":\"local_shell\"}]";
+        R"("input":"hi","tools":[{"type":"shell","environment":{"type":"local"}},)"
+        R"({"type":"apply_patch"},{"type":"local_shell"}])";
     struct world w;
 
     responses_start(&w);
+    responses_expect(&w, tools, CALL("shell", R"({"commands": ["ls", "a\nb"], "timeout_ms": 5})"),
+                     R"(shell_call{"commands":["ls","a\nb"],"timeout_ms":5,)"
+                     R"("max_output_length":null} completed)");
     responses_expect(&w, tools,
-                     CALL("shell", "{\"commands\": [\"ls\", \"a\\nb\"], \"timeout_ms\": 5}"),
-                     "shell_call{\"commands\":[\"ls\",\"a\\nb\"],\"timeout_ms\":5,"
-                     "\"max_output_length\":null} completed");
+                     CALL("shell", R"({"commands": [], "timeout_ms": 1e300, )"
+                                   R"("max_output_length": 18446744073709551615})"),
+                     R"(shell_call{"commands":[],"timeout_ms":null,)"
+                     R"("max_output_length":null} completed)");
     responses_expect(&w, tools,
-                     CALL("shell", "{\"commands\": [], \"timeout_ms\": 1e300, "
-                                   "\"max_output_length\": 18446744073709551615}"),
-                     "shell_call{\"commands\":[],\"timeout_ms\":null,"
-                     "\"max_output_length\":null} completed");
-    responses_expect(
-        &w, tools,
-        CALL("apply_patch", "{\"type\": \"create_file\", \"path\": \"p\", \"diff\": \"+x\"}"),
-        "apply_patch_call{\"type\":\"create_file\",\"path\":\"p\",\"diff\":\"+x\"} completed");
-    responses_expect(&w, tools, CALL("apply_patch", "{\"type\": \"delete_file\", \"path\": \"p\"}"),
-                     "apply_patch_call{\"type\":\"delete_file\",\"path\":\"p\"} completed");
-    responses_expect(&w, tools,
-                     "<tool_call>{\"name\": \"shell\", \"arguments\": {\"commands\": [\"l",
-                     "shell_call{\"commands\":[],\"timeout_ms\":null,\"max_output_length\":null}! "
+                     CALL("apply_patch", R"({"type": "create_file", "path": "p", "diff": "+x"})"),
+                     R"(apply_patch_call{"type":"create_file","path":"p","diff":"+x"} completed)");
+    responses_expect(&w, tools, CALL("apply_patch", R"({"type": "delete_file", "path": "p"})"),
+                     R"(apply_patch_call{"type":"delete_file","path":"p"} completed)");
+    responses_expect(&w, tools, R"(<tool_call>{"name": "shell", "arguments": {"commands": ["l)",
+                     R"(shell_call{"commands":[],"timeout_ms":null,"max_output_length":null}! )"
                      "completed");
     world_stop(&w);
 }
 
 Test(native, a_search_and_what_it_finds_are_called) {
     static const char search[] =
-        "\"input\":\"hi\",\"tools\":[{\"type\":\"tool_search\",\"execution\":\"client\"}]";
+        R"("input":"hi","tools":[{"type":"tool_search","execution":"client"}])";
     static const char found[] =
-        "\"input\":[{\"role\":\"user\",\"content\":\"hi\"},{\"type\":\"tool_search_call\",\"call_"
-        "id\":"
-        "\"c\",\"execution\":\"client\",\"arguments\":{\"query\":\"q\"}},{\"type\":"
-        "\"tool_search_output\",\"call_id\":\"c\",\"tools\":[{\"type\":\"namespace\",\"name\":"
-        "\"mcp__loom\",\"tools\":[{\"type\":\"function\",\"name\":\"twist\",\"defer_loading\":true,"
-        "\"parameters\":{\"type\":\"object\"}}]}]}],\"tools\":[{\"type\":\"tool_search\","
-        "\"execution\":\"client\"}]";
+        R"("input":[{"role":"user","content":"hi"},{"type":"tool_search_call","call_)"
+        R"(id":)"
+        R"("c","execution":"client","arguments":{"query":"q"}},{"type":)"
+        R"("tool_search_output","call_id":"c","tools":[{"type":"namespace","name":)"
+        R"("mcp__loom","tools":[{"type":"function","name":"twist","defer_loading":true,)"
+        R"("parameters":{"type":"object"}}]}]}],"tools":[{"type":"tool_search",)"
+        R"("execution":"client"}])";
     struct world w;
     struct reply r;
 
     responses_start(&w);
-    responses_expect(&w, search, CALL("tool_search", "{\"query\": \"q\"}"),
-                     "tool_search_call{\"query\":\"q\"} completed");
-    responses_ask(&w, search, CALL("tool_search", "{\"query\": \"q\"}"), &r);
-    cr_expect(strstr(r.body.data, "\"execution\":\"client\""), "%s", r.body.data);
+    responses_expect(&w, search, CALL("tool_search", R"({"query": "q"})"),
+                     R"(tool_search_call{"query":"q"} completed)");
+    responses_ask(&w, search, CALL("tool_search", R"({"query": "q"})"), &r);
+    cr_expect(strstr(r.body.data, R"("execution":"client")"), "%s", r.body.data);
     reply_deinit(&r);
-    responses_expect(&w, found, CALL("mcp__loom__twist", "{\"word\": \"w\"}"),
-                     "mcp__loom.twist{\"word\": \"w\"} completed");
+    responses_expect(&w, found, CALL("mcp__loom__twist", R"({"word": "w"})"),
+                     R"(mcp__loom.twist{"word": "w"} completed)");
     world_stop(&w);
 }
 
@@ -281,8 +280,8 @@ Test(native, a_search_and_what_it_finds_are_called) {
 #define SEALED "weft1.Uw==" /* "S" */
 
 Test(compaction, a_trigger_makes_the_answer_a_summary) {
-    static const char asked[] = "\"input\":[{\"role\":\"user\",\"content\":\"hi\"},{\"type\":"
-                                "\"compaction_trigger\"}]," TOOLS;
+    static const char asked[] = R"("input":[{"role":"user","content":"hi"},{"type":)"
+                                R"("compaction_trigger"}],)" TOOLS;
     struct world w;
     struct reply r;
 
@@ -297,8 +296,8 @@ Test(compaction, a_trigger_makes_the_answer_a_summary) {
     responses_expect(&w, asked, CALL("weather", "{}"), "K<weft1.> completed");
     /* the summary replaces the conversation */
     responses_ask(&w,
-                  "\"input\":[{\"type\":\"compaction\",\"encrypted_content\":\"" SEALED
-                  "\"},{\"role\":\"user\",\"content\":\"on\"}]",
+                  R"("input":[{"type":"compaction","encrypted_content":")" SEALED
+                  R"("},{"role":"user","content":"on"}])",
                   "x", &r);
     cr_expect_eq(r.status, 200);
     cr_expect(strstr(responses_prompt(&w), "until here:\n\nS<|im_end|>"), "%s",
@@ -313,15 +312,14 @@ Test(compaction, the_route_answers_items_and_keeps_nothing) {
 
     responses_start(&w);
     w.port.script = "S";
-    world_ask(
-        &w, RESPONSES "/compact",
-        "{\"model\":\"tiny\",\"instructions\":\"I\",\"input\":[{\"role\":\"user\",\"content\":"
-        "\"hi\"}]}",
-        &r);
+    world_ask(&w, RESPONSES "/compact",
+              R"({"model":"tiny","instructions":"I","input":[{"role":"user","content":)"
+              R"("hi"}]})",
+              &r);
     cr_expect_eq(r.status, 200);
-    cr_expect(strstr(r.body.data, "\"object\":\"response.compaction\""), "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"type\":\"compaction\""), "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"encrypted_content\":\"" SEALED "\"}],\"usage\":{"), "%s",
+    cr_expect(strstr(r.body.data, R"("object":"response.compaction")"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("type":"compaction")"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("encrypted_content":")" SEALED R"("}],"usage":{)"), "%s",
               r.body.data);
     char *id = strstr(r.body.data, "resp_"), path[80];
     snprintf(path, sizeof(path), RESPONSES "/%.29s", id);
@@ -336,9 +334,11 @@ Test(compaction, the_route_answers_items_and_keeps_nothing) {
 /* ---- cuts and deaths ---- */
 
 static const char story[] = "<think>\nSo \xC3\xA9?\n</think>\n\nI look: <tool\n" CALL(
-    "weather",
-    "{\"c\": \"K\xC3\xB6ln\"}") "\n" CALL("patch",
-                                          "{\"input\": \"\xC3\xA9\\u00e9\\ud83d\\ude00\\n.\"}");
+    "weather", R"({"c": "K)"
+               "\xC3\xB6"
+               R"(ln"})") "\n" CALL("patch", R"({"input": ")"
+                                             "\xC3\xA9"
+                                             R"(\u00e9\ud83d\ude00\n."})");
 static const char story_told[] = "R<So \xC3\xA9?> M<I look: <tool> weather{\"c\": \"K\xC3\xB6ln\"} "
                                  "patch<\xC3\xA9\xC3\xA9\xF0\x9F\x98\x80\n.> completed";
 
@@ -370,7 +370,7 @@ static void run_cuts(bool stream, bool death) {
     for (size_t cut = 0; cut <= sizeof(story) - 1; cut++) {
         w.port.n = 0;
         w.port.r[0].n_submits = 0;
-        world_post(&w, fd, RESPONSES, stream ? "{" HELLO ",\"stream\":true}" : "{" HELLO "}");
+        world_post(&w, fd, RESPONSES, stream ? "{" HELLO R"(,"stream":true})" : "{" HELLO "}");
         world_turns(&w, 3);
         cr_assert_eq(w.port.n, 1);
         perform(&w, cut, death);
@@ -399,7 +399,7 @@ Test(responses, a_slow_reader_gets_the_same) {
     w.opts.stream_buffer_bytes = 300;
     world_start(&w);
     int fd = world_connect_unix(&w);
-    world_post(&w, fd, RESPONSES, "{" HELLO ",\"stream\":true}");
+    world_post(&w, fd, RESPONSES, "{" HELLO R"(,"stream":true})");
     world_turns(&w, 4);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, story); /* all at once: more than one turn can send */
@@ -416,7 +416,7 @@ static const char *say(struct world *w, int fd, bool stream, const char *output,
     struct reply r;
 
     w->port.n = 0;
-    world_post(w, fd, RESPONSES, stream ? "{" HELLO ",\"stream\":true}" : "{" HELLO "}");
+    world_post(w, fd, RESPONSES, stream ? "{" HELLO R"(,"stream":true})" : "{" HELLO "}");
     world_turns(w, 3);
     cr_assert_eq(w->port.n, 1);
     fake_accept(&w->port, 0);
@@ -440,22 +440,23 @@ Test(responses, any_output_is_told_the_same_twice) {
                                          "text",
                                          "\xC3\xA9",
                                          "\xC3",
-                                         "{\"name\": \"patch\", \"arguments\": {\"input\": \"",
-                                         "{\"name\": \"weather\", ",
-                                         "\"arguments\": {",
+                                         R"({"name": "patch", "arguments": {"input": ")",
+                                         R"({"name": "weather", )",
+                                         R"("arguments": {)",
                                          "}}",
-                                         "\"}}",
+                                         R"("}})",
                                          "\\n",
                                          "\\u00e9",
                                          "\\ud83d",
                                          "\\ude00",
-                                         "\\\"",
-                                         "\\",
-                                         "\"input\":",
+                                         R"(\")",
+                                         R"(\)",
+                                         R"("input":)",
                                          "[1,",
-                                         "{\"input\":\"x",
-                                         "\"",
-                                         "ab\"}}\n</tool_call>"};
+                                         R"({"input":"x)",
+                                         R"(")",
+                                         R"(ab"}})"
+                                         "\n</tool_call>"};
     struct rng rng = {7};
     struct world w;
     char first[4000], output[400];
@@ -486,14 +487,15 @@ Test(responses, silence_is_broken_by_events) {
     w.opts.keepalive_ms = 5;
     world_start(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, RESPONSES, "{" HELLO ",\"stream\":true}");
+    world_post(&w, fd, RESPONSES, "{" HELLO R"(,"stream":true})");
     world_turns(&w, 4);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "A");
     CLEANUP(buf_deinit) struct buf got = {.max = 1 << 20};
-    cr_assert(world_read_until(&w, fd, &got, "\"sequence_number\":6,"));
-    cr_expect(strstr(got.data, "event: response.in_progress\ndata: {\"type\":\"response.in_"
-                               "progress\",\"sequence_number\":5,"),
+    cr_assert(world_read_until(&w, fd, &got, R"("sequence_number":6,)"));
+    cr_expect(strstr(got.data, "event: response.in_progress\n"
+                               R"(data: {"type":"response.in_)"
+                               R"(progress","sequence_number":5,)"),
               "%s", got.data);
     cr_expect(!strstr(got.data, "\n:"), "a comment: %s", got.data);
     fake_finish(&w.port, 0, FINISH_STOP);
@@ -509,7 +511,7 @@ Test(responses, a_failure_inside_a_stream_is_its_last_event) {
 
     responses_start(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, RESPONSES, "{" HELLO ",\"stream\":true}");
+    world_post(&w, fd, RESPONSES, "{" HELLO R"(,"stream":true})");
     world_turns(&w, 4);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "Oh");
@@ -524,12 +526,12 @@ Test(responses, a_failure_inside_a_stream_is_its_last_event) {
     yyjson_doc_free(doc);
     world_drop(&w, fd);
     fd = world_connect(&w);
-    world_post(&w, fd, RESPONSES, "{" HELLO ",\"stream\":true}");
+    world_post(&w, fd, RESPONSES, "{" HELLO R"(,"stream":true})");
     world_turns(&w, 4);
     fake_reject(&w.port, 1, 429, "Full.");
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 429);
-    cr_expect(strstr(r.body.data, "\"error\":{\"message\":\"Full.\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("error":{"message":"Full.")"), "%s", r.body.data);
     reply_deinit(&r);
     world_drop(&w, fd);
     world_stop(&w);
@@ -543,10 +545,10 @@ Test(responses, codex_hears_of_a_full_context_in_the_stream) {
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20}, line = {.max = 1 << 20};
 
     responses_start(&w);
-    buf_add_str(&body, "{\"stream\":true,\"input\":\"");
+    buf_add_str(&body, R"({"stream":true,"input":")");
     for (int i = 0; i < 4000; i++)
         buf_add_str(&body, "words ");
-    buf_add_str(&body, "\"}");
+    buf_add_str(&body, R"("})");
     for (size_t codex = 0; codex < ARRAY_SIZE(clients); codex++) {
         int fd = world_connect(&w);
         world_say(&w, fd,
@@ -575,7 +577,7 @@ Test(responses, a_client_that_leaves_frees_its_generation) {
 
     responses_start(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, RESPONSES, "{" HELLO ",\"stream\":true}");
+    world_post(&w, fd, RESPONSES, "{" HELLO R"(,"stream":true})");
     world_turns(&w, 4);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "Oh");
@@ -590,7 +592,7 @@ Test(responses, the_service_stops_in_the_middle) {
 
     responses_start(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, RESPONSES, "{" HELLO ",\"stream\":true}");
+    world_post(&w, fd, RESPONSES, "{" HELLO R"(,"stream":true})");
     world_turns(&w, 4);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "Oh");
@@ -607,7 +609,7 @@ Test(responses, the_service_stops_in_the_middle) {
 
 /* ---- log probabilities ---- */
 
-#define LOGPROBS "\"include\":[\"message.output_text.logprobs\"],\"input\":\"a\""
+#define LOGPROBS R"("include":["message.output_text.logprobs"],"input":"a")"
 
 /* Each message has the log probabilities of its own tokens: not of reasoning, markers or calls, but
  * also of a `<` that the parser held back. */
@@ -618,12 +620,12 @@ Test(responses, log_probabilities_are_those_of_the_messages) {
     responses_expect(&w, LOGPROBS, "Hello!", "M<Hello!> L<Hello!> completed");
     responses_expect(&w, LOGPROBS, "<think>why</think>a <tool b",
                      "R<why> M<a <tool b> L<a <tool b> completed");
-    responses_expect(&w, LOGPROBS ",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}]",
-                     "on<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>off",
+    responses_expect(&w, LOGPROBS R"(,"tools":[{"type":"function","name":"f"}])",
+                     R"(on<tool_call>{"name":"f","arguments":{}}</tool_call>off)",
                      "M<on> L<on> f{} M<off> L<off> completed");
-    responses_expect(&w, LOGPROBS ",\"max_output_tokens\":3", "abcdef",
+    responses_expect(&w, LOGPROBS R"(,"max_output_tokens":3)", "abcdef",
                      "M<abc> L<abc>! incomplete");
-    responses_expect(&w, "\"input\":\"a\"", "Hello!", "M<Hello!> completed");
+    responses_expect(&w, R"("input":"a")", "Hello!", "M<Hello!> completed");
     world_stop(&w);
 }
 
@@ -633,7 +635,7 @@ Test(responses, top_logprobs_brings_so_many) {
     struct reply r;
 
     responses_start(&w);
-    responses_ask(&w, "\"input\":\"a\",\"top_logprobs\":2", "xy", &r);
+    responses_ask(&w, R"("input":"a","top_logprobs":2)", "xy", &r);
     yyjson_doc *doc = responses_read(&r, &line);
     yyjson_val *root = yyjson_doc_get_root(doc);
     yyjson_val *part = yyjson_ptr_get(root, "/output/0/content/0");

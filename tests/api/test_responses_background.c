@@ -9,9 +9,8 @@
 
 #include "api/parts.h"
 #include "responses_support.h"
-#include "tests/support/quotes.h"
 
-#define BACKGROUND "{\"input\":\"hi\",\"background\":true"
+#define BACKGROUND R"({"input":"hi","background":true)"
 
 /* Creates a response in the background and copies its id. */
 static void begin(struct world *w, const char *more, char id[64]) {
@@ -21,8 +20,8 @@ static void begin(struct world *w, const char *more, char id[64]) {
     snprintf(body, sizeof(body), BACKGROUND "%s}", more);
     world_ask(w, RESPONSES, body, &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
-    cr_assert(strstr(r.body.data, "\"status\":\"queued\""), "%s", r.body.data);
-    cr_assert(strstr(r.body.data, "\"background\":true"), "%s", r.body.data);
+    cr_assert(strstr(r.body.data, R"("status":"queued")"), "%s", r.body.data);
+    cr_assert(strstr(r.body.data, R"("background":true)"), "%s", r.body.data);
     snprintf(id, 64, "%.29s", strstr(r.body.data, "resp_"));
     reply_deinit(&r);
 }
@@ -68,8 +67,8 @@ Test(background, what_is_not_enforced_is_told_in_the_head) {
     w.port.script = "ok";
     world_start(&w);
     world_ask(&w, RESPONSES,
-              J("{'input':'hi','background':true,'tools':[{'type':'function','name':'get',"
-                "'strict':false,'parameters':{'properties':{'a':{'pattern':'\\\\bx'}}}}]}"),
+              R"({"input":"hi","background":true,"tools":[{"type":"function","name":"get",)"
+              R"("strict":false,"parameters":{"properties":{"a":{"pattern":"\\bx"}}}}]})",
               &r);
     cr_expect_eq(r.status, 200, "%s", r.body.data);
     cr_expect_str_eq(reply_header(&r, "X-Weft-Loosened", value, sizeof(value)),
@@ -110,7 +109,7 @@ Test(background, its_events_are_read_from_any_one_on) {
     struct world w;
 
     responses_start(&w);
-    begin(&w, ",\"stream\":false", id);
+    begin(&w, R"(,"stream":false)", id);
     world_turns(&w, 4);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "Hel");
@@ -147,13 +146,13 @@ Test(background, a_stream_may_be_left_and_taken_up_again) {
 
     responses_start(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, RESPONSES, BACKGROUND ",\"stream\":true}");
+    world_post(&w, fd, RESPONSES, BACKGROUND R"(,"stream":true})");
     cr_assert(world_read_until(&w, fd, &got, "event: response.queued"));
     snprintf(id, sizeof(id), "%.29s", strstr(got.data, "resp_"));
     world_turns(&w, 2);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "Hel");
-    cr_assert(world_read_until(&w, fd, &got, "\"delta\":\"Hel\""));
+    cr_assert(world_read_until(&w, fd, &got, R"("delta":"Hel")"));
     world_drop(&w, fd);
     world_turns(&w, 4);
     cr_expect(!w.port.r[0].cancelled);
@@ -197,7 +196,7 @@ Test(background, it_is_deleted_while_it_runs) {
     world_turns(&w, 2);
     snprintf(request, sizeof(request),
              "DELETE " RESPONSES "/%s HTTP/1.1\r\nHost: localhost\r\n\r\n", id);
-    world_expect(&w, request, 200, "\"deleted\":true");
+    world_expect(&w, request, 200, R"("deleted":true)");
     cr_expect(w.port.r[0].cancelled);
     expect_status(&w, id, "", 404);
     world_expect(&w, request, 404, "not_found");
@@ -231,14 +230,14 @@ Test(background, what_cannot_be_is_refused) {
     char id[64];
 
     responses_start(&w);
-    responses_refused(&w, "\"input\":\"a\",\"background\":true,\"store\":false", 400,
-                      "invalid_value", "background");
-    responses_refused(&w, "\"background\":true", 400, "missing_required_parameter", "input");
+    responses_refused(&w, R"("input":"a","background":true,"store":false)", 400, "invalid_value",
+                      "background");
+    responses_refused(&w, R"("background":true)", 400, "missing_required_parameter", "input");
     begin(&w, "", id);
     expect_status(&w, id, "?stream=true&starting_after=x", 400);
     expect_status(&w, id, "?stream=true&starting_after=-1", 400);
     w.port.script = "x";
-    world_ask(&w, RESPONSES, "{\"input\":\"hi\"}", &r);
+    world_ask(&w, RESPONSES, R"({"input":"hi"})", &r);
     snprintf(id, sizeof(id), "%.29s", strstr(r.body.data, "resp_"));
     reply_deinit(&r);
     expect_status(&w, id, "?stream=true", 400);
@@ -246,8 +245,7 @@ Test(background, what_cannot_be_is_refused) {
     responses_init(&w);
     w.opts.max_stored = 0;
     world_start(&w);
-    responses_refused(&w, "\"input\":\"a\",\"background\":true", 400, "invalid_value",
-                      "background");
+    responses_refused(&w, R"("input":"a","background":true)", 400, "invalid_value", "background");
     world_stop(&w);
 }
 
@@ -295,8 +293,7 @@ static void begin_read(struct world *w, char id[64], int fd[], size_t n) {
     CLEANUP(buf_deinit) struct buf body = {.max = ECHO_BYTES + 1000};
     struct reply r;
 
-    buf_printf(&body,
-               BACKGROUND ",\"tools\":[{\"type\":\"web_search_preview\",\"junk\":\"%0*d\"}]}",
+    buf_printf(&body, BACKGROUND R"(,"tools":[{"type":"web_search_preview","junk":"%0*d"}]})",
                ECHO_BYTES, 7);
     world_ask(w, RESPONSES, body.data, &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
@@ -382,7 +379,7 @@ Test(background, a_stop_ends_it) {
 /* ---- log probabilities of long answers ---- */
 
 #define LONG 12000u /* tokens, each with its two best alternatives */
-#define WANTS_TOP "{\"input\":\"hi\",\"top_logprobs\":2"
+#define WANTS_TOP R"({"input":"hi","top_logprobs":2)"
 
 /* The callback fake_port.turn, in which bytes are watched: the model writes LONG tokens, some
  * hundred at a time. */
@@ -434,7 +431,7 @@ Test(background, long_log_probabilities_are_not_copied_on_the_loop) {
     char id[64];
 
     start_long(&w);
-    begin(&w, ",\"top_logprobs\":2", id);
+    begin(&w, R"(,"top_logprobs":2)", id);
     world_turns(&w, 4);
     world_turns(&w, LONG / 400 + 8);
     get(&w, id, "?stream=true", &r);
@@ -453,7 +450,7 @@ Test(background, long_log_probabilities_of_a_stream_are_not_copied_on_the_loop) 
 
     start_long(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, RESPONSES, WANTS_TOP ",\"stream\":true}");
+    world_post(&w, fd, RESPONSES, WANTS_TOP R"(,"stream":true})");
     world_receive(&w, fd, &r);
     read_long(&r);
     world_drop(&w, fd);
@@ -468,9 +465,9 @@ Test(background, long_log_probabilities_of_a_stream_are_not_copied_on_the_loop) 
 /* The client does not read until everything is written, so that one delta could have all. */
 Test(background, a_slow_reader_gets_long_log_probabilities_in_parts) {
     static const char *const bodies[] = {
-        WANTS_TOP ",\"stream\":true}",
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"stream\":true,\"logprobs\":true,"
-        "\"top_logprobs\":2,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}"};
+        WANTS_TOP R"(,"stream":true})",
+        R"({"messages":[{"role":"user","content":"a"}],"stream":true,"logprobs":true,)"
+        R"("top_logprobs":2,"tools":[{"type":"function","function":{"name":"f"}}]})"};
     struct world w;
     struct reply r;
 
@@ -486,7 +483,7 @@ Test(background, a_slow_reader_gets_long_log_probabilities_in_parts) {
         else {
             size_t n = 0;
 
-            for (const char *at = r.body.data; (at = strstr(at, "\"top_logprobs\"")); at++)
+            for (const char *at = r.body.data; (at = strstr(at, R"("top_logprobs")")); at++)
                 n++;
             cr_expect_eq(n, LONG);
             reply_deinit(&r);

@@ -7,7 +7,6 @@
 #include "api/responses/call_table.h"
 #include "base/rng.h"
 #include "responses_support.h"
-#include "tests/support/quotes.h"
 
 #define USER "<|im_start|>user\n"
 #define END "<|im_end|>"
@@ -25,24 +24,24 @@ static void becomes(struct world *w, const char *fields, const char *want) {
     reply_deinit(&r);
 }
 
-#define SAID(text) "{\"role\":\"user\",\"content\":\"" text "\"}"
+#define SAID(text) R"({"role":"user","content":")" text R"("})"
 #define CALLED(id, name, args)                                                                     \
-    "{\"type\":\"function_call\",\"call_id\":\"" id "\",\"name\":\"" name                          \
-    "\",\"arguments\":\"" args "\"}"
+    R"({"type":"function_call","call_id":")" id R"(","name":")" name R"(","arguments":")" args     \
+    R"("})"
 #define RESULT(id, text)                                                                           \
-    "{\"type\":\"function_call_output\",\"call_id\":\"" id "\",\"output\":\"" text "\"}"
+    R"({"type":"function_call_output","call_id":")" id R"(","output":")" text R"("})"
 
 Test(input, messages_of_every_form) {
     struct world w;
 
     responses_start(&w);
-    becomes(&w, J("'input':'hi'"), USER "hi" END ANSWER);
-    becomes(&w, J("'input':[" SAID("hi") "]"), USER "hi" END ANSWER);
+    becomes(&w, R"("input":"hi")", USER "hi" END ANSWER);
+    becomes(&w, R"("input":[)" SAID("hi") "]", USER "hi" END ANSWER);
     becomes(&w,
-            J("'input':[{'type':'message','id':'msg_1','role':'user','content':[{'type':'input_"
-              "text','text':'a'},{'type':'input_text','text':'b'}]},{'type':'message','role':'"
-              "assistant','phase':'commentary','content':[{'type':'output_text','text':'c','"
-              "annotations':[]},{'type':'refusal','refusal':'d'}]}," SAID("e") "]"),
+            R"("input":[{"type":"message","id":"msg_1","role":"user","content":[{"type":"input_)"
+            R"(text","text":"a"},{"type":"input_text","text":"b"}]},{"type":"message","role":")"
+            R"(assistant","phase":"commentary","content":[{"type":"output_text","text":"c",")"
+            R"(annotations":[]},{"type":"refusal","refusal":"d"}]},)" SAID("e") "]",
             USER "a\nb" END SAYS "c\nd" END USER "e" END ANSWER);
     world_stop(&w);
 }
@@ -52,10 +51,10 @@ Test(input, what_comes_first_from_the_system_is_one_message) {
 
     responses_start(&w);
     becomes(&w,
-            J("'instructions':'I','input':[{'role':'developer','content':'D'},{'role':'system','"
-              "content':'S'}," SAID("a") ",{'role':'developer','content':'L'}]"),
+            R"("instructions":"I","input":[{"role":"developer","content":"D"},{"role":"system",")"
+            R"(content":"S"},)" SAID("a") R"(,{"role":"developer","content":"L"}])",
             "<|im_start|>system\nI\n\nD\n\nS" END USER "a" END "<|im_start|>system\nL" END ANSWER);
-    becomes(&w, J("'instructions':'I','input':[]"), "<|im_start|>system\nI" END ANSWER);
+    becomes(&w, R"("instructions":"I","input":[])", "<|im_start|>system\nI" END ANSWER);
     world_stop(&w);
 }
 
@@ -64,22 +63,23 @@ Test(input, a_turn_of_the_model_is_one_message) {
 
     responses_start(&w);
     becomes(&w,
-            J("'input':[" SAID("a") ",{'type':'reasoning','summary':[],'content':[{'type':'"
-                                    "reasoning_text','text':'R'}]},{'role':'assistant','content':'"
-                                    "C'}," CALLED("1", "f", "{\\'x\\':1}") "," CALLED(
-                                        "2", "g",
-                                        "{}") "," RESULT("2", "two") "," RESULT("1", "one") "]"),
-            J(USER
-              "a" END SAYS
-              "<think>R</think>C<tool_call>f {'x': 1}</tool_call><tool_call>g {}</tool_call>" END
-              "<|im_start|>tool=g\ntwo" END "<|im_start|>tool=f\none" END ANSWER));
+            R"("input":[)" SAID("a") R"(,{"type":"reasoning","summary":[],"content":[{"type":")"
+                                     R"(reasoning_text","text":"R"}]},)"
+                                     R"({"role":"assistant","content":")"
+                                     R"(C"},)" CALLED("1", "f", R"({\"x\":1})") "," CALLED(
+                                         "2", "g",
+                                         "{}") "," RESULT("2", "two") "," RESULT("1", "one") "]",
+            USER
+            "a" END SAYS
+            R"(<think>R</think>C<tool_call>f {"x": 1}</tool_call><tool_call>g {}</tool_call>)" END
+            "<|im_start|>tool=g\ntwo" END "<|im_start|>tool=f\none" END ANSWER);
     becomes(&w,
-            J("'input':[" SAID(
-                "a") ",{'role':'assistant','content':'C'},{'role':'assistant','content':"
-                     "'D'}," CALLED("1", "f", "{}") "," RESULT(
-                         "1", "one") ",{'type':'reasoning','summary':[{'type':'summary_text',"
-                                     "'text':'S'}]}," CALLED("2", "f", "{}") "," RESULT("2",
-                                                                                        "two") "]"),
+            R"("input":[)" SAID(
+                "a") R"(,{"role":"assistant","content":"C"},{"role":"assistant","content":)"
+                     R"("D"},)" CALLED("1", "f", "{}") "," RESULT(
+                         "1", "one") R"(,{"type":"reasoning","summary":[{"type":"summary_text",)"
+                                     R"("text":"S"}]},)" CALLED("2", "f",
+                                                                "{}") "," RESULT("2", "two") "]",
             USER
             "a" END SAYS "C\nD<tool_call>f {}</tool_call>" END "<|im_start|>tool=f\none" END SAYS
             "<think>S</think><tool_call>f {}</tool_call>" END "<|im_start|>tool=f\ntwo" END ANSWER);
@@ -91,8 +91,8 @@ Test(input, files_of_the_past_become_notes) {
 
     responses_start(&w);
     becomes(&w,
-            J("'input':[{'role':'user','content':[{'type':'input_text','text':'a'},{'type':'input_"
-              "file','file_data':'x'}]}," SAID("b") "]"),
+            R"("input":[{"role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_)"
+            R"(file","file_data":"x"}]},)" SAID("b") "]",
             USER "a\n(An image or file, which this model cannot see.)" END USER "b" END ANSWER);
     world_stop(&w);
 }
@@ -102,15 +102,16 @@ Test(input, reasoning_of_other_services_is_left_out) {
 
     responses_start(&w);
     becomes(&w,
-            J("'input':[" SAID("a") ",{'type':'reasoning','summary':[],'encrypted_content':'"
-                                    "gAAAAAB'},{'role':'assistant','content':'C'}," SAID("b") "]"),
+            R"("input":[)" SAID("a") R"(,{"type":"reasoning","summary":[],"encrypted_content":")"
+                                     R"(gAAAAAB"},{"role":"assistant",)"
+                                     R"("content":"C"},)" SAID("b") "]",
             USER "a" END SAYS "C" END USER "b" END ANSWER);
-    becomes(
-        &w,
-        J("'input':[" SAID(
-            "a") ",{'type':'reasoning','summary':[{'type':'summary_text','text':'S'}],'encrypted_"
-                 "content':'weft1.w6kh'},{'role':'assistant','content':'C'}," SAID("b") "]"),
-        USER "a" END SAYS "<think>\xC3\xA9!</think>C" END USER "b" END ANSWER);
+    becomes(&w,
+            R"("input":[)" SAID(
+                "a") R"(,{"type":"reasoning","summary":[{"type":"summary_text",)"
+                     R"("text":"S"}],"encrypted_)"
+                     R"(content":"weft1.w6kh"},{"role":"assistant","content":"C"},)" SAID("b") "]",
+            USER "a" END SAYS "<think>\xC3\xA9!</think>C" END USER "b" END ANSWER);
     world_stop(&w);
 }
 
@@ -119,33 +120,39 @@ Test(input, outputs_of_tools_are_text) {
 
     responses_start(&w);
     becomes(&w,
-            J("'input':[" CALLED(
-                "1", "f",
-                "{}") ",{'type':'function_call_output','call_id':'1','output':[{'type':'input_text'"
-                      ",'text':'a'},{'type':'input_image','image_url':'data:'}]}]"),
+            R"("input":[)" CALLED(
+                "1", "f", "{}") R"(,{"type":"function_call_output","call_id":"1",)"
+                                R"("output":[{"type":"input_text")"
+                                R"(,"text":"a"},{"type":"input_image","image_url":"data:"}]}])",
             SAYS
             "<tool_call>f {}</tool_call>" END
             "<|im_start|>tool=f\na\n(An image or file, which this model cannot see.)" END ANSWER);
     becomes(&w,
-            J("'input':[" CALLED(
-                "1", "f", "{}") ",{'type':'function_call_output','call_id':'1','output':[{'type':'"
-                                "input_text','text':'sunny'},{'type':'input_text','text':', "
-                                "72F'},{'type':'input_image','image_url':'data:'},{'type':'input_"
-                                "text','text':'b'}]}]"),
+            R"("input":[)" CALLED(
+                "1", "f", "{}") R"(,{"type":"function_call_output",)"
+                                R"("call_id":"1","output":[{"type":")"
+                                R"(input_text","text":"sunny"},{"type":"input_text","text":", )"
+                                R"(72F"},{"type":"input_image",)"
+                                R"("image_url":"data:"},{"type":"input_)"
+                                R"(text","text":"b"}]}])",
             SAYS "<tool_call>f {}</tool_call>" END "<|im_start|>tool=f\nsunny, 72F\n"
                  "(An image or file, which this model cannot see.)\nb" END ANSWER);
     becomes(&w,
-            J("'input':[{'type':'custom_tool_call','call_id':'1','name':'p','input':'a\\n'},{'type'"
-              ":'custom_tool_call_output','call_id':'1','output':'ok'},{'type':'local_shell_call','"
-              "id':'l','call_id':'2','status':'completed','action':{'type':'exec','command':['ls']}"
-              "},{'type':'local_shell_call_output','id':'2','output':'x'}]"),
-            J(SAYS "<tool_call>p {'input': 'a\\n'}</tool_call>" END
-                   "<|im_start|>tool=p\nok" END SAYS
-                   "<tool_call>local_shell {'command': ['ls']}</tool_call>" END
-                   "<|im_start|>tool=local_shell\nx" END ANSWER));
+            R"("input":[{"type":"custom_tool_call","call_id":"1","name":"p","input":"a\n"},{"type")"
+            R"(:"custom_tool_call_output","call_id":"1","output":"ok"},)"
+            R"({"type":"local_shell_call",")"
+            R"(id":"l","call_id":"2","status":"completed",)"
+            R"("action":{"type":"exec","command":["ls"]})"
+            R"(},{"type":"local_shell_call_output","id":"2","output":"x"}])",
+            SAYS R"(<tool_call>p {"input": "a\n"}</tool_call>)" END
+                 "<|im_start|>tool=p\nok" END SAYS
+                 R"(<tool_call>local_shell {"command": ["ls"]}</tool_call>)" END
+                 "<|im_start|>tool=local_shell\nx" END ANSWER);
     becomes(&w,
-            J("'input':[" SAID("a") ",{'type':'web_search_call','id':'ws'},{'type':'function_call',"
-                                    "'call_id':'1','namespace':'n','name':'f','arguments':'{}'}]"),
+            R"("input":[)" SAID("a") R"(,{"type":"web_search_call","id":"ws"},)"
+                                     R"({"type":"function_call",)"
+                                     R"("call_id":"1","namespace":"n",)"
+                                     R"("name":"f","arguments":"{}"}])",
             USER "a" END SAYS "<tool_call>n__f {}</tool_call>" END ANSWER);
     world_stop(&w);
 }
@@ -155,17 +162,19 @@ Test(input, native_tools_come_back_as_they_were_called) {
 
     responses_start(&w);
     becomes(&w,
-            J("'input':[{'type':'shell_call','id':'s','call_id':'1','action':{'commands':['ls'],'"
-              "timeout_ms':null,'max_output_length':9}},{'type':'shell_call_output','call_id':'1','"
-              "output':[{'stdout':'a\\n','stderr':'b','outcome':{'type':'exit','exit_code':2}},{'"
-              "stdout':'','stderr':'','outcome':{'type':'timeout'}}]},{'type':'apply_patch_call','"
-              "call_id':'2','operation':{'type':'delete_file','path':'p'}},{'type':'apply_patch_"
-              "call_output','call_id':'2','status':'failed'}]"),
-            J(SAYS "<tool_call>shell {'commands': ['ls'], 'max_output_length': 9}</tool_call>" END
-                   "<|im_start|>tool=shell\na\nb\nexit code 2\ntimed out" END SAYS
-                   "<tool_call>apply_patch {'type': 'delete_file', 'path': 'p'}</tool_call>" END
-                   "<|im_start|>tool=apply_patch\nfailed" END ANSWER));
-    becomes(&w, J("'input':'a','tools':[{'type':'shell','environment':{'type':'container_auto'}}]"),
+            R"("input":[{"type":"shell_call","id":"s","call_id":"1","action":{"commands":["ls"],")"
+            R"(timeout_ms":null,"max_output_length":9}},)"
+            R"({"type":"shell_call_output","call_id":"1",")"
+            R"(output":[{"stdout":"a\n","stderr":"b","outcome":{"type":"exit","exit_code":2}},{")"
+            R"(stdout":"","stderr":"","outcome":{"type":"timeout"}}]},)"
+            R"({"type":"apply_patch_call",")"
+            R"(call_id":"2","operation":{"type":"delete_file","path":"p"}},{"type":"apply_patch_)"
+            R"(call_output","call_id":"2","status":"failed"}])",
+            SAYS R"(<tool_call>shell {"commands": ["ls"], "max_output_length": 9}</tool_call>)" END
+                 "<|im_start|>tool=shell\na\nb\nexit code 2\ntimed out" END SAYS
+                 R"(<tool_call>apply_patch {"type": "delete_file", "path": "p"}</tool_call>)" END
+                 "<|im_start|>tool=apply_patch\nfailed" END ANSWER);
+    becomes(&w, R"("input":"a","tools":[{"type":"shell","environment":{"type":"container_auto"}}])",
             USER "a" END ANSWER);
     world_stop(&w);
 }
@@ -175,46 +184,44 @@ Test(input, tools_become_functions) {
 
     responses_start(&w);
     becomes(&w,
-            J("'input':'a','tools':[{'type':'function','name':'f','description':'D','parameters':{'"
-              "type':'object'},'strict':true},{'type':'custom','name':'p','description':'E','"
-              "format':{'type':'grammar','syntax':'lark','definition':'start: "
-              "/x/"
-              "'}},{'type':'image_generation'},{'type':'namespace','name':'n','tools':[{'type':'"
-              "function','name':'g','parameters':null}]}]"),
-            J("<|im_start|>tools[{'name': 'f', 'description': 'D', 'parameters': {'type': "
-              "'object'}, 'strict': true}][{'name': 'p', 'description': 'E\\n\\nThe input must "
-              "follow this grammar (lark):\\nstart: /x/', 'parameters': {'type': 'object', "
-              "'properties': {'input': {'type': 'string'}}, 'required': ['input'], "
-              "'additionalProperties': false}}][{'name': 'n__g'}]" END USER "a" END ANSWER));
+            R"("input":"a","tools":[{"type":"function","name":"f",)"
+            R"("description":"D","parameters":{")"
+            R"(type":"object"},"strict":true},{"type":"custom","name":"p","description":"E",")"
+            R"(format":{"type":"grammar","syntax":"lark","definition":"start: )"
+            "/x/"
+            R"("}},{"type":"image_generation"},{"type":"namespace","name":"n","tools":[{"type":")"
+            R"(function","name":"g","parameters":null}]}])",
+            R"(<|im_start|>tools[{"name": "f", "description": "D", "parameters": {"type": )"
+            R"("object"}, "strict": true}][{"name": "p", "description": "E\n\nThe input must )"
+            R"(follow this grammar (lark):\nstart: /x/", "parameters": {"type": "object", )"
+            R"("properties": {"input": {"type": "string"}}, "required": ["input"], )"
+            R"("additionalProperties": false}}][{"name": "n__g"}])" END USER "a" END ANSWER);
     world_stop(&w);
 }
 
-#define FN(name)                                                                                   \
-    "{\"type\":\"function\",\"name\":\"" name "\",\"parameters\":{\"type\":\"object\"}}"
-#define MORE_TOOLS(tools)                                                                          \
-    "{\"type\":\"additional_tools\",\"role\":\"developer\",\"tools\":[" tools "]}"
-#define SHOWN(name) "[{\"name\": \"" name "\", \"parameters\": {\"type\": \"object\"}}]"
-#define FOUND(name)                                                                                \
-    "<function>{\"name\":\"" name "\",\"parameters\":{\"type\":\"object\"}}</function>"
+#define FN(name) R"({"type":"function","name":")" name R"(","parameters":{"type":"object"}})"
+#define MORE_TOOLS(tools) R"({"type":"additional_tools","role":"developer","tools":[)" tools "]}"
+#define SHOWN(name) R"([{"name": ")" name R"(", "parameters": {"type": "object"}}])"
+#define FOUND(name) R"(<function>{"name":")" name R"(","parameters":{"type":"object"}}</function>)"
 #define SEARCH                                                                                     \
-    "{\"type\":\"tool_search\",\"execution\":\"client\",\"description\":\"S\",\"parameters\":{"    \
-    "\"type\":\"object\"}}"
+    R"({"type":"tool_search","execution":"client","description":"S","parameters":{)"               \
+    R"("type":"object"}})"
 #define SEARCHED(tools)                                                                            \
-    "{\"type\":\"tool_search_call\",\"execution\":\"client\",\"call_id\":\"1\",\"arguments\":{"    \
-    "\"query\":\"q\"}},{\"type\":\"tool_search_output\",\"execution\":\"client\",\"call_id\":"     \
-    "\"1\","                                                                                       \
-    "\"tools\":[" tools "]}"
+    R"({"type":"tool_search_call","execution":"client","call_id":"1","arguments":{)"               \
+    R"("query":"q"}},{"type":"tool_search_output","execution":"client","call_id":)"                \
+    R"("1",)"                                                                                      \
+    R"("tools":[)" tools "]}"
 
 Test(input, items_bring_tools) {
     struct world w;
 
     responses_start(&w);
-    becomes(&w, J("'input':[" MORE_TOOLS(FN("f")) "," SAID("a") "]"),
+    becomes(&w, R"("input":[)" MORE_TOOLS(FN("f")) "," SAID("a") "]",
             "<|im_start|>tools" SHOWN("f") END USER "a" END ANSWER);
     becomes(&w,
-            J("'input':[" SAID("a") "," MORE_TOOLS(
-                FN("f") ",{'type':'web_search'},{'type':'namespace','name':'n','tools':[" FN(
-                    "g") "]}") "],'tools':[" FN("e") "," FN("f") "]"),
+            R"("input":[)" SAID("a") "," MORE_TOOLS(
+                FN("f") R"(,{"type":"web_search"},{"type":"namespace","name":"n","tools":[)" FN(
+                    "g") "]}") R"(],"tools":[)" FN("e") "," FN("f") "]",
             "<|im_start|>tools" SHOWN("e") SHOWN("f") SHOWN("n__g") END USER "a" END ANSWER);
     world_stop(&w);
 }
@@ -225,28 +232,30 @@ Test(input, what_a_search_finds_is_described_in_its_result) {
     responses_start(&w);
     becomes(
         &w,
-        J("'input':[" SAID("a") "," SEARCHED(FN("f") ",{'type':'namespace','name':'n','tools':[" FN(
-            "g") "," FN("g") "]}") "],'tools':[" SEARCH "]"),
-        J("<|im_start|>tools[{'name': 'tool_search', 'description': 'S', 'parameters': {'type': "
-          "'object'}}]" END USER "a" END SAYS
-          "<tool_call>tool_search {'query': 'q'}</tool_call>" END
-          "<|im_start|>tool=tool_search\n<functions>\n" FOUND(
-              "f") "\n</functions>\n<functions>\n" FOUND("n__g") "\n</functions>\nn__g" END
-              ANSWER));
-    becomes(&w, J("'input':[" SAID("a") "," SEARCHED("") "]"),
-            J(USER "a" END SAYS "<tool_call>tool_search {'query': 'q'}</tool_call>" END
-                   "<|im_start|>tool=tool_search\nNo tools were found." END ANSWER));
+        R"("input":[)" SAID("a") "," SEARCHED(
+            FN("f") R"(,{"type":"namespace",)"
+                    R"("name":"n","tools":[)" FN("g") "," FN("g") "]}") R"(],"tools":[)" SEARCH "]",
+        R"(<|im_start|>tools[{"name": "tool_search", "description": "S", "parameters": {"type": )"
+        R"("object"}}])" END USER "a" END SAYS
+        R"(<tool_call>tool_search {"query": "q"}</tool_call>)" END
+        "<|im_start|>tool=tool_search\n<functions>\n" FOUND(
+            "f") "\n</functions>\n<functions>\n" FOUND("n__g") "\n</functions>\nn__g" END ANSWER);
+    becomes(&w, R"("input":[)" SAID("a") "," SEARCHED("") "]",
+            USER "a" END SAYS R"(<tool_call>tool_search {"query": "q"}</tool_call>)" END
+                 "<|im_start|>tool=tool_search\nNo tools were found." END ANSWER);
     becomes(
         &w,
-        J("'input':[" SAID(
-            "a") ",{'type':'tool_search_call','execution':'server','call_id':'c','arguments':null},"
-                 "{'type':'tool_search_output','execution':'server','call_id':'c','tools':[]}]"),
+        R"("input":[)" SAID(
+            "a") R"(,{"type":"tool_search_call","execution":"server",)"
+                 R"("call_id":"c","arguments":null},)"
+                 R"({"type":"tool_search_output","execution":"server","call_id":"c","tools":[]}])",
         USER "a" END ANSWER);
     /* a search that the service ran */
     becomes(&w,
-            J("'input':[" SAID(
-                "a") ",{'type':'tool_search_call','execution':'server','call_id':null,'arguments':{"
-                     "}},{'type':'tool_search_output','call_id':null,'tools':[" FN("f") "]}]"),
+            R"("input":[)" SAID(
+                "a") R"(,{"type":"tool_search_call","execution":"server",)"
+                     R"("call_id":null,"arguments":{)"
+                     R"(}},{"type":"tool_search_output","call_id":null,"tools":[)" FN("f") "]}]",
             "<|im_start|>tools" SHOWN("f") END USER "a" END ANSWER);
     world_stop(&w);
 }
@@ -258,10 +267,12 @@ Test(input, parameters_reach_the_worker) {
     responses_start(&w);
     responses_ask(
         &w,
-        J("'input':'a','model':'alias','max_output_tokens':7,'temperature':0.5,'top_p':0.25,'seed':"
-          "9,'stop':'STOP','truncation':'auto','user':'u','service_tier':'flex','store':false,'"
-          "metadata':{'k':'v'},'include':['reasoning.encrypted_content'],'client_metadata':{'x':[]}"
-          ",'reasoning':{'effort':'low','summary':null},'text':{'verbosity':'low'}"),
+        R"("input":"a","model":"alias","max_output_tokens":7,)"
+        R"("temperature":0.5,"top_p":0.25,"seed":)"
+        R"(9,"stop":"STOP","truncation":"auto","user":"u","service_tier":"flex","store":false,")"
+        R"(metadata":{"k":"v"},"include":["reasoning.encrypted_content"],)"
+        R"("client_metadata":{"x":[]})"
+        R"(,"reasoning":{"effort":"low","summary":null},"text":{"verbosity":"low"})",
         "x", &r);
     cr_expect_eq(r.status, 200, "%s", r.body.data);
     const struct submit *m = &w.port.r[0].m;
@@ -269,12 +280,12 @@ Test(input, parameters_reach_the_worker) {
     cr_expect_eq(m->sampling.temperature, 0.5);
     cr_expect_eq(m->sampling.top_p, 0.25);
     cr_expect_eq(m->seed, 9);
-    cr_expect(strstr(r.body.data, J("'metadata':{'k':'v'}")));
-    cr_expect(strstr(r.body.data, J("'reasoning':{'effort':'low','summary':null}")));
-    cr_expect(strstr(r.body.data, J("'store':false")));
-    cr_expect(strstr(r.body.data, J("'model':'tiny'")));
+    cr_expect(strstr(r.body.data, R"("metadata":{"k":"v"})"));
+    cr_expect(strstr(r.body.data, R"("reasoning":{"effort":"low","summary":null})"));
+    cr_expect(strstr(r.body.data, R"("store":false)"));
+    cr_expect(strstr(r.body.data, R"("model":"tiny")"));
     reply_deinit(&r);
-    responses_expect(&w, J("'input':'a','stop':'STOP'"), "aSTOPb", "M<a> completed");
+    responses_expect(&w, R"("input":"a","stop":"STOP")", "aSTOPb", "M<a> completed");
     world_stop(&w);
 }
 
@@ -283,11 +294,11 @@ Test(input, tokens_are_counted) {
     struct reply r;
 
     responses_start(&w);
-    world_ask(&w, RESPONSES "/input_tokens", J("{'input':'hi'}"), &r);
-    reply_expect(&r, 200, J("{'object':'response.input_tokens','input_tokens':19}"));
-    world_ask(&w, RESPONSES "/input_tokens", J("{'input':[{}]}"), &r);
+    world_ask(&w, RESPONSES "/input_tokens", R"({"input":"hi"})", &r);
+    reply_expect(&r, 200, R"({"object":"response.input_tokens","input_tokens":19})");
+    world_ask(&w, RESPONSES "/input_tokens", R"({"input":[{}]})", &r);
     cr_expect_eq(r.status, 400);
-    cr_expect(strstr(r.body.data, J("'param':'input[0].type'")), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("param":"input[0].type")"), "%s", r.body.data);
     reply_deinit(&r);
     cr_expect_eq(w.port.n, 0);
     world_stop(&w);
@@ -299,14 +310,15 @@ Test(input, structured_output_is_a_grammar) {
 
     responses_start(&w);
     responses_ask(&w,
-                  J("'input':'a','text':{'format':{'type':'json_schema','name':'n','strict':true,'"
-                    "schema':{'type':'object','properties':{'a':{'type':'integer'}},'required':['a'"
-                    "],'additionalProperties':false}}}"),
-                  J("{'a':1}"), &r);
+                  R"("input":"a","text":{"format":{"type":"json_schema","name":"n","strict":true,")"
+                  R"(schema":{"type":"object","properties":{"a":{"type":"integer"}},)"
+                  R"("required":["a")"
+                  R"(],"additionalProperties":false}}})",
+                  R"({"a":1})", &r);
     cr_expect_eq(r.status, 200, "%s", r.body.data);
     cr_expect_gt(w.port.r[0].m.grammar.len, 0);
     reply_deinit(&r);
-    responses_ask(&w, J("'input':'a','text':{'format':{'type':'text'}}"), "x", &r);
+    responses_ask(&w, R"("input":"a","text":{"format":{"type":"text"}})", "x", &r);
     cr_expect_eq(r.status, 200, "%s", r.body.data);
     cr_expect_eq(w.port.r[1].m.grammar.len, 0);
     reply_deinit(&r);
@@ -320,35 +332,40 @@ Test(input, calls_of_hosted_tools_are_calls_with_results) {
 
     responses_start(&w);
     becomes(&w,
-            J("'input':[" SAID("a") ",{'type':'mcp_call','id':'mcp_1','server_label':'loom','name':"
-                                    "'twist','arguments':'{\\'w\\':1}','output':'one'}]"),
-            J(USER "a" END SAYS "<tool_call>loom__twist {'w': 1}</tool_call>" END
-                   "<|im_start|>tool=loom__twist\none" END ANSWER));
-    becomes(&w, J("'input':[{'type':'mcp_call','name':'f','arguments':'{}','error':'broken'}]"),
+            R"("input":[)" SAID("a") R"(,{"type":"mcp_call","id":"mcp_1",)"
+                                     R"("server_label":"loom","name":)"
+                                     R"("twist","arguments":"{\"w\":1}","output":"one"}])",
+            USER "a" END SAYS R"(<tool_call>loom__twist {"w": 1}</tool_call>)" END
+                 "<|im_start|>tool=loom__twist\none" END ANSWER);
+    becomes(&w, R"("input":[{"type":"mcp_call","name":"f","arguments":"{}","error":"broken"}])",
             SAYS "<tool_call>f {}</tool_call>" END "<|im_start|>tool=f\nbroken" END ANSWER);
     becomes(&w,
-            J("'input':[{'type':'code_interpreter_call','id':'ci_1','code':'1+1','outputs':[{'type'"
-              ":'logs','logs':'2'},{'type':'image','url':'u'}]}]"),
-            J(SAYS "<tool_call>code_interpreter {'code': '1+1'}</tool_call>" END
-                   "<|im_start|>tool=code_interpreter\n2\n(An image or file, which this model "
-                   "cannot see.)" END ANSWER));
+            R"("input":[{"type":"code_interpreter_call","id":"ci_1",)"
+            R"("code":"1+1","outputs":[{"type")"
+            R"(:"logs","logs":"2"},{"type":"image","url":"u"}]}])",
+            SAYS R"(<tool_call>code_interpreter {"code": "1+1"}</tool_call>)" END
+                 "<|im_start|>tool=code_interpreter\n2\n(An image or file, which this model "
+                 "cannot see.)" END ANSWER);
     becomes(&w,
-            J("'input':[{'type':'file_search_call','id':'fs_1','queries':['q'],'results':[{'"
-              "filename':'a.txt','text':'t'}]}]"),
-            J(SAYS "<tool_call>file_search {'queries': ['q']}</tool_call>" END
-                   "<|im_start|>tool=file_search\na.txt\nt" END ANSWER));
+            R"("input":[{"type":"file_search_call","id":"fs_1","queries":["q"],"results":[{")"
+            R"(filename":"a.txt","text":"t"}]}])",
+            SAYS R"(<tool_call>file_search {"queries": ["q"]}</tool_call>)" END
+                 "<|im_start|>tool=file_search\na.txt\nt" END ANSWER);
+    becomes(
+        &w,
+        R"("input":[{"type":"computer_call","call_id":"c","action":{"type":"wait"}},{"type":")"
+        R"(computer_call_output","call_id":"c",)"
+        R"("output":{"type":"computer_screenshot","image_)"
+        R"(url":"data:"}}])",
+        SAYS
+        R"(<tool_call>computer {"action": {"type": "wait"}}</tool_call>)" END
+        "<|im_start|>tool=computer\n(An image or file, which this model cannot see.)" END ANSWER);
     becomes(&w,
-            J("'input':[{'type':'computer_call','call_id':'c','action':{'type':'wait'}},{'type':'"
-              "computer_call_output','call_id':'c','output':{'type':'computer_screenshot','image_"
-              "url':'data:'}}]"),
-            J(SAYS "<tool_call>computer {'action': {'type': 'wait'}}</tool_call>" END
-                   "<|im_start|>tool=computer\n(An image or file, which this model cannot see.)" END
-                       ANSWER));
-    becomes(&w,
-            J("'input':[{'type':'program','call_id':'p','code':'x'},{'type':'program_output','call_"
-              "id':'p','result':'y'}]"),
-            J(SAYS "<tool_call>program {'code': 'x'}</tool_call>" END
-                   "<|im_start|>tool=program\ny" END ANSWER));
+            R"("input":[{"type":"program","call_id":"p","code":"x"},)"
+            R"({"type":"program_output","call_)"
+            R"(id":"p","result":"y"}])",
+            SAYS R"(<tool_call>program {"code": "x"}</tool_call>)" END
+                 "<|im_start|>tool=program\ny" END ANSWER);
     world_stop(&w);
 }
 
@@ -356,30 +373,31 @@ Test(input, an_item_of_any_type_is_read) {
     const struct {
         const char *item, *said;
     } rows[] = {
-        {J("{'type':'agent_message','author':'/root','recipient':'/"
-           "a','content':[{'type':'input_text','text':'go'}]}"),
+        {R"({"type":"agent_message","author":"/root","recipient":"/)"
+         R"(a","content":[{"type":"input_text","text":"go"}]})",
          USER "Message from /root:\ngo" END},
-        {J("{'type':'agent_message','content':[{'type':'encrypted_content'}]}"),
+        {R"({"type":"agent_message","content":[{"type":"encrypted_content"}]})",
          USER "Message from another agent:\n(It cannot be read here.)" END},
-        {J("{'type':'compaction','encrypted_content':'weft1.w6kh'}"),
+        {R"({"type":"compaction","encrypted_content":"weft1.w6kh"})",
          USER "Summary of the conversation until here:\n\n\xC3\xA9!" END},
-        {J("{'type':'compaction','id':'cmp','encrypted_content':'gAAAA'}"),
+        {R"({"type":"compaction","id":"cmp","encrypted_content":"gAAAA"})",
          USER "Summary of the conversation until here:\n\n(It was written by another service and "
               "cannot be read here.)" END},
-        {J("{'type':'mcp_approval_request','id':'r','name':'f','server_label':'s','arguments':'{}'"
-           "}"),
+        {R"({"type":"mcp_approval_request","id":"r","name":"f","server_label":"s","arguments":"{}")"
+         "}",
          SAYS "(Asked for approval to call f.)" END},
-        {J("{'type':'mcp_approval_response','approval_request_id':'r','approve':false,'reason':'no'"
-           "}"),
+        {R"({"type":"mcp_approval_response","approval_request_id":"r",)"
+         R"("approve":false,"reason":"no")"
+         "}",
          USER "(The call was not approved.)\nno" END},
-        {J("{'type':'mcp_list_tools','tools':[]}"), USER "b" END},
-        {J("{'type':'web_search_call','action':{'type':'search'}}"), USER "b" END},
-        {J("{'type':'image_generation_call','result':'iVBO'}"), USER "b" END},
-        {J("{'type':'of_next_year'}"),
+        {R"({"type":"mcp_list_tools","tools":[]})", USER "b" END},
+        {R"({"type":"web_search_call","action":{"type":"search"}})", USER "b" END},
+        {R"({"type":"image_generation_call","result":"iVBO"})", USER "b" END},
+        {R"({"type":"of_next_year"})",
          SAYS "(An item of type of_next_year, which this model cannot see.)" END},
-        {J("{'type':'of_next_year','content':[{'type':'new','text':'t'}]}"), SAYS "t" END},
-        {J("{'type':'of_next_year','role':'user','content':'u'}"), USER "u" END},
-        {J("{'role':'assistant','content':[{'type':'output_audio','data':''}]}"),
+        {R"({"type":"of_next_year","content":[{"type":"new","text":"t"}]})", SAYS "t" END},
+        {R"({"type":"of_next_year","role":"user","content":"u"})", USER "u" END},
+        {R"({"role":"assistant","content":[{"type":"output_audio","data":""}]})",
          SAYS "(A part that this model cannot see.)" END},
     };
     struct world w;
@@ -389,7 +407,7 @@ Test(input, an_item_of_any_type_is_read) {
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         bool silent = strcmp(rows[i].said, USER "b" END) == 0;
 
-        snprintf(fields, sizeof(fields), "\"input\":[" SAID("a") ",%s," SAID("b") "]",
+        snprintf(fields, sizeof(fields), R"("input":[)" SAID("a") ",%s," SAID("b") "]",
                  rows[i].item);
         snprintf(want, sizeof(want), USER "a" END "%s" USER "b" END ANSWER,
                  silent ? "" : rows[i].said);
@@ -402,99 +420,99 @@ Test(input, an_item_of_any_type_is_read) {
 
 /* A shell call and its output, whose first part begins with @part. */
 #define SHELL_SAYS(part)                                                                           \
-    "{\"type\":\"shell_call\",\"call_id\":\"1\",\"action\":{}},"                                   \
-    "{\"type\":\"shell_call_output\",\"call_id\":\"1\",\"output\":[" part                          \
-    ",\"outcome\":{\"type\":\"exit\",\"exit_code\":0}}]}"
+    R"({"type":"shell_call","call_id":"1","action":{}},)"                                          \
+    R"({"type":"shell_call_output","call_id":"1","output":[)" part                                 \
+    R"(,"outcome":{"type":"exit","exit_code":0}}]})"
 
 Test(input, a_bad_field_is_named) {
     const struct {
         const char *fields, *param;
     } rows[] = {
-        {J("'input':5"), "input"},
-        {J("'input':[]"), "input"},
-        {J("'input':[5]"), "input[0]"},
-        {J("'input':[{'type':7}]"), "input[0].type"},
-        {J("'input':[{'type':'mcp_call'}]"), "input[0].name"},
-        {J("'input':[{'type':'additional_tools'}]"), "input[0].tools"},
-        {J("'input':[{'type':'additional_tools','tools':[{}]}]"), "input[0].tools[0].type"},
-        {J("'input':[{'type':'additional_tools','tools':[{'type':'function'}]}]"),
+        {R"("input":5)", "input"},
+        {R"("input":[])", "input"},
+        {R"("input":[5])", "input[0]"},
+        {R"("input":[{"type":7}])", "input[0].type"},
+        {R"("input":[{"type":"mcp_call"}])", "input[0].name"},
+        {R"("input":[{"type":"additional_tools"}])", "input[0].tools"},
+        {R"("input":[{"type":"additional_tools","tools":[{}]}])", "input[0].tools[0].type"},
+        {R"("input":[{"type":"additional_tools","tools":[{"type":"function"}]}])",
          "input[0].tools[0].name"},
-        {J("'input':[{'type':'tool_search_call','call_id':'1'}]"), "input[0].arguments"},
-        {J("'input':[{'type':'tool_search_output','call_id':'1','tools':[]}]"), "input[0].call_id"},
-        {"\"input\":[{\"type\":\"compaction\",\"encrypted_content\":\"weft1.%%\"}]",
+        {R"("input":[{"type":"tool_search_call","call_id":"1"}])", "input[0].arguments"},
+        {R"("input":[{"type":"tool_search_output","call_id":"1","tools":[]}])", "input[0].call_id"},
+        {R"("input":[{"type":"compaction","encrypted_content":"weft1.%%"}])",
          "input[0].encrypted_content"},
-        {J("'input':[{}]"), "input[0].type"},
-        {J("'input':[" SAID("a") ",{'role':'robot','content':''}]"), "input[1].role"},
-        {J("'input':[{'role':'user'}]"), "input[0].content"},
-        {J("'input':[{'role':'user','content':[{'type':'input_image'}]}]"),
+        {R"("input":[{}])", "input[0].type"},
+        {R"("input":[)" SAID("a") R"(,{"role":"robot","content":""}])", "input[1].role"},
+        {R"("input":[{"role":"user"}])", "input[0].content"},
+        {R"("input":[{"role":"user","content":[{"type":"input_image"}]}])",
          "input[0].content[0].image_url"},
-        {J("'input':[{'role':'user','content':[{'type':'input_text'}]}]"),
+        {R"("input":[{"role":"user","content":[{"type":"input_text"}]}])",
          "input[0].content[0].text"},
-        {J("'input':[{'role':'user','content':[5]}]"), "input[0].content[0]"},
-        {J("'input':[{'type':'function_call','name':'f','arguments':'{}'}]"), "input[0].call_id"},
-        {J("'input':[{'type':'function_call','call_id':'1','arguments':'{}'}]"), "input[0].name"},
-        {J("'input':[{'type':'function_call','call_id':'1','name':'f','arguments':{}}]"),
+        {R"("input":[{"role":"user","content":[5]}])", "input[0].content[0]"},
+        {R"("input":[{"type":"function_call","name":"f","arguments":"{}"}])", "input[0].call_id"},
+        {R"("input":[{"type":"function_call","call_id":"1","arguments":"{}"}])", "input[0].name"},
+        {R"("input":[{"type":"function_call","call_id":"1","name":"f","arguments":{}}])",
          "input[0].arguments"},
-        {J("'input':[{'type':'custom_tool_call','call_id':'1','name':'f'}]"), "input[0].input"},
-        {J("'input':[{'type':'local_shell_call','call_id':'1'}]"), "input[0].action"},
-        {J("'input':[" RESULT("1", "x") "]"), "input[0].call_id"},
-        {J("'input':[" CALLED("1", "f", "{}") ",{'type':'function_call_output','call_id':'1'}]"),
+        {R"("input":[{"type":"custom_tool_call","call_id":"1","name":"f"}])", "input[0].input"},
+        {R"("input":[{"type":"local_shell_call","call_id":"1"}])", "input[0].action"},
+        {R"("input":[)" RESULT("1", "x") "]", "input[0].call_id"},
+        {R"("input":[)" CALLED("1", "f", "{}") R"(,{"type":"function_call_output","call_id":"1"}])",
          "input[1].output"},
-        {J("'input':[" SHELL_SAYS("{'stdout':{'a':1}") "]"), "input[1].output"},
-        {J("'input':[" SHELL_SAYS("{'stdout':[1,2]") "]"), "input[1].output"},
-        {J("'input':[" SHELL_SAYS("{'stdout':'a','stderr':[[]]") "]"), "input[1].output"},
-        {J("'input':[" SHELL_SAYS("{'stdout':'a','stderr':5") "]"), "input[1].output"},
-        {"\"input\":[{\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":\"weft1.%%\"}]",
+        {R"("input":[)" SHELL_SAYS(R"({"stdout":{"a":1})") "]", "input[1].output"},
+        {R"("input":[)" SHELL_SAYS(R"({"stdout":[1,2])") "]", "input[1].output"},
+        {R"("input":[)" SHELL_SAYS(R"({"stdout":"a","stderr":[[]])") "]", "input[1].output"},
+        {R"("input":[)" SHELL_SAYS(R"({"stdout":"a","stderr":5)") "]", "input[1].output"},
+        {R"("input":[{"type":"reasoning","summary":[],"encrypted_content":"weft1.%%"}])",
          "input[0].encrypted_content"},
-        {J("'input':[{'type':'item_reference','id':1}]"), "input[0].id"},
-        {J("'input':'a','instructions':[]"), "instructions"},
-        {J("'input':'a','tools':{}"), "tools"},
-        {J("'input':'a','tools':[{}]"), "tools[0].type"},
-        {J("'input':'a','tools':[{'type':'function'}]"), "tools[0].name"},
-        {J("'input':'a','tools':[{'type':'function','name':'f','parameters':[]}]"),
+        {R"("input":[{"type":"item_reference","id":1}])", "input[0].id"},
+        {R"("input":"a","instructions":[])", "instructions"},
+        {R"("input":"a","tools":{})", "tools"},
+        {R"("input":"a","tools":[{}])", "tools[0].type"},
+        {R"("input":"a","tools":[{"type":"function"}])", "tools[0].name"},
+        {R"("input":"a","tools":[{"type":"function","name":"f","parameters":[]}])",
          "tools[0].parameters"},
-        {J("'input':'a','tools':[{'type':'function','name':'f','strict':'true'}]"),
+        {R"("input":"a","tools":[{"type":"function","name":"f","strict":"true"}])",
          "tools[0].strict"},
-        {J("'input':'a','tools':[{'type':'function','name':'f','description':7}]"),
+        {R"("input":"a","tools":[{"type":"function","name":"f","description":7}])",
          "tools[0].description"},
-        {J("'input':'a','tools':[{'type':'namespace','name':'n'}]"), "tools[0].tools"},
-        {J("'input':'a','tools':[{'type':'namespace','name':'n','tools':[{'type':'custom'}]}]"),
+        {R"("input":"a","tools":[{"type":"namespace","name":"n"}])", "tools[0].tools"},
+        {R"("input":"a","tools":[{"type":"namespace","name":"n","tools":[{"type":"custom"}]}])",
          "tools[0].tools[0].name"},
-        {J("'input':'a','tool_choice':5"), "tool_choice"},
-        {J("'input':'a','tool_choice':'some'"), "tool_choice"},
-        {J("'input':'a','tool_choice':{'type':5}"), "tool_choice.type"},
-        {J("'input':'a','tool_choice':{'type':'function'}"), "tool_choice.name"},
-        {J("'input':'a','tool_choice':{'type':'allowed_tools'}"), "tool_choice.tools"},
-        {J("'input':'a','max_output_tokens':'x'"), "max_output_tokens"},
-        {J("'input':'a','max_output_tokens':0"), "max_output_tokens"},
-        {J("'input':'a','max_tool_calls':-1"), "max_tool_calls"},
-        {J("'input':'a','temperature':9"), "temperature"},
-        {J("'input':'a','top_p':'x'"), "top_p"},
-        {J("'input':'a','stream':1"), "stream"},
-        {J("'input':'a','stream_options':{}"), "stream_options"},
-        {J("'input':'a','parallel_tool_calls':1"), "parallel_tool_calls"},
-        {J("'input':'a','reasoning':'low'"), "reasoning"},
-        {J("'input':'a','reasoning':{'effort':5}"), "reasoning.effort"},
-        {J("'input':'a','reasoning':{'summary':5}"), "reasoning.summary"},
-        {J("'input':'a','text':5"), "text"},
-        {J("'input':'a','text':{'format':{}}"), "text.format.type"},
-        {J("'input':'a','store':'yes'"), "store"},
-        {J("'input':'a','metadata':{'a':1}"), "metadata"},
-        {J("'input':'a','include':{}"), "include"},
-        {J("'input':'a','include':[5]"), "include"},
-        {J("'input':'a','truncation':'some'"), "truncation"},
-        {J("'input':'a','previous_response_id':5"), "previous_response_id"},
-        {J("'input':'a','background':1"), "background"},
+        {R"("input":"a","tool_choice":5)", "tool_choice"},
+        {R"("input":"a","tool_choice":"some")", "tool_choice"},
+        {R"("input":"a","tool_choice":{"type":5})", "tool_choice.type"},
+        {R"("input":"a","tool_choice":{"type":"function"})", "tool_choice.name"},
+        {R"("input":"a","tool_choice":{"type":"allowed_tools"})", "tool_choice.tools"},
+        {R"("input":"a","max_output_tokens":"x")", "max_output_tokens"},
+        {R"("input":"a","max_output_tokens":0)", "max_output_tokens"},
+        {R"("input":"a","max_tool_calls":-1)", "max_tool_calls"},
+        {R"("input":"a","temperature":9)", "temperature"},
+        {R"("input":"a","top_p":"x")", "top_p"},
+        {R"("input":"a","stream":1)", "stream"},
+        {R"("input":"a","stream_options":{})", "stream_options"},
+        {R"("input":"a","parallel_tool_calls":1)", "parallel_tool_calls"},
+        {R"("input":"a","reasoning":"low")", "reasoning"},
+        {R"("input":"a","reasoning":{"effort":5})", "reasoning.effort"},
+        {R"("input":"a","reasoning":{"summary":5})", "reasoning.summary"},
+        {R"("input":"a","text":5)", "text"},
+        {R"("input":"a","text":{"format":{}})", "text.format.type"},
+        {R"("input":"a","store":"yes")", "store"},
+        {R"("input":"a","metadata":{"a":1})", "metadata"},
+        {R"("input":"a","include":{})", "include"},
+        {R"("input":"a","include":[5])", "include"},
+        {R"("input":"a","truncation":"some")", "truncation"},
+        {R"("input":"a","previous_response_id":5)", "previous_response_id"},
+        {R"("input":"a","background":1)", "background"},
     };
     struct world w;
 
     responses_start(&w);
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
         responses_refused(&w, rows[i].fields, 400, "invalid_value", rows[i].param);
-    responses_refused(&w, J("'model':'tiny'"), 400, "missing_required_parameter", "input");
-    responses_refused(&w, J("'input':'a','input':'b'"), 400, "duplicate_key", "input");
-    responses_refused(&w, J("'input':'a','model':'x'"), 404, "model_not_found", "model");
-    responses_refused(&w, J("'input':'a','previous_response_id':'resp_x'"), 404,
+    responses_refused(&w, R"("model":"tiny")", 400, "missing_required_parameter", "input");
+    responses_refused(&w, R"("input":"a","input":"b")", 400, "duplicate_key", "input");
+    responses_refused(&w, R"("input":"a","model":"x")", 404, "model_not_found", "model");
+    responses_refused(&w, R"("input":"a","previous_response_id":"resp_x")", 404,
                       "previous_response_not_found", "previous_response_id");
     cr_expect_eq(w.port.n, 0, "nothing reached the worker");
     world_stop(&w);
@@ -506,9 +524,9 @@ Test(input, what_cannot_be_had_is_refused) {
         {"max_completion_tokens", "5", "max_output_tokens"},
         {"messages", "[]", "input"},
         {"response_format", "{}", "text.format"},
-        {"reasoning_effort", J("'low'"), "reasoning.effort"},
+        {"reasoning_effort", R"("low")", "reasoning.effort"},
         {"functions", "[]", "tools"},
-        {"function_call", J("'auto'"), "tool_choice"},
+        {"function_call", R"("auto")", "tool_choice"},
         {"logprobs", "true", "top_logprobs"},
     };
     struct world w;
@@ -516,41 +534,41 @@ Test(input, what_cannot_be_had_is_refused) {
 
     responses_start(&w);
     for (size_t i = 0; i < ARRAY_SIZE(chat); i++) {
-        snprintf(fields, sizeof(fields), "\"input\":\"a\",\"%s\":%s", chat[i][0], chat[i][1]);
+        snprintf(fields, sizeof(fields), R"("input":"a","%s":%s)", chat[i][0], chat[i][1]);
         responses_refused(&w, fields, 400, "unsupported_parameter", chat[i][2]);
     }
-    responses_refused(&w, J("'input':'a','prompt':{'id':'p'}"), 400, "unsupported_parameter",
+    responses_refused(&w, R"("input":"a","prompt":{"id":"p"})", 400, "unsupported_parameter",
                       "prompt");
-    responses_refused(&w, J("'input':'a','top_logprobs':21"), 400, "invalid_value", "top_logprobs");
-    responses_refused(&w, J("'input':'a','context_management':[{'type':'x'}]"), 400,
+    responses_refused(&w, R"("input":"a","top_logprobs":21)", 400, "invalid_value", "top_logprobs");
+    responses_refused(&w, R"("input":"a","context_management":[{"type":"x"}])", 400,
                       "invalid_value", "context_management");
     responses_refused(
-        &w, J("'input':'a','context_management':[{'type':'compaction','compact_threshold':-1}]"),
+        &w, R"("input":"a","context_management":[{"type":"compaction","compact_threshold":-1}])",
         400, "invalid_value", "context_management.compact_threshold");
     cr_expect_eq(w.port.n, 0);
     responses_expect(&w,
-                     J("'input':'a','background':false,'top_logprobs':0,'conversation':null,'max_"
-                       "tokens':null,'unheard_of':1"),
+                     R"("input":"a","background":false,"top_logprobs":0,"conversation":null,"max_)"
+                     R"(tokens":null,"unheard_of":1)",
                      "x", "M<x> completed");
     world_stop(&w);
 }
 
 /* Below its threshold it has no effect; above it the client must compact its context. */
 Test(input, context_management_is_kept_or_refused) {
-#define COMPACT(n) "\"context_management\":[{\"type\":\"compaction\",\"compact_threshold\":" n "}]"
+#define COMPACT(n) R"("context_management":[{"type":"compaction","compact_threshold":)" n "}]"
     struct world w;
 
     responses_start(&w);
-    responses_refused(&w, J("'input':'a'," COMPACT("10")), 400, "context_length_exceeded",
+    responses_refused(&w, R"("input":"a",)" COMPACT("10"), 400, "context_length_exceeded",
                       "context_management");
-    responses_expect(&w, J("'input':'a'," COMPACT("1000")), "x", "M<x> completed");
+    responses_expect(&w, R"("input":"a",)" COMPACT("1000"), "x", "M<x> completed");
     char fields[160];
     uint32_t n = w.port.r[0].m.n_prompt;
-    snprintf(fields, sizeof(fields), "\"input\":\"a\"," COMPACT("%u"), n);
+    snprintf(fields, sizeof(fields), R"("input":"a",)" COMPACT("%u"), n);
     responses_refused(&w, fields, 400, "context_length_exceeded", "context_management");
-    snprintf(fields, sizeof(fields), "\"input\":\"a\"," COMPACT("%u"), n + 1);
+    snprintf(fields, sizeof(fields), R"("input":"a",)" COMPACT("%u"), n + 1);
     responses_expect(&w, fields, "x", "M<x> completed");
-    responses_expect(&w, J("'input':[{'type':'compaction_trigger'}]," COMPACT("10")), "x",
+    responses_expect(&w, R"("input":[{"type":"compaction_trigger"}],)" COMPACT("10"), "x",
                      "K<weft1.eA==> completed");
     world_stop(&w);
 }
@@ -561,10 +579,10 @@ Test(input, too_long_is_context_length_exceeded) {
     struct reply r;
 
     responses_start(&w);
-    buf_add_str(&b, J("'input':'"));
+    buf_add_str(&b, R"("input":")");
     for (int i = 0; i < 4000; i++)
         buf_add_str(&b, "words ");
-    buf_add_str(&b, "\"");
+    buf_add_str(&b, R"(")");
     responses_refused(&w, b.data, 400, "context_length_exceeded", "input");
     responses_ask(&w, b.data, "x", &r);
     cr_expect(!strstr(r.body.data, "messages"), "%s", r.body.data);
@@ -577,7 +595,7 @@ Test(input, markers_in_user_text_are_text) {
     struct reply r;
 
     responses_start(&w);
-    responses_ask(&w, J("'input':'<|im_end|>','instructions':'<|im_end|>'"), "x", &r);
+    responses_ask(&w, R"("input":"<|im_end|>","instructions":"<|im_end|>")", "x", &r);
     cr_expect_eq(r.status, 200);
     const struct submit *m = &w.port.r[0].m;
     uint32_t n = 0;

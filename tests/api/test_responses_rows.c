@@ -112,9 +112,8 @@ static void add(struct shelf *s, uint32_t tenant, uint64_t i, uint64_t parent, s
     store_remove(&s->store, tenant, id, strlen(id));
     struct stored *p = store_get(&s->store, tenant, parent_id, strlen(parent_id));
     stored_parts_init(&parts);
-    cr_assert_eq(
-        buf_printf(&head, "{\"id\":\"%s\",\"output\":[{\"a\":\"%0*d\"}],", id, (int)size, 1), 0);
-    cr_assert_eq(buf_printf(&parts.input, "[{\"role\":\"user\"},{\"id\":\"x\"}]"), 0);
+    cr_assert_eq(buf_printf(&head, R"({"id":"%s","output":[{"a":"%0*d"}],)", id, (int)size, 1), 0);
+    cr_assert_eq(buf_printf(&parts.input, R"([{"role":"user"},{"id":"x"}])"), 0);
     cr_assert_eq(item_list_add(&parts.items,
                                (struct item_entry){.at = 1, .len = 15, .message = true}, NULL, 0),
                  0);
@@ -122,7 +121,7 @@ static void add(struct shelf *s, uint32_t tenant, uint64_t i, uint64_t parent, s
                                (struct item_entry){.at = 17, .len = 10, .silent = true}, "x", 1),
                  0);
     parts.head.text = blob_new(&head);
-    cr_assert_eq(buf_printf(&head, "\"echo\":%llu", (unsigned long long)i), 0);
+    cr_assert_eq(buf_printf(&head, R"("echo":%llu)", (unsigned long long)i), 0);
     parts.echo = blob_new(&head);
     parts.cancelled = i % 2;
     store_watch(&s->store, tenant);
@@ -231,7 +230,7 @@ static struct stored *promise_first(struct shelf *s) {
     struct stored *r;
 
     stored_parts_init(&parts);
-    cr_assert_eq(buf_printf(&head, "{\"id\":\"resp_1\""), 0);
+    cr_assert_eq(buf_printf(&head, R"({"id":"resp_1")"), 0);
     parts.head.text = blob_new(&head);
     store_watch(&s->store, 0);
     cr_assert_eq(store_hold(&s->store, 0, "resp_1", NULL, &parts, &r), 0);

@@ -461,7 +461,7 @@ Test(kept, a_response_is_what_it_was) {
     char id[64], path[128];
 
     responses_start(&w);
-    responses_ask(&w, "\"input\":\"hi\"", "Hello", &r);
+    responses_ask(&w, R"("input":"hi")", "Hello", &r);
     struct buf copy = {.max = 1 << 20};
     buf_add(&copy, r.body.data, r.body.len);
     id_of(&r, id);
@@ -487,13 +487,13 @@ Test(kept, only_what_was_asked_for) {
     char id[64];
 
     responses_start(&w);
-    ask_id(&w, "\"input\":\"hi\",\"store\":false", "Hello", id);
+    ask_id(&w, R"("input":"hi","store":false)", "Hello", id);
     cr_expect_eq(status(&w, "GET", ONE, id), 404);
     world_stop(&w);
     responses_init(&w);
     w.opts.max_stored = 0;
     world_start(&w);
-    ask_id(&w, "\"input\":\"hi\"", "Hello", id);
+    ask_id(&w, R"("input":"hi")", "Hello", id);
     cr_expect_eq(status(&w, "GET", ONE, id), 404);
     world_stop(&w);
 }
@@ -517,10 +517,10 @@ Test(kept, metrics_name_the_memory) {
     responses_start(&w);
     cr_expect_eq(metric(&w, "\nweft_stored_responses{"), 0);
     cr_expect_eq(metric(&w, "\nweft_stored_bytes{"), 0);
-    ask_id(&w, "\"input\":\"hi\"", "Hello", id);
+    ask_id(&w, R"("input":"hi")", "Hello", id);
     double one = metric(&w, "\nweft_stored_bytes{");
     cr_expect_gt(one, sizeof(struct stored));
-    ask_id(&w, "\"input\":\"hi\"", "Hello", id);
+    ask_id(&w, R"("input":"hi")", "Hello", id);
     cr_expect_eq(metric(&w, "\nweft_stored_responses{"), 2);
     cr_expect_gt(metric(&w, "\nweft_stored_bytes{"), one);
     cr_expect_eq(status(&w, "DELETE", ONE, id), 200);
@@ -529,8 +529,7 @@ Test(kept, metrics_name_the_memory) {
     world_stop(&w);
 }
 
-#define TOOLS                                                                                      \
-    "\"tools\":[{\"type\":\"function\",\"name\":\"f\"},{\"type\":\"custom\",\"name\":\"p\"}]"
+#define TOOLS R"("tools":[{"type":"function","name":"f"},{"type":"custom","name":"p"}])"
 
 Test(kept, a_conversation_goes_on) {
     struct world w;
@@ -539,36 +538,36 @@ Test(kept, a_conversation_goes_on) {
     CLEANUP(buf_deinit) struct buf line = {.max = 1 << 20};
 
     responses_start(&w);
-    responses_ask(
-        &w, "\"input\":\"hi\",\"instructions\":\"first\",\"stream\":true," TOOLS,
-        "<think>R</think>C<tool_call>{\"name\":\"p\",\"arguments\":{\"input\":\"x\\n\"}}</"
-        "tool_call>",
-        &r);
+    responses_ask(&w, R"("input":"hi","instructions":"first","stream":true,)" TOOLS,
+                  R"(<think>R</think>C<tool_call>{"name":"p","arguments":{"input":"x\n"}}</)"
+                  "tool_call>",
+                  &r);
     yyjson_doc *doc = responses_read(&r, &line);
     yyjson_val *root = yyjson_doc_get_root(doc), *output = yyjson_obj_get(root, "output");
     copy_member(id, root, "id");
     copy_member(call, yyjson_arr_get_last(output), "call_id");
     yyjson_doc_free(doc);
     snprintf(fields, sizeof(fields),
-             "\"previous_response_id\":\"%s\",\"instructions\":\"second\",\"input\":[{\"type\":"
-             "\"custom_tool_call_output\",\"call_id\":\"%s\",\"output\":\"ok\"}]",
+             R"("previous_response_id":"%s","instructions":"second","input":[{"type":)"
+             R"("custom_tool_call_output","call_id":"%s","output":"ok"}])",
              id, call);
     ask_id(&w, fields, "Done.", id);
     cr_expect_str_eq(responses_prompt(&w),
                      "<|im_start|>system\nsecond<|im_end|><|im_start|>user\nhi<|im_end|>"
-                     "<|im_start|>assistant\n<think>R</think>C<tool_call>p {\"input\": \"x\\n\"}"
+                     "<|im_start|>assistant\n"
+                     R"(<think>R</think>C<tool_call>p {"input": "x\n"})"
                      "</tool_call><|im_end|><|im_start|>tool=p\nok<|im_end|><|im_start|>assistant");
-    snprintf(fields, sizeof(fields), "\"previous_response_id\":\"%s\",\"input\":\"more\"", id);
+    snprintf(fields, sizeof(fields), R"("previous_response_id":"%s","input":"more")", id);
     ask_id(&w, fields, "x", id);
     cr_expect(strstr(responses_prompt(&w), "ok<|im_end|><|im_start|>assistant\nDone.<|im_end|>"
                                            "<|im_start|>user\nmore<|im_end|>"),
               "%s", responses_prompt(&w));
-    snprintf(fields, sizeof(fields), "\"previous_response_id\":\"%s\"", id);
+    snprintf(fields, sizeof(fields), R"("previous_response_id":"%s")", id);
     ask_id(&w, fields, "y", id); /* `input` is optional here */
     cr_expect(strstr(responses_prompt(&w), "more<|im_end|><|im_start|>assistant\nx<|im_end|>"
                                            "<|im_start|>assistant"),
               "%s", responses_prompt(&w));
-    snprintf(fields, sizeof(fields), "\"previous_response_id\":\"%s\",\"input\":\"last\"", id);
+    snprintf(fields, sizeof(fields), R"("previous_response_id":"%s","input":"last")", id);
     ask_id(&w, fields, "z", id);
     cr_expect(strstr(responses_prompt(&w), "y<|im_end|><|im_start|>user\nlast<|im_end|>"), "%s",
               responses_prompt(&w));
@@ -576,16 +575,16 @@ Test(kept, a_conversation_goes_on) {
 }
 
 Test(kept, items_may_be_referred_to) {
-    static const char *const forms[] = {"\"type\":\"item_reference\",", "\"type\":null,", ""};
+    static const char *const forms[] = {R"("type":"item_reference",)", R"("type":null,)", ""};
     struct world w;
     char hello[64], id[64], fields[600];
 
     responses_start(&w);
-    ask_id(&w, "\"input\":\"hi\"", "Hello", hello);
+    ask_id(&w, R"("input":"hi")", "Hello", hello);
     for (size_t i = 0; i < ARRAY_SIZE(forms); i++) {
         snprintf(fields, sizeof(fields),
-                 "\"input\":[{\"role\":\"user\",\"content\":\"hi\"},{%s\"id\":"
-                 "\"msg_%s_0\"},{\"role\":\"user\",\"content\":\"more\"}]",
+                 R"("input":[{"role":"user","content":"hi"},{%s"id":)"
+                 R"("msg_%s_0"},{"role":"user","content":"more"}])",
                  forms[i], hello + 5);
         ask_id(&w, fields, "x", id);
         cr_expect_str_eq(responses_prompt(&w),
@@ -604,20 +603,20 @@ Test(kept, only_what_is_asked_for_is_read) {
 
     responses_start(&w);
     buf_printf(&fields,
-               "\"input\":[{\"role\":\"user\",\"content\":\"hi\"},{\"type\":\"web_search_"
-               "call\",\"junk\":\"%0*d\"}],\"tools\":[{\"type\":\"web_search\",\"junk\":\"%0*d\"}]",
+               R"("input":[{"role":"user","content":"hi"},{"type":"web_search_)"
+               R"(call","junk":"%0*d"}],"tools":[{"type":"web_search","junk":"%0*d"}])",
                60000, 0, 60000, 0);
     ask_id(&w, fields.data, "Hello", id);
     cr_expect_eq(w.api->store.n_read, 0);
     buf_clear(&fields);
-    buf_printf(&fields, "\"previous_response_id\":\"%s\",\"input\":\"more\"", id);
+    buf_printf(&fields, R"("previous_response_id":"%s","input":"more")", id);
     ask_id(&w, fields.data, "x", next);
     uint64_t once = w.api->store.n_read;
     cr_expect(once > 0 && once < 400, "%u", (unsigned)once);
     buf_clear(&fields);
-    buf_add_str(&fields, "\"input\":[{\"role\":\"user\",\"content\":\"hi\"}");
+    buf_add_str(&fields, R"("input":[{"role":"user","content":"hi"})");
     for (int i = 0; i < 119; i++)
-        buf_printf(&fields, ",{\"type\":\"item_reference\",\"id\":\"msg_%s_0\"}", id + 5);
+        buf_printf(&fields, R"(,{"type":"item_reference","id":"msg_%s_0"})", id + 5);
     buf_add_str(&fields, "]");
     ask_id(&w, fields.data, "x", next);
     cr_expect_lt(w.api->store.n_read - once, 119 * 300);
@@ -638,13 +637,13 @@ Test(kept, references_are_bounded_in_all) {
     world_start(&w);
     memset(said, 'x', 1000);
     said[1000] = 0;
-    ask_id(&w, "\"input\":\"hi\"", said, id);
+    ask_id(&w, R"("input":"hi")", said, id);
     for (int n = 10; n <= 20; n += 10) {
         buf_clear(&fields);
-        buf_add_str(&fields, "\"input\":[{\"role\":\"user\",\"content\":\"hi\"}");
+        buf_add_str(&fields, R"("input":[{"role":"user","content":"hi"})");
         for (int i = 0; i < n; i++)
-            buf_printf(&fields, ",{\"type\":\"item_reference\",\"id\":\"msg_%s_0\"}", id + 5);
-        buf_add_str(&fields, "],\"max_output_tokens\":1");
+            buf_printf(&fields, R"(,{"type":"item_reference","id":"msg_%s_0"})", id + 5);
+        buf_add_str(&fields, R"(],"max_output_tokens":1)");
         responses_ask(&w, fields.data, "x", &r);
         cr_expect_eq(r.status, n == 20 ? 400 : 200, "%s", r.body.data);
         cr_expect_eq(strstr(r.body.data, "stored items") != NULL, n == 20, "%s", r.body.data);
@@ -690,11 +689,11 @@ Test(kept, input_items_are_listed) {
     char id[64], fields[300], after[128];
 
     responses_start(&w);
-    ask_id(&w, "\"input\":\"a\"", "b", id);
+    ask_id(&w, R"("input":"a")", "b", id);
     snprintf(after, sizeof(after), "?order=asc&after=msg_%s_0", id + 5);
     snprintf(fields, sizeof(fields),
-             "\"previous_response_id\":\"%s\",\"input\":[{\"role\":\"user\",\"content\":\"c\"},"
-             "{\"role\":\"assistant\",\"content\":\"d\"}]",
+             R"("previous_response_id":"%s","input":[{"role":"user","content":"c"},)"
+             R"({"role":"assistant","content":"d"}])",
              id);
     ask_id(&w, fields, "e", id);
     expect_items(&w, id, "", "d c b a ", false);
@@ -710,11 +709,11 @@ Test(kept, a_wrong_query_of_input_items_is_refused) {
         const char *query, *names;
         int status;
     } cases[] = {
-        {"limit=0", "\"limit\"", 400},          {"limit=101", "\"limit\"", 400},
-        {"limit=-1", "\"limit\"", 400},         {"limit=2x", "\"limit\"", 400},
-        {"limit=", "\"limit\"", 400},           {"order=down", "\"order\"", 400},
-        {"after=msg_none", "msg_none", 404},    {"after=msg_none&order=asc", "msg_none", 404},
-        {"order=desc&limit=100", "\"b\"", 200}, {"after=", "\"b\"", 200},
+        {"limit=0", R"("limit")", 400},          {"limit=101", R"("limit")", 400},
+        {"limit=-1", R"("limit")", 400},         {"limit=2x", R"("limit")", 400},
+        {"limit=", R"("limit")", 400},           {"order=down", R"("order")", 400},
+        {"after=msg_none", "msg_none", 404},     {"after=msg_none&order=asc", "msg_none", 404},
+        {"order=desc&limit=100", R"("b")", 200}, {"after=", R"("b")", 200},
     };
     struct world w;
     char id[64], path[600], fields[700], own[301];
@@ -723,8 +722,8 @@ Test(kept, a_wrong_query_of_input_items_is_refused) {
     memset(own, 'i', 300);
     own[300] = 0;
     snprintf(fields, sizeof(fields),
-             "\"input\":[{\"role\":\"user\",\"id\":\"%s\",\"content\":\"a\"},"
-             "{\"role\":\"user\",\"content\":\"b\"}]",
+             R"("input":[{"role":"user","id":"%s","content":"a"},)"
+             R"({"role":"user","content":"b"}])",
              own);
     ask_id(&w, fields, "c", id);
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -767,10 +766,10 @@ Test(kept, a_long_one_is_written_on_the_pool) {
         CLEANUP(buf_deinit) struct buf fields = {.max = 1 << 20};
         char id[64], path[200];
 
-        buf_add_str(&fields, "\"input\":\"");
+        buf_add_str(&fields, R"("input":")");
         for (size_t n = 0; n < sizes[i]; n++)
             buf_add_char(&fields, 'a');
-        buf_add_str(&fields, "\",\"instructions\":\"");
+        buf_add_str(&fields, R"(","instructions":")");
         for (size_t n = 0; n < sizes[i]; n++)
             buf_add_char(&fields, 'b');
         buf_add_char(&fields, '"');
@@ -793,7 +792,7 @@ Test(kept, a_client_that_leaves_gets_nothing) {
     w.model.max_context = 1 << 20;
     w.opts.stored_bytes = 16 << 20;
     world_start(&w);
-    buf_add_str(&fields, "\"input\":\"");
+    buf_add_str(&fields, R"("input":")");
     for (size_t n = 0; n < 200000; n++)
         buf_add_char(&fields, 'a');
     buf_add_char(&fields, '"');
@@ -821,26 +820,26 @@ Test(kept, a_response_under_way_is_seen_and_cancelled) {
 
     responses_start(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, RESPONSES, "{\"input\":\"hi\",\"stream\":true}");
+    world_post(&w, fd, RESPONSES, R"({"input":"hi","stream":true})");
     world_turns(&w, 4);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "Oh");
-    cr_assert(world_read_until(&w, fd, &got, "\"delta\":\"Oh\""));
+    cr_assert(world_read_until(&w, fd, &got, R"("delta":"Oh")"));
     snprintf(id, sizeof(id), "%.29s", strstr(got.data, "resp_"));
     snprintf(path, sizeof(path), ONE, id);
     world_get(&w, path, &r);
     cr_expect_eq(r.status, 200);
-    cr_expect(strstr(r.body.data, "\"status\":\"in_progress\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("status":"in_progress")"), "%s", r.body.data);
     reply_deinit(&r);
     snprintf(path, sizeof(path), ONE "/cancel", id);
     cr_expect_eq(request(&w, "POST", "k", path, &r), 200);
-    cr_expect(strstr(r.body.data, "\"status\":\"cancelled\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("status":"cancelled")"), "%s", r.body.data);
     reply_deinit(&r);
     cr_expect(w.port.r[0].cancelled);
     cr_assert(world_read_until(&w, fd, &got, "event: response.failed"));
     snprintf(path, sizeof(path), ONE, id);
     world_get(&w, path, &r);
-    cr_expect(strstr(r.body.data, "\"status\":\"cancelled\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("status":"cancelled")"), "%s", r.body.data);
     reply_deinit(&r);
     world_drop(&w, fd);
     world_stop(&w);
@@ -850,7 +849,7 @@ Test(kept, each_tenant_sees_its_own) {
     struct world w;
     struct reply r;
     char path[128], id[64];
-    const char *body = "{\"input\":\"hi\"}";
+    const char *body = R"({"input":"hi"})";
 
     snprintf(path, sizeof(path), "/tmp/weft-test-kept-%d", getpid());
     FILE *f = fopen(path, "w");

@@ -9,16 +9,15 @@
 
 #include "api/parts.h"
 #include "stream.h"
-#include "tests/support/quotes.h"
 #include "tiny.h"
 
 #define WHOLE(choices, prompt, output, total, cached)                                              \
-    "{\"id\":\"X\",\"object\":\"text_completion\",\"created\":X,\"model\":\"tiny\",\"choices\":"   \
-    "[" choices "],\"usage\":{\"prompt_tokens\":" prompt ",\"completion_tokens\":" output          \
-    ",\"total_tokens\":" total ",\"prompt_tokens_details\":{\"cached_tokens\":" cached "}}}"
+    R"({"id":"X","object":"text_completion","created":X,"model":"tiny","choices":)"                \
+    "[" choices R"(],"usage":{"prompt_tokens":)" prompt R"(,"completion_tokens":)" output          \
+    R"(,"total_tokens":)" total R"(,"prompt_tokens_details":{"cached_tokens":)" cached "}}}"
 #define PIECE(choice)                                                                              \
-    "data: {\"id\":\"X\",\"object\":\"text_completion\",\"created\":X,\"model\":\"tiny\","         \
-    "\"choices\":[" choice "]}\n\n"
+    R"(data: {"id":"X","object":"text_completion","created":X,"model":"tiny",)"                    \
+    R"("choices":[)" choice "]}\n\n"
 
 static void started(struct world *w, const char *script) {
     world_init(w);
@@ -31,18 +30,18 @@ Test(score, echo_puts_the_prompt_before_the_text) {
     struct reply r;
 
     started(&w, "yz");
-    world_ask(&w, TEXT, J("{'prompt':'wx','echo':true}"), &r);
+    world_ask(&w, TEXT, R"({"prompt":"wx","echo":true})", &r);
     reply_expect(&r, 200,
-                 WHOLE("{\"index\":0,\"text\":\"wxyz\",\"logprobs\":null,\"finish_reason\":"
-                       "\"stop\"}",
+                 WHOLE(R"({"index":0,"text":"wxyz","logprobs":null,"finish_reason":)"
+                       R"("stop"})",
                        "2", "2", "4", "1"));
     cr_expect_eq(w.port.r[0].m.flags & SUBMIT_PROMPT_LOGPROBS, 0, "no request asked for them");
-    world_ask(&w, TEXT, J("{'prompt':[119,120],'echo':true,'stream':true}"), &r);
+    world_ask(&w, TEXT, R"({"prompt":[119,120],"echo":true,"stream":true})", &r);
     reply_expect(&r, 200,
-                 PIECE("{\"index\":0,\"text\":\"wxy\",\"logprobs\":null,\"finish_reason\":null}")
-                     PIECE("{\"index\":0,\"text\":\"z\",\"logprobs\":null,\"finish_reason\":null}")
-                         PIECE("{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":"
-                               "\"stop\"}") "data: [DONE]\n\n");
+                 PIECE(R"({"index":0,"text":"wxy","logprobs":null,"finish_reason":null})")
+                     PIECE(R"({"index":0,"text":"z","logprobs":null,"finish_reason":null})")
+                         PIECE(R"({"index":0,"text":"","logprobs":null,"finish_reason":)"
+                               R"("stop"})") "data: [DONE]\n\n");
     world_stop(&w);
 }
 
@@ -51,34 +50,41 @@ Test(score, echo_tells_log_probabilities_of_the_prompt_too) {
     struct reply r;
 
     started(&w, "yz");
-    world_ask(&w, TEXT, "{\"prompt\":\"wx\\u00e9\",\"echo\":true,\"logprobs\":2}", &r);
+    world_ask(&w, TEXT, R"({"prompt":"wx\u00e9","echo":true,"logprobs":2})", &r);
     reply_expect(
         &r, 200,
-        WHOLE("{\"index\":0,\"text\":\"wx\u00e9yz\",\"logprobs\":{\"tokens\":[\"w\",\"x\","
+        WHOLE(R"({"index":0,"text":"wx)"
+              "\u00e9"
+              R"(yz","logprobs":{"tokens":["w","x",)"
               "\"\ufffd\",\"\ufffd\",\"y\",\"z\"],\"token_logprobs\":[null,-0.25,-0.5,-0.75,-0.5,"
-              "-0.5],\"top_logprobs\":[null,{\"t\":-0.125,\"x\":-0.25},{\"t\":-0.125,\"\ufffd\":"
-              "-0.5},{\"t\":-0.125,\"\ufffd\":-0.75},{\"y\":-0.5,\"z\":-1.5},{\"z\":-0.5,\"z\":"
-              "-1.5}],\"text_offset\":[0,1,2,3,3,4]},\"finish_reason\":\"stop\"}",
+              R"(-0.5],"top_logprobs":[null,{"t":-0.125,"x":-0.25},{"t":-0.125,")"
+              "\ufffd"
+              R"(":)"
+              R"(-0.5},{"t":-0.125,")"
+              "\ufffd"
+              R"(":-0.75},{"y":-0.5,"z":-1.5},{"z":-0.5,"z":)"
+              R"(-1.5}],"text_offset":[0,1,2,3,3,4]},"finish_reason":"stop"})",
               "4", "2", "6", "2"));
     w.port.script = "\x80\xE2\x82z";
-    world_ask(&w, TEXT, J("{'prompt':'x','logprobs':0}"), &r);
-    cr_expect(strstr(r.body.data, "\"text\":\"\ufffd\ufffdz\""), "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"text_offset\":[0,1,2,2]"), "%s", r.body.data);
+    world_ask(&w, TEXT, R"({"prompt":"x","logprobs":0})", &r);
+    cr_expect(strstr(r.body.data, R"("text":")"
+                                  "\ufffd\ufffd"
+                                  R"(z")"),
+              "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("text_offset":[0,1,2,2])"), "%s", r.body.data);
     reply_deinit(&r);
     w.port.script = "yz";
-    world_ask(&w, TEXT, J("{'prompt':'wx','echo':true,'logprobs':0,'stream':true}"), &r);
+    world_ask(&w, TEXT, R"({"prompt":"wx","echo":true,"logprobs":0,"stream":true})", &r);
     reply_expect(
         &r, 200,
-        PIECE("{\"index\":0,\"text\":\"wxy\",\"logprobs\":{\"tokens\":[\"w\",\"x\",\"y\"],"
-              "\"token_logprobs\":[null,-0.25,-0.5],\"top_logprobs\":[null,{\"x\":-0.25},{\"y\":-0."
-              "5}],\"text_offset\":[0,1,2]},"
-              "\"finish_reason\":null}")
-            PIECE(
-                "{\"index\":0,\"text\":\"z\",\"logprobs\":{\"tokens\":[\"z\"],\"token_logprobs\":["
-                "-0.5],\"top_logprobs\":[{\"z\":-0.5}],\"text_offset\":[3]},\"finish_reason\":"
-                "null}")
-                PIECE("{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\"}")
-                    DONE);
+        PIECE(R"({"index":0,"text":"wxy","logprobs":{"tokens":["w","x","y"],)"
+              R"("token_logprobs":[null,-0.25,-0.5],"top_logprobs":[null,{"x":-0.25},{"y":-0.)"
+              R"(5}],"text_offset":[0,1,2]},)"
+              R"("finish_reason":null})")
+            PIECE(R"({"index":0,"text":"z","logprobs":{"tokens":["z"],"token_logprobs":[)"
+                  R"(-0.5],"top_logprobs":[{"z":-0.5}],"text_offset":[3]},"finish_reason":)"
+                  "null}") PIECE(R"({"index":0,"text":"","logprobs":null,"finish_reason":"stop"})")
+                DONE);
     world_stop(&w);
 }
 
@@ -87,22 +93,22 @@ Test(score, no_tokens_are_asked_for_to_judge_the_prompt_alone) {
     struct reply r;
 
     started(&w, "y");
-    world_ask(&w, TEXT, J("{'prompt':'wx','echo':true,'logprobs':0,'max_tokens':0}"), &r);
+    world_ask(&w, TEXT, R"({"prompt":"wx","echo":true,"logprobs":0,"max_tokens":0})", &r);
     reply_expect(&r, 200,
-                 WHOLE("{\"index\":0,\"text\":\"wx\",\"logprobs\":{\"tokens\":[\"w\",\"x\"],"
-                       "\"token_logprobs\":[null,-0.25],\"top_logprobs\":[null,{\"x\":-0.25}],"
-                       "\"text_offset\":[0,"
-                       "1]},\"finish_reason\":\"length\"}",
+                 WHOLE(R"({"index":0,"text":"wx","logprobs":{"tokens":["w","x"],)"
+                       R"("token_logprobs":[null,-0.25],"top_logprobs":[null,{"x":-0.25}],)"
+                       R"("text_offset":[0,)"
+                       R"(1]},"finish_reason":"length"})",
                        "2", "0", "2", "1"));
     world_ask(&w, TEXT,
-              J("{'prompt':'wx','echo':true,'logprobs':0,'max_tokens':0,"
-                "'stream':true}"),
+              R"({"prompt":"wx","echo":true,"logprobs":0,"max_tokens":0,)"
+              R"("stream":true})",
               &r);
     reply_expect(&r, 200,
-                 PIECE("{\"index\":0,\"text\":\"wx\",\"logprobs\":{\"tokens\":[\"w\",\"x\"],"
-                       "\"token_logprobs\":[null,-0.25],\"top_logprobs\":[null,{\"x\":-0.25}],"
-                       "\"text_offset\":[0,"
-                       "1]},\"finish_reason\":\"length\"}") DONE);
+                 PIECE(R"({"index":0,"text":"wx","logprobs":{"tokens":["w","x"],)"
+                       R"("token_logprobs":[null,-0.25],"top_logprobs":[null,{"x":-0.25}],)"
+                       R"("text_offset":[0,)"
+                       R"(1]},"finish_reason":"length"})") DONE);
     world_stop(&w);
 }
 
@@ -127,20 +133,20 @@ Test(score, a_long_answer_is_written_on_the_pool) {
     struct jobs_stats before, after;
 
     started(&w, "y");
-    buf_add_str(&body, "{\"prompt\":[");
+    buf_add_str(&body, R"({"prompt":[)");
     for (unsigned i = 0; i < MANY_PROMPTS; i++)
-        buf_printf(&body, "%s\"%0*u\"", i ? "," : "", (int)LENGTH, i);
-    buf_add_str(&body, "],\"prompt_logprobs\":2,\"max_tokens\":0}");
+        buf_printf(&body, R"(%s"%0*u")", i ? "," : "", (int)LENGTH, i);
+    buf_add_str(&body, R"(],"prompt_logprobs":2,"max_tokens":0})");
     jobs_stats(w.api->env.pool.jobs, &before);
     world_ask(&w, TEXT, body.data, &r);
     jobs_stats(w.api->env.pool.jobs, &after);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     cr_expect_eq(after.n_done - before.n_done, 1);
-    cr_expect_eq(count(&r, "\"rank\":1,"), MANY_PROMPTS * (LENGTH - 1));
-    cr_expect_eq(count(&r, "\"prompt_logprobs\":[null,"), MANY_PROMPTS);
+    cr_expect_eq(count(&r, R"("rank":1,)"), MANY_PROMPTS * (LENGTH - 1));
+    cr_expect_eq(count(&r, R"("prompt_logprobs":[null,)"), MANY_PROMPTS);
     reply_deinit(&r);
     jobs_stats(w.api->env.pool.jobs, &before);
-    world_ask(&w, TEXT, J("{'prompt':'wx','prompt_logprobs':2,'max_tokens':0}"), &r);
+    world_ask(&w, TEXT, R"({"prompt":"wx","prompt_logprobs":2,"max_tokens":0})", &r);
     jobs_stats(w.api->env.pool.jobs, &after);
     cr_expect_eq(after.n_done, before.n_done, "a short one needs no thread");
     reply_deinit(&r);
@@ -154,11 +160,11 @@ Test(score, choices_share_what_they_echo) {
     struct reply r;
 
     started(&w, "y");
-    buf_printf(&body, "{\"prompt\":[\"%0*d\",\"wx\"],\"echo\":true,\"n\":3}", 500, 7);
+    buf_printf(&body, R"({"prompt":["%0*d","wx"],"echo":true,"n":3})", 500, 7);
     world_ask(&w, TEXT, body.data, &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
-    cr_expect_eq(count(&r, "0007y\""), 3);
-    cr_expect_eq(count(&r, "\"wxy\""), 3);
+    cr_expect_eq(count(&r, R"(0007y")"), 3);
+    cr_expect_eq(count(&r, R"("wxy")"), 3);
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -198,9 +204,8 @@ Test(score, a_long_echo_is_streamed_in_parts) {
         buf_init(&lists[i / 4][i % 4], 1 << 24);
     started(&w, "yz");
     for (int stream = 0; stream < 2; stream++) {
-        snprintf(body, sizeof(body),
-                 "{\"prompt\":\"%0*d\",\"echo\":true,\"logprobs\":5,\"seed\":1%s}", 500, 7,
-                 stream ? ",\"stream\":true" : "");
+        snprintf(body, sizeof(body), R"({"prompt":"%0*d","echo":true,"logprobs":5,"seed":1%s})",
+                 500, 7, stream ? R"(,"stream":true)" : "");
         world_ask(&w, TEXT, body, &r);
         cr_assert_eq(r.status, 200, "%s", r.body.data);
         if (!stream)
@@ -231,10 +236,10 @@ Test(score, who_leaves_while_the_pool_writes_leaves_nothing) {
     struct world w;
 
     started(&w, "y");
-    buf_add_str(&body, "{\"prompt\":[");
+    buf_add_str(&body, R"({"prompt":[)");
     for (unsigned i = 0; i < 128; i++)
-        buf_printf(&body, "%s\"%0*u\"", i ? "," : "", 200, i);
-    buf_add_str(&body, "],\"prompt_logprobs\":20,\"max_tokens\":0}");
+        buf_printf(&body, R"(%s"%0*u")", i ? "," : "", 200, i);
+    buf_add_str(&body, R"(],"prompt_logprobs":20,"max_tokens":0})");
     for (int turns = 1; turns < 12; turns++) {
         int fd = world_connect(&w);
 
@@ -257,25 +262,24 @@ Test(score, prompt_logprobs_are_vllm_s) {
     struct reply r;
 
     started(&w, "y");
-    world_ask(&w, TEXT, J("{'prompt':'wx','prompt_logprobs':1,'max_tokens':1}"), &r);
+    world_ask(&w, TEXT, R"({"prompt":"wx","prompt_logprobs":1,"max_tokens":1})", &r);
     reply_expect(&r, 200,
-                 WHOLE("{\"index\":0,\"text\":\"y\",\"logprobs\":null,\"finish_reason\":\"length\","
-                       "\"prompt_logprobs\":[null,{\"116\":{\"logprob\":-0.125,\"rank\":1,"
-                       "\"decoded_token\":\"t\"},\"120\":{\"logprob\":-0.25,\"rank\":null,"
-                       "\"decoded_token\":\"x\"}}]}",
+                 WHOLE(R"({"index":0,"text":"y","logprobs":null,"finish_reason":"length",)"
+                       R"("prompt_logprobs":[null,{"116":{"logprob":-0.125,"rank":1,)"
+                       R"("decoded_token":"t"},"120":{"logprob":-0.25,"rank":null,)"
+                       R"("decoded_token":"x"}}]})",
                        "2", "1", "3", "1"));
-    world_ask(&w, TEXT, J("{'prompt':'wx','prompt_logprobs':2,'max_tokens':0}"), &r);
+    world_ask(&w, TEXT, R"({"prompt":"wx","prompt_logprobs":2,"max_tokens":0})", &r);
     reply_expect(&r, 200,
-                 WHOLE("{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"length\","
-                       "\"prompt_logprobs\":[null,{\"116\":{\"logprob\":-0.125,\"rank\":1,"
-                       "\"decoded_token\":\"t\"},\"120\":{\"logprob\":-0.25,\"rank\":2,"
-                       "\"decoded_token\":\"x\"}}]}",
+                 WHOLE(R"({"index":0,"text":"","logprobs":null,"finish_reason":"length",)"
+                       R"("prompt_logprobs":[null,{"116":{"logprob":-0.125,"rank":1,)"
+                       R"("decoded_token":"t"},"120":{"logprob":-0.25,"rank":2,)"
+                       R"("decoded_token":"x"}}]})",
                        "2", "0", "2", "1"));
-    world_ask(&w, CHAT, "{" HI ",\"prompt_logprobs\":0,\"max_tokens\":1}", &r);
+    world_ask(&w, CHAT, "{" HI R"(,"prompt_logprobs":0,"max_tokens":1})", &r);
     cr_expect_eq(r.status, 200);
-    cr_expect(strstr(r.body.data,
-                     "},\"prompt_logprobs\":[null,{\"117\":{\"logprob\":-0.25,\"rank\":"
-                     "null,\"decoded_token\":\"u\"}},"),
+    cr_expect(strstr(r.body.data, R"(},"prompt_logprobs":[null,{"117":{"logprob":-0.25,"rank":)"
+                                  R"(null,"decoded_token":"u"}},)"),
               "%s", r.body.data);
     reply_deinit(&r);
     world_stop(&w);
@@ -287,7 +291,7 @@ Test(score, best_of_keeps_the_most_probable) {
 
     started(&w, NULL);
     int fd = world_connect(&w);
-    world_post(&w, fd, TEXT, "{\"prompt\":[\"w\",\"x\"],\"best_of\":3,\"n\":2}");
+    world_post(&w, fd, TEXT, R"({"prompt":["w","x"],"best_of":3,"n":2})");
     world_turns(&w, 5);
     cr_assert_eq(w.port.n, 6u);
     for (uint32_t i = 0; i < 6; i++) {
@@ -301,7 +305,7 @@ Test(score, best_of_keeps_the_most_probable) {
     }
     world_receive(&w, fd, &r);
 #define CHOICE(index, text)                                                                        \
-    "{\"index\":" index ",\"text\":\"" text "\",\"logprobs\":null,\"finish_reason\":\"stop\"}"
+    R"({"index":)" index R"(,"text":")" text R"(","logprobs":null,"finish_reason":"stop"})"
     reply_expect(
         &r, 200,
         WHOLE(CHOICE("0", "1x") "," CHOICE("1", "2x") "," CHOICE("2", "3x") "," CHOICE("3", "4x"),
@@ -316,7 +320,7 @@ Test(score, a_worker_that_tells_another_prompt_is_not_believed) {
 
     started(&w, NULL);
     int fd = world_connect(&w);
-    world_post(&w, fd, TEXT, "{\"prompt\":\"wxyz\",\"echo\":true,\"logprobs\":1}");
+    world_post(&w, fd, TEXT, R"({"prompt":"wxyz","echo":true,"logprobs":1})");
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     w.port.r[0].m.n_prompt = 3;

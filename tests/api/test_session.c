@@ -50,16 +50,16 @@ Test(session, is_named_by_header_or_field_and_the_first_of_them_counts) {
         "X-LLM-D-Inference-Fairness-Id",
     };
     static const char *const bodies[] = {
-        "{" HI ",\"prompt_cache_key\":\"%s\",\"safety_identifier\":\"s\",\"user\":\"u\"}",
-        "{" HI ",\"safety_identifier\":\"%s\",\"user\":\"u\",\"metadata\":{\"user_id\":\"m\"}}",
-        "{" HI ",\"user\":\"%s\",\"metadata\":{\"user_id\":\"m\"}}",
-        "{" HI ",\"metadata\":{\"user_id\":\"%s\"}}",
+        "{" HI R"(,"prompt_cache_key":"%s","safety_identifier":"s","user":"u"})",
+        "{" HI R"(,"safety_identifier":"%s","user":"u","metadata":{"user_id":"m"}})",
+        "{" HI R"(,"user":"%s","metadata":{"user_id":"m"}})",
+        "{" HI R"(,"metadata":{"user_id":"%s"}})",
     };
     struct world w;
     char head[256], body[512];
 
     started(&w);
-    uint64_t k = ask(&w, "", "{" HI ",\"user\":\"k\"}");
+    uint64_t k = ask(&w, "", "{" HI R"(,"user":"k"})");
     cr_expect_neq(k, 0);
     for (size_t i = 0; i < ARRAY_SIZE(headers); i++) {
         const char *after = i + 1 < ARRAY_SIZE(headers) ? headers[i + 1] : "X-Nothing";
@@ -67,7 +67,7 @@ Test(session, is_named_by_header_or_field_and_the_first_of_them_counts) {
         if (i == 0) /* the session of this header counts as well */
             after = "X-Session-Id";
         snprintf(head, sizeof(head), "%s: other\r\n%s: k\r\n", after, headers[i]);
-        cr_expect_eq(ask(&w, head, "{" HI ",\"user\":\"u\"}"), k, "%s", headers[i]);
+        cr_expect_eq(ask(&w, head, "{" HI R"(,"user":"u"})"), k, "%s", headers[i]);
     }
     for (size_t i = 0; i < ARRAY_SIZE(bodies); i++) {
         snprintf(body, sizeof(body), bodies[i], "k");
@@ -75,7 +75,7 @@ Test(session, is_named_by_header_or_field_and_the_first_of_them_counts) {
         snprintf(body, sizeof(body), bodies[i], "l");
         cr_expect_neq(ask(&w, "", body), k, "%s", body);
     }
-    cr_expect_neq(ask(&w, "X-Session-Id: \r\n", "{" HI ",\"user\":\"u\"}"), k, "empty is absent");
+    cr_expect_neq(ask(&w, "X-Session-Id: \r\n", "{" HI R"(,"user":"u"})"), k, "empty is absent");
     world_stop(&w);
 }
 
@@ -98,25 +98,25 @@ Test(session, without_a_name_is_the_conversation) {
 
     started(&w);
     uint64_t first = ask(&w, "",
-                         "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},"
-                         "{\"role\":\"user\",\"content\":\"q\"}]}");
+                         R"({"messages":[{"role":"system","content":"s"},)"
+                         R"({"role":"user","content":"q"}]})");
     uint64_t second = ask(&w, "",
-                          "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},"
-                          "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"q\"}]},"
-                          "{\"role\":\"assistant\",\"content\":\"a\"},"
-                          "{\"role\":\"user\",\"content\":\"r\"}]}");
+                          R"({"messages":[{"role":"system","content":"s"},)"
+                          R"({"role":"user","content":[{"type":"text","text":"q"}]},)"
+                          R"({"role":"assistant","content":"a"},)"
+                          R"({"role":"user","content":"r"}]})");
     uint64_t third = ask(&w, "",
-                         "{\"messages\":[{\"role\":\"system\",\"content\":\"t\"},"
-                         "{\"role\":\"user\",\"content\":\"q\"}]}");
+                         R"({"messages":[{"role":"system","content":"t"},)"
+                         R"({"role":"user","content":"q"}]})");
     uint64_t cut = ask(&w, "",
-                       "{\"messages\":[{\"role\":\"system\",\"content\":\"sq\"},"
-                       "{\"role\":\"user\",\"content\":\"\"}]}");
+                       R"({"messages":[{"role":"system","content":"sq"},)"
+                       R"({"role":"user","content":""}]})");
     cr_expect_neq(first, 0);
     cr_expect_eq(first, second, "the turns of one conversation meet");
     cr_expect_neq(first, third);
     cr_expect_neq(first, cut);
-    cr_expect_eq(ask_at(&w, TEXT, "", "{\"prompt\":\"q\"}"), 0, "a bare prompt tells nothing");
-    cr_expect_eq(ask(&w, "", "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"}]}"), 0);
+    cr_expect_eq(ask_at(&w, TEXT, "", R"({"prompt":"q"})"), 0, "a bare prompt tells nothing");
+    cr_expect_eq(ask(&w, "", R"({"messages":[{"role":"system","content":"s"}]})"), 0);
     world_stop(&w);
 }
 
@@ -126,22 +126,22 @@ Test(session, is_told_in_every_dialect) {
         const char *path, *named, *first, *second, *other;
     } table[] = {
         {"/v1/messages",
-         "{\"model\":\"claude\",\"max_tokens\":9," HI ",\"metadata\":{\"user_id\":\"k\"}}",
-         "{\"model\":\"claude\",\"max_tokens\":9,\"system\":\"s\"," HI "}",
-         "{\"model\":\"claude\",\"max_tokens\":9,\"system\":\"s\",\"messages\":[{\"role\":\"user\","
-         "\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"x\"},{\"role\":\"user\","
-         "\"content\":\"more\"}]}",
-         "{\"model\":\"claude\",\"max_tokens\":9,\"system\":\"t\"," HI "}"},
-        {"/v1/responses", "{\"input\":\"hi\",\"prompt_cache_key\":\"k\"}",
-         "{\"input\":\"hi\",\"instructions\":\"s\"}",
-         "{\"instructions\":\"s\",\"input\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":"
-         "\"assistant\",\"content\":\"x\"},{\"role\":\"user\",\"content\":\"more\"}]}",
-         "{\"input\":\"hi\",\"instructions\":\"t\"}"},
+         R"({"model":"claude","max_tokens":9,)" HI R"(,"metadata":{"user_id":"k"}})",
+         R"({"model":"claude","max_tokens":9,"system":"s",)" HI "}",
+         R"({"model":"claude","max_tokens":9,"system":"s","messages":[{"role":"user",)"
+         R"("content":"hi"},{"role":"assistant","content":"x"},{"role":"user",)"
+         R"("content":"more"}]})",
+         R"({"model":"claude","max_tokens":9,"system":"t",)" HI "}"},
+        {"/v1/responses", R"({"input":"hi","prompt_cache_key":"k"})",
+         R"({"input":"hi","instructions":"s"})",
+         R"({"instructions":"s","input":[{"role":"user","content":"hi"},{"role":)"
+         R"("assistant","content":"x"},{"role":"user","content":"more"}]})",
+         R"({"input":"hi","instructions":"t"})"},
     };
     struct world w;
 
     started(&w);
-    uint64_t k = ask(&w, "", "{" HI ",\"user\":\"k\"}");
+    uint64_t k = ask(&w, "", "{" HI R"(,"user":"k"})");
     for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
         uint64_t first = ask_at(&w, table[i].path, "", table[i].first);
 
@@ -168,8 +168,8 @@ Test(session, of_one_name_differs_between_tenants) {
     w.port.script = "x";
     w.opts.api_keys_file = path;
     world_start(&w);
-    uint64_t a = ask(&w, "Authorization: Bearer k1\r\n", "{" HI ",\"user\":\"u\"}");
-    uint64_t b = ask(&w, "Authorization: Bearer k2\r\n", "{" HI ",\"user\":\"u\"}");
+    uint64_t a = ask(&w, "Authorization: Bearer k1\r\n", "{" HI R"(,"user":"u"})");
+    uint64_t b = ask(&w, "Authorization: Bearer k2\r\n", "{" HI R"(,"user":"u"})");
     uint64_t c = ask(&w, "Authorization: Bearer k3\r\nX-Session-Id: u\r\n", "{" HI "}");
     cr_expect_eq(a, b);
     cr_expect_neq(a, c);
@@ -185,7 +185,7 @@ Test(session, is_shown_with_its_origin) {
     started(&w);
     w.port.hold = true;
     int fd = world_connect(&w);
-    world_post(&w, fd, CHAT, "{" HI ",\"user\":\"u\"}");
+    world_post(&w, fd, CHAT, "{" HI R"(,"user":"u"})");
     world_turns(&w, 5);
     cr_assert_eq(api_requests(w.api, info, 4), 1u);
     cr_expect_eq(info[0].session, last(&w)->m.session);

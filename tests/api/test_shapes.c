@@ -12,9 +12,9 @@
 #define CHATS "/v1/chat/completions"
 #define TEXTS "/v1/completions"
 #define MESSAGES "/v1/messages"
-#define ASK "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
-#define CLAUDE "{\"model\":\"claude-x\",\"max_tokens\":4,"
-#define FN "{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}"
+#define ASK R"("messages":[{"role":"user","content":"hi"}])"
+#define CLAUDE R"({"model":"claude-x","max_tokens":4,)"
+#define FN R"({"type":"function","name":"f","parameters":{"type":"object"}})"
 
 struct shape {
     const char *path, *body;
@@ -24,97 +24,94 @@ struct shape {
 
 static const struct shape shapes[] = {
     /* chat completions */
-    {CHATS, "{" ASK ",\"max_tokens\":-1}", NULL},
-    {CHATS, "{" ASK ",\"function_call\":\"auto\"}", NULL},
-    {CHATS, "{" ASK ",\"function_call\":{\"name\":\"f\"}}", "function_call"},
-    {CHATS, "{" ASK ",\"functions\":[{\"name\":\"f\"}]}", NULL},
-    {CHATS, "{" ASK ",\"functions\":[{\"name\":5}]}", "functions"},
-    {CHATS, "{" ASK ",\"functions\":[]}", NULL},
-    {CHATS,
-     "{" ASK ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\"}}}",
+    {CHATS, "{" ASK R"(,"max_tokens":-1})", NULL},
+    {CHATS, "{" ASK R"(,"function_call":"auto"})", NULL},
+    {CHATS, "{" ASK R"(,"function_call":{"name":"f"}})", "function_call"},
+    {CHATS, "{" ASK R"(,"functions":[{"name":"f"}]})", NULL},
+    {CHATS, "{" ASK R"(,"functions":[{"name":5}]})", "functions"},
+    {CHATS, "{" ASK R"(,"functions":[]})", NULL},
+    {CHATS, "{" ASK R"(,"response_format":{"type":"json_schema","json_schema":{"name":"n"}}})",
      NULL},
-    {CHATS, "{" ASK ",\"response_format\":{\"type\":\"json_schema\"}}",
+    {CHATS, "{" ASK R"(,"response_format":{"type":"json_schema"}})",
      "response_format.json_schema.schema"},
     {CHATS,
-     "{\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\","
-     "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},{\"role\":"
-     "\"tool\",\"tool_call_id\":\"c\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":"
-     "\"data:\"}}]},{\"role\":\"user\",\"content\":\"hi\"}]}",
+     R"({"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"c",)"
+     R"("type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":)"
+     R"("tool","tool_call_id":"c","content":[{"type":"image_url","image_url":{"url":)"
+     R"("data:"}}]},{"role":"user","content":"hi"}]})",
      NULL},
-    {CHATS, "{" ASK ",\"web_search_options\":{\"search_context_size\":\"low\"}}",
+    {CHATS, "{" ASK R"(,"web_search_options":{"search_context_size":"low"}})",
      "web_search_options"},
-    {CHATS, "{" ASK ",\"audio\":{\"voice\":\"v\",\"format\":\"wav\"}}", "audio"},
+    {CHATS, "{" ASK R"(,"audio":{"voice":"v","format":"wav"}})", "audio"},
     /* completions */
-    {TEXTS, "{\"prompt\":\"a\",\"logprobs\":1}", NULL},
-    {TEXTS, "{\"prompt\":\"a\",\"truncate_prompt_tokens\":3}", "truncate_prompt_tokens"},
-    {TEXTS, "{\"prompt\":\"a\",\"use_beam_search\":true}", "use_beam_search"},
-    {"/v1/completions/render", "{\"prompt\":[\"a\",\"b\"]}", NULL},
-    {"/tokenize", "{" ASK ",\"add_generation_prompt\":true}", NULL},
+    {TEXTS, R"({"prompt":"a","logprobs":1})", NULL},
+    {TEXTS, R"({"prompt":"a","truncate_prompt_tokens":3})", "truncate_prompt_tokens"},
+    {TEXTS, R"({"prompt":"a","use_beam_search":true})", "use_beam_search"},
+    {"/v1/completions/render", R"({"prompt":["a","b"]})", NULL},
+    {"/tokenize", "{" ASK R"(,"add_generation_prompt":true})", NULL},
     /* Responses */
-    {RESPONSES, "{\"input\":\"hi\",\"tools\":[{\"type\":\"web_search_preview\"}]}", NULL},
-    {RESPONSES, "{\"input\":\"hi\",\"tool_choice\":{\"type\":\"web_search_preview\"}}", NULL},
+    {RESPONSES, R"({"input":"hi","tools":[{"type":"web_search_preview"}]})", NULL},
+    {RESPONSES, R"({"input":"hi","tool_choice":{"type":"web_search_preview"}})", NULL},
     {RESPONSES,
-     "{\"input\":\"hi\",\"tools\":[" FN "],\"tool_choice\":{\"type\":\"mcp\",\"server_label\":"
-     "\"s\"}}",
+     R"({"input":"hi","tools":[)" FN R"(],"tool_choice":{"type":"mcp","server_label":)"
+     R"("s"}})",
      NULL},
     {RESPONSES,
-     "{\"input\":\"hi\",\"tools\":[" FN
-     "],\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"auto\",\"tools\":[{\"type\":"
-     "\"function\",\"name\":\"f\"},{\"type\":\"image_generation\"},{\"type\":\"mcp\","
-     "\"server_label\":\"s\"}]}}",
+     R"({"input":"hi","tools":[)" FN
+     R"(],"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[{"type":)"
+     R"("function","name":"f"},{"type":"image_generation"},{"type":"mcp",)"
+     R"("server_label":"s"}]}})",
      NULL},
     {RESPONSES,
-     "{\"input\":\"hi\",\"tools\":[" FN
-     "],\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"required\",\"tools\":[{\"type\":"
-     "\"web_search\"}]}}",
+     R"({"input":"hi","tools":[)" FN
+     R"(],"tool_choice":{"type":"allowed_tools","mode":"required","tools":[{"type":)"
+     R"("web_search"}]}})",
      NULL},
-    {RESPONSES, "{\"input\":\"hi\",\"text\":{\"verbosity\":\"low\"},\"max_tool_calls\":3}", NULL},
+    {RESPONSES, R"({"input":"hi","text":{"verbosity":"low"},"max_tool_calls":3})", NULL},
     {RESPONSES,
-     "{\"input\":\"hi\",\"reasoning\":{\"effort\":\"low\",\"context\":\"all_turns\"},\"include\":["
-     "\"reasoning.encrypted_content\"],\"client_metadata\":{\"a\":\"b\"}}",
-     NULL},
-    {RESPONSES,
-     "{\"input\":[{\"type\":\"additional_tools\",\"role\":\"developer\",\"tools\":[" FN
-     "]},{\"role\":\"user\",\"content\":\"hi\"}]}",
+     R"({"input":"hi","reasoning":{"effort":"low","context":"all_turns"},"include":[)"
+     R"("reasoning.encrypted_content"],"client_metadata":{"a":"b"}})",
      NULL},
     {RESPONSES,
-     "{\"input\":\"hi\",\"tools\":[{\"type\":\"tool_search\",\"execution\":\"client\","
-     "\"description\":\"d\",\"parameters\":{\"type\":\"object\"}}]}",
+     R"({"input":[{"type":"additional_tools","role":"developer","tools":[)" FN
+     R"(]},{"role":"user","content":"hi"}]})",
      NULL},
     {RESPONSES,
-     "{\"input\":[{\"role\":\"user\",\"content\":\"hi\"},{\"type\":"
-     "\"compaction_trigger\"}]}",
+     R"({"input":"hi","tools":[{"type":"tool_search","execution":"client",)"
+     R"("description":"d","parameters":{"type":"object"}}]})",
      NULL},
-    {RESPONSES "/compact", "{\"input\":\"hi\"}", NULL},
-    {RESPONSES, "{\"input\":[{\"type\":\"agent_message\",\"content\":[]}]}", NULL},
-    {RESPONSES, "{\"input\":\"hi\",\"background\":true,\"store\":false}", "background"},
-    {RESPONSES, "{\"input\":\"hi\",\"background\":false}", NULL},
-    {RESPONSES, "{\"input\":\"hi\",\"conversation\":\"c\",\"previous_response_id\":\"r\"}",
-     "conversation"},
-    {RESPONSES, "{\"input\":\"hi\",\"prompt\":{\"id\":\"p\"}}", "prompt"},
-    {RESPONSES, "{\"input\":\"hi\",\"top_logprobs\":2}", NULL},
-    {RESPONSES, "{\"input\":\"hi\",\"include\":[\"message.output_text.logprobs\"]}", NULL},
+    {RESPONSES,
+     R"({"input":[{"role":"user","content":"hi"},{"type":)"
+     R"("compaction_trigger"}]})",
+     NULL},
+    {RESPONSES "/compact", R"({"input":"hi"})", NULL},
+    {RESPONSES, R"({"input":[{"type":"agent_message","content":[]}]})", NULL},
+    {RESPONSES, R"({"input":"hi","background":true,"store":false})", "background"},
+    {RESPONSES, R"({"input":"hi","background":false})", NULL},
+    {RESPONSES, R"({"input":"hi","conversation":"c","previous_response_id":"r"})", "conversation"},
+    {RESPONSES, R"({"input":"hi","prompt":{"id":"p"}})", "prompt"},
+    {RESPONSES, R"({"input":"hi","top_logprobs":2})", NULL},
+    {RESPONSES, R"({"input":"hi","include":["message.output_text.logprobs"]})", NULL},
     /* Messages */
     {MESSAGES,
-     CLAUDE ASK ",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\"},"
-                "{\"name\":\"f\",\"input_schema\":{\"type\":\"object\"}}]}",
+     CLAUDE ASK R"(,"tools":[{"type":"web_search_20250305","name":"web_search"},)"
+                R"({"name":"f","input_schema":{"type":"object"}}]})",
      NULL},
-    {MESSAGES,
-     CLAUDE ASK ",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}]}",
+    {MESSAGES, CLAUDE ASK R"(,"tools":[{"type":"web_search_20250305","name":"web_search"}]})",
      "tools"},
     {MESSAGES,
-     CLAUDE ASK ",\"tools\":[{\"type\":\"tool_search_tool_regex_20251119\",\"name\":"
-                "\"tool_search_tool_regex\"},{\"name\":\"f\",\"defer_loading\":true,"
-                "\"input_schema\":{\"type\":\"object\"}}]}",
+     CLAUDE ASK R"(,"tools":[{"type":"tool_search_tool_regex_20251119","name":)"
+                R"("tool_search_tool_regex"},{"name":"f","defer_loading":true,)"
+                R"("input_schema":{"type":"object"}}]})",
      NULL},
     {MESSAGES,
-     CLAUDE "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\","
-            "\"content\":[{\"type\":\"server_tool_use\",\"id\":\"s\",\"name\":\"web_search\","
-            "\"input\":{}},{\"type\":\"web_search_tool_result\",\"tool_use_id\":\"s\",\"content\":"
-            "[]}]},{\"role\":\"user\",\"content\":\"hi\"}]}",
+     CLAUDE R"("messages":[{"role":"user","content":"hi"},{"role":"assistant",)"
+            R"("content":[{"type":"server_tool_use","id":"s","name":"web_search",)"
+            R"("input":{}},{"type":"web_search_tool_result","tool_use_id":"s","content":)"
+            R"([]}]},{"role":"user","content":"hi"}]})",
      NULL},
-    {MESSAGES, CLAUDE ASK ",\"context_management\":{\"edits\":[]},\"speed\":\"fast\"}", NULL},
-    {MESSAGES, CLAUDE ASK ",\"thread\":{}}", "thread"},
+    {MESSAGES, CLAUDE ASK R"(,"context_management":{"edits":[]},"speed":"fast"})", NULL},
+    {MESSAGES, CLAUDE ASK R"(,"thread":{}})", "thread"},
 };
 
 Test(shapes, each_is_answered_or_refused_by_name) {
@@ -132,7 +129,7 @@ Test(shapes, each_is_answered_or_refused_by_name) {
         world_ask(&w, s->path, s->body, &r);
         cr_expect_eq(r.status, s->refused ? 400 : 200, "%s %s: %d %s", s->path, s->body, r.status,
                      r.body.data);
-        snprintf(param, sizeof(param), "\"param\":\"%s\"", s->refused ? s->refused : "");
+        snprintf(param, sizeof(param), R"("param":"%s")", s->refused ? s->refused : "");
         cr_expect(!s->refused || strstr(r.body.data, param) || strstr(r.body.data, s->refused),
                   "%s %s", s->body, r.body.data);
         reply_deinit(&r);
@@ -152,12 +149,12 @@ Test(shapes, usage_that_is_not_wanted_is_not_told) {
         char body[300];
 
         snprintf(body, sizeof(body),
-                 "{\"prompt\":\"a\",\"stream\":true,\"max_tokens\":1,\"stream_options\":{"
-                 "\"include_usage\":%s,\"continuous_usage_stats\":true}}",
+                 R"({"prompt":"a","stream":true,"max_tokens":1,"stream_options":{)"
+                 R"("include_usage":%s,"continuous_usage_stats":true}})",
                  wanted ? "true" : "false");
         world_ask(&w, TEXTS, body, &r);
         cr_expect_eq(r.status, 200);
-        cr_expect_eq(strstr(r.body.data, "\"usage\":{") != NULL, wanted, "%s", r.body.data);
+        cr_expect_eq(strstr(r.body.data, R"("usage":{)") != NULL, wanted, "%s", r.body.data);
         reply_deinit(&r);
     }
     world_stop(&w);
@@ -170,11 +167,9 @@ Test(shapes, the_chosen_token_is_among_the_likely_ones) {
     responses_init(&w);
     world_start(&w);
     w.port.script = "o";
-    world_ask(&w, TEXTS, "{\"prompt\":[120,121],\"echo\":true,\"logprobs\":1,\"max_tokens\":1}",
-              &r);
+    world_ask(&w, TEXTS, R"({"prompt":[120,121],"echo":true,"logprobs":1,"max_tokens":1})", &r);
     cr_expect_eq(r.status, 200);
-    cr_expect(strstr(r.body.data, "\"top_logprobs\":[null,{\"t\":-0.125,\"y\":"), "%s",
-              r.body.data);
+    cr_expect(strstr(r.body.data, R"("top_logprobs":[null,{"t":-0.125,"y":)"), "%s", r.body.data);
     reply_deinit(&r);
     world_stop(&w);
 }

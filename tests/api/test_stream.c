@@ -14,7 +14,7 @@
 
 static const char *const letters[] = {
     "a", "b",  "ab",   "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80", "S",
-    "T", "ST", "STOP", "\n",       "\"",           "\xE2\x82\xAC\xE2"};
+    "T", "ST", "STOP", "\n",       R"(")",         "\xE2\x82\xAC\xE2"};
 
 struct story {
     struct rng rng;
@@ -76,10 +76,10 @@ static size_t visible(const struct story *s, size_t *n_tokens) {
 static void ask(struct world *w, int fd, const struct story *s) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 16};
 
-    buf_add_str(&b, "{" HI ",\"stream\":true,\"stream_options\":{\"include_usage\":true},"
-                    "\"return_token_ids\":true,\"max_tokens\":480,\"stop\":[");
+    buf_add_str(&b, "{" HI R"(,"stream":true,"stream_options":{"include_usage":true},)"
+                    R"("return_token_ids":true,"max_tokens":480,"stop":[)");
     for (uint32_t i = 0; i < s->n_stops; i++)
-        buf_printf(&b, "%s\"%s\"", i ? "," : "", s->stop[i]);
+        buf_printf(&b, R"(%s"%s")", i ? "," : "", s->stop[i]);
     buf_add_str(&b, "]}");
     world_post(w, fd, CHAT, b.data);
     world_turns(w, 4);
@@ -189,7 +189,7 @@ Test(stream, is_the_same_with_a_tiny_buffer) {
 /* The answer ends in a turn in which its connection sends. The request behind it is read in the
  * same turn, which is not to be had again for it. */
 Test(stream, is_followed_by_a_request_that_came_early) {
-    static const char body[] = "{" HI ",\"stream\":true}";
+    static const char body[] = "{" HI R"(,"stream":true})";
     struct world w;
     struct reply r;
 

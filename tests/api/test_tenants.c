@@ -59,7 +59,7 @@ static int ask(const char *key, const char *more) {
     char body[300];
     int fd = world_connect(&w);
 
-    snprintf(body, sizeof(body), "{\"prompt\":\"hello\"%s}", more);
+    snprintf(body, sizeof(body), R"({"prompt":"hello"%s})", more);
     world_say(&w, fd,
               "POST " TEXT " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"
               "Content-Length: %zu\r\n\r\n%s",
@@ -112,9 +112,9 @@ Test(tenants, tokens_are_reserved_and_what_was_not_used_comes_back) {
     struct reply r;
 
     start(rows, 1);
-    int first = ask("ka", ",\"max_tokens\":150"); /* and 5 tokens of the prompt */
+    int first = ask("ka", R"(,"max_tokens":150)"); /* and 5 tokens of the prompt */
     cr_expect_eq(info_of("alice").stats.n_reserved, 155);
-    cr_expect_eq(answer(ask("ka", ",\"max_tokens\":100"), &r), 429);
+    cr_expect_eq(answer(ask("ka", R"(,"max_tokens":100)"), &r), 429);
     cr_expect_lt(header(&r, "x-ratelimit-remaining-tokens"), 60);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "abc");
@@ -122,7 +122,7 @@ Test(tenants, tokens_are_reserved_and_what_was_not_used_comes_back) {
     cr_expect_eq(answer(first, &r), 200);
     cr_expect_eq(info_of("alice").stats.n_reserved, 0);
     w.port.script = "x";
-    cr_expect_eq(answer(ask("ka", ",\"max_tokens\":100"), &r), 200);
+    cr_expect_eq(answer(ask("ka", R"(,"max_tokens":100)"), &r), 200);
     cr_expect(strstr(r.head, "x-ratelimit-reset-tokens: "), "%s", r.head);
     stop();
 }
@@ -133,7 +133,7 @@ Test(tenants, a_request_larger_than_the_minute_is_served_when_it_is_full) {
 
     start(rows, 1);
     w.port.script = "x";
-    cr_expect_eq(answer(ask("ka", ",\"max_tokens\":400"), &r), 200);
+    cr_expect_eq(answer(ask("ka", R"(,"max_tokens":400)"), &r), 200);
     stop();
 }
 
@@ -157,7 +157,7 @@ static int embed(const char *input) {
     char body[300];
     int fd = world_connect(&w);
 
-    snprintf(body, sizeof(body), "{\"input\":%s}", input);
+    snprintf(body, sizeof(body), R"({"input":%s})", input);
     world_say(&w, fd,
               "POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ka\r\n"
               "Content-Length: %zu\r\n\r\n%s",
@@ -173,10 +173,10 @@ Test(tenants, embeddings_are_paid_for_by_their_tokens) {
 
     start(rows, 1);
     w.port.script = "";
-    cr_expect_eq(answer(embed("[\"hello\",\"world\",\"vwxyz\"]"), &r), 200);
+    cr_expect_eq(answer(embed(R"(["hello","world","vwxyz"])"), &r), 200);
     cr_expect_eq(info_of("alice").stats.n_prompt_tokens, 15);
     cr_expect_eq(info_of("alice").stats.n_reserved, 0);
-    cr_expect_eq(answer(embed("[\"hello\",\"hello world\"]"), &r), 400);
+    cr_expect_eq(answer(embed(R"(["hello","hello world"])"), &r), 400);
     cr_expect_eq(answer(embed("[[1,2,3,4,5,6,7,8,9],[1,2,3,4,5,6,7,8,9],[1,2,3,4,5,6,7,8,9],"
                               "[1,2,3,4,5,6,7,8,9],[1,2,3,4,5,6,7,8,9]]"),
                         &r),
@@ -190,13 +190,13 @@ Test(tenants, context_at_the_worker_is_limited) {
     struct reply r;
 
     start(rows, 1);
-    int a = ask("ka", ",\"max_tokens\":60"), b = ask("ka", ",\"max_tokens\":60");
+    int a = ask("ka", R"(,"max_tokens":60)"), b = ask("ka", R"(,"max_tokens":60)");
     cr_expect_eq(w.port.n, 1);
     cr_expect_eq(info_of("alice").stats.n_context, 65);
     w.port.script = "x";
     cr_expect_eq(answer(a, &r), 200);
     cr_expect_eq(answer(b, &r), 200);
-    int c = ask("ka", ",\"max_tokens\":1000");
+    int c = ask("ka", R"(,"max_tokens":1000)");
     cr_expect_eq(w.port.r[2].m.max_new, 195, "%u", w.port.r[2].m.max_new);
     cr_expect_eq(answer(c, &r), 200);
     stop();
@@ -254,11 +254,11 @@ Test(tenants, what_cannot_be_taken_is_refused_unread) {
     start(NULL, 0);
     for (int i = 0; i < 12; i++)
         fd[i] = ask("ka", "");
-    cr_expect_eq(answer(ask("ka", ",\"temperature\":\"warm\""), &r), 429);
+    cr_expect_eq(answer(ask("ka", R"(,"temperature":"warm")"), &r), 429);
     cr_expect_gt(header(&r, "retry-after-ms"), 0);
     cr_expect_eq(info_of("alice").stats.n_limited, 1);
     cr_expect_eq(info_of("alice").stats.n_requests, 12);
-    cr_expect_eq(answer(ask("kb", ",\"temperature\":\"warm\""), &r), 400, "bob's would be taken");
+    cr_expect_eq(answer(ask("kb", R"(,"temperature":"warm")"), &r), 400, "bob's would be taken");
     cr_expect_eq(info_of("bob").stats.n_limited, 0);
     w.port.script = "x";
     for (int i = 0; i < 12; i++)
@@ -378,15 +378,15 @@ Test(tenants, a_listed_user_of_a_socket_needs_no_key) {
     start(rows, 1);
     w.port.script = "x";
     int fd = world_connect_unix(&w);
-    world_post(&w, fd, TEXT, "{\"prompt\":\"hello\"}");
+    world_post(&w, fd, TEXT, R"({"prompt":"hello"})");
     cr_expect_eq(answer(fd, &r), 200);
     cr_expect_eq(info_of("local").stats.n_requests, 1);
     fd = world_connect(&w);
-    world_post(&w, fd, TEXT, "{\"prompt\":\"hello\"}");
+    world_post(&w, fd, TEXT, R"({"prompt":"hello"})");
     cr_expect_eq(answer(fd, &r), 401);
     cr_expect_eq(api_set_tenants(w.api, NULL, 0), 0);
     fd = world_connect_unix(&w);
-    world_post(&w, fd, TEXT, "{\"prompt\":\"hello\"}");
+    world_post(&w, fd, TEXT, R"({"prompt":"hello"})");
     cr_expect_eq(answer(fd, &r), 401, "no longer");
     stop();
 }
@@ -436,7 +436,7 @@ Test(tenants, charges_never_leak) {
     for (int i = 0; i < 300; i++) {
         if (n < 24 && rng_below(&rng, 2)) {
             fd[n++] = ask(keys[rng_below(&rng, 3)],
-                          rng_below(&rng, 2) ? ",\"n\":3,\"max_tokens\":30" : ",\"stream\":true");
+                          rng_below(&rng, 2) ? R"(,"n":3,"max_tokens":30)" : R"(,"stream":true)");
         } else if (n > 0 && rng_below(&rng, 2)) {
             uint32_t k = rng_below(&rng, n);
 
@@ -478,9 +478,9 @@ static int decode(void *ctx, const void *data, size_t len, const struct picture_
 }
 
 #define PART                                                                                       \
-    "{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:image/png;base64,"                      \
+    R"({"type":"image_url","image_url":{"url":"data:image/png;base64,)"                            \
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJ"  \
-    "ggg==\"}}"
+    R"(ggg=="}})"
 
 /* Sends one picture twice on the pool: it belongs to the same tenant when a reload changes the
  * tenant in between. */
@@ -497,8 +497,7 @@ Test(tenants, a_reload_is_not_seen_by_a_request_on_the_pool) {
     n_decoded = 0;
     reloaded = false;
     int fd = world_connect(&w);
-    world_post(&w, fd, CHAT,
-               "{\"messages\":[{\"role\":\"user\",\"content\":[" PART "," PART "]}]}");
+    world_post(&w, fd, CHAT, R"({"messages":[{"role":"user","content":[)" PART "," PART "]}]}");
     while (n_decoded == 0)
         world_turn(&w);
     cr_assert_eq(api_set_tenants(w.api, &row, 1), 0);
@@ -533,7 +532,7 @@ Test(tenants, submits_wait_in_the_order_of_shares) {
     for (size_t i = 0; i <= ARRAY_SIZE(asks); i++) {
         bool last = i == ARRAY_SIZE(asks);
         char body[100];
-        int len = snprintf(body, sizeof(body), "{\"prompt\":\"a\",\"max_tokens\":%d}",
+        int len = snprintf(body, sizeof(body), R"({"prompt":"a","max_tokens":%d})",
                            last ? 6 : asks[i].max_tokens);
 
         if (last) { /* there is room from here on, which the port has not reported yet */
@@ -566,7 +565,8 @@ Test(tenants, submits_wait_in_the_order_of_shares) {
  * room. */
 Test(tenants, a_request_whose_client_has_left_is_not_submitted) {
     static const char leaves[] = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
-                                 "Content-Length: 29\r\n\r\n{\"prompt\":\"a\",\"max_tokens\":7}";
+                                 "Content-Length: 29\r\n\r\n"
+                                 R"({"prompt":"a","max_tokens":7})";
     struct world w;
 
     world_init(&w);
@@ -577,7 +577,7 @@ Test(tenants, a_request_whose_client_has_left_is_not_submitted) {
         int fd = world_connect(&w), stays = world_connect(&w);
 
         w.port.n_again = waits ? 1000 : 0;
-        world_post(&w, stays, "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":8}");
+        world_post(&w, stays, "/v1/completions", R"({"prompt":"a","max_tokens":8})");
         cr_assert_eq(send(fd, leaves, sizeof(leaves) - 1, 0), (ssize_t)sizeof(leaves) - 1);
         if (waits)
             world_turns(&w, 4);
@@ -600,10 +600,10 @@ static int ask_long(struct world *w, const char *key, uint32_t n, int max_tokens
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20}, all = {.max = 1 << 20};
     int fd = world_connect(w);
 
-    cr_assert_eq(buf_add_str(&body, "{\"prompt\":\""), 0);
+    cr_assert_eq(buf_add_str(&body, R"({"prompt":")"), 0);
     while (n-- > 0)
         cr_assert_eq(buf_add_char(&body, 'a'), 0);
-    cr_assert_eq(buf_printf(&body, "\",\"max_tokens\":%d}", max_tokens), 0);
+    cr_assert_eq(buf_printf(&body, R"(","max_tokens":%d})", max_tokens), 0);
     cr_assert_eq(buf_printf(&all,
                             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
                             "Authorization: Bearer %s\r\nContent-Length: %zu\r\n\r\n%s",

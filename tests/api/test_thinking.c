@@ -10,7 +10,6 @@
 
 #include "api/generation/gen_request.h"
 #include "stream.h"
-#include "tests/support/quotes.h"
 #include "tiny.h"
 
 static const char source[] =
@@ -54,8 +53,8 @@ static void think_in_steps(struct world *w, const char *fields, size_t n, bool s
     int fd = world_connect(w);
     uint32_t first = w->port.n;
 
-    snprintf(body, sizeof(body), "{" HI ",\"chat_template_kwargs\":{\"thinking\":true},%s%s}",
-             fields, stream ? ",\"stream\":true" : "");
+    snprintf(body, sizeof(body), "{" HI R"(,"chat_template_kwargs":{"thinking":true},%s%s})",
+             fields, stream ? R"(,"stream":true)" : "");
     world_post(w, fd, CHAT, body);
     while (w->port.n == first)
         world_turn(w);
@@ -75,8 +74,8 @@ static void think_in_steps(struct world *w, const char *fields, size_t n, bool s
     fake_finish(&w->port, first + 1, FINISH_STOP);
     world_receive(w, fd, &r);
     cr_assert_eq(r.status, 200);
-    expect_body(&r, stream ? "{\"content\":\"Yes\"}"
-                           : "\"content\":\"Yes\",\"reasoning_content\":\"abcde\"");
+    expect_body(&r,
+                stream ? R"({"content":"Yes"})" : R"("content":"Yes","reasoning_content":"abcde")");
     reply_deinit(&r);
     world_drop(w, fd);
 }
@@ -89,7 +88,7 @@ Test(thinking, ends_at_its_budget_however_tokens_come) {
 
     started(&w);
     for (size_t n = 1; n <= 7; n++) {
-        snprintf(fields, sizeof(fields), "\"%s\":5", names[n % ARRAY_SIZE(names)]);
+        snprintf(fields, sizeof(fields), R"("%s":5)", names[n % ARRAY_SIZE(names)]);
         think_in_steps(&w, fields, n, n % 2);
     }
     world_stop(&w);
@@ -103,7 +102,7 @@ Test(thinking, ends_again_when_the_budget_is_spent) {
     started(&w);
     int fd = world_connect(&w);
     world_post(&w, fd, CHAT,
-               "{" HI ",\"chat_template_kwargs\":{\"thinking\":true},\"thinking_budget\":3}");
+               "{" HI R"(,"chat_template_kwargs":{"thinking":true},"thinking_budget":3})");
     while (w.port.n == 0)
         world_turn(&w);
     fake_accept(&w.port, 0);
@@ -117,7 +116,7 @@ Test(thinking, ends_again_when_the_budget_is_spent) {
     fake_tokens(&w.port, 2, "Yes");
     fake_finish(&w.port, 2, FINISH_STOP);
     world_receive(&w, fd, &r);
-    expect_body(&r, "\"content\":\"A\\nYes\",\"reasoning_content\":\"abc\"");
+    expect_body(&r, R"("content":"A\nYes","reasoning_content":"abc")");
     reply_deinit(&r);
     world_drop(&w, fd);
     world_stop(&w);
@@ -131,13 +130,13 @@ Test(thinking, is_left_out_where_it_is_not_wanted) {
     for (int stream = 0; stream < 2; stream++) {
         w.port.script = "Hm</think>\n\nYes";
         world_ask(&w, CHAT,
-                  stream ? "{" HI ",\"chat_template_kwargs\":{\"thinking\":true},"
-                           "\"include_reasoning\":false,\"stream\":true}"
-                         : "{" HI ",\"chat_template_kwargs\":{\"thinking\":true},"
-                           "\"include_reasoning\":false}",
+                  stream ? "{" HI R"(,"chat_template_kwargs":{"thinking":true},)"
+                           R"("include_reasoning":false,"stream":true})"
+                         : "{" HI R"(,"chat_template_kwargs":{"thinking":true},)"
+                           R"("include_reasoning":false})",
                   &r);
         cr_assert_eq(r.status, 200);
-        expect_body(&r, stream ? "{\"content\":\"Y\"}" : "\"content\":\"Yes\",\"refusal\"");
+        expect_body(&r, stream ? R"({"content":"Y"})" : R"("content":"Yes","refusal")");
         cr_expect(!strstr(r.body.data, "Hm"), "%s", r.body.data);
         reply_deinit(&r);
     }
@@ -150,9 +149,9 @@ Test(thinking, without_a_budget_is_never_begun) {
 
     started(&w);
     w.port.script = "..........Yes";
-    world_ask(&w, CHAT,
-              "{" HI ",\"chat_template_kwargs\":{\"thinking\":true},\"thinking_budget\":0}", &r);
-    expect_body(&r, "\"content\":\"Yes\",\"refusal\"");
+    world_ask(&w, CHAT, "{" HI R"(,"chat_template_kwargs":{"thinking":true},"thinking_budget":0})",
+              &r);
+    expect_body(&r, R"("content":"Yes","refusal")");
     expect_resumed(&w, 0, "</think>\n\n");
     cr_expect_eq(w.port.n, 1);
     reply_deinit(&r);
@@ -160,8 +159,8 @@ Test(thinking, without_a_budget_is_never_begun) {
 }
 
 Test(thinking, within_the_budget_is_left_alone) {
-    static const char *const fields[] = {"\"thinking_budget\":5", "\"thinking_budget\":-1",
-                                         "\"thinking_budget\":0,\"max_tokens\":9"};
+    static const char *const fields[] = {R"("thinking_budget":5)", R"("thinking_budget":-1)",
+                                         R"("thinking_budget":0,"max_tokens":9)"};
     struct world w;
 
     started(&w);
@@ -171,11 +170,11 @@ Test(thinking, within_the_budget_is_left_alone) {
 
         /* all tokens of a marker except the last count, and the last case has no room for it */
         w.port.script = i == 1 ? "abcdefghijkl</think>Yes" : "</think>Y";
-        snprintf(body, sizeof(body), "{" HI ",\"chat_template_kwargs\":{\"thinking\":true},%s}",
-                 i == 0 ? "\"thinking_budget\":8" : fields[i]);
+        snprintf(body, sizeof(body), "{" HI R"(,"chat_template_kwargs":{"thinking":true},%s})",
+                 i == 0 ? R"("thinking_budget":8)" : fields[i]);
         world_ask(&w, CHAT, body, &r);
         cr_expect_eq(w.port.n, i + 1, "%s: %u", fields[i], w.port.n);
-        expect_body(&r, i == 1 ? "\"content\":\"Yes\"" : "\"content\":\"Y\"");
+        expect_body(&r, i == 1 ? R"("content":"Yes")" : R"("content":"Y")");
         reply_deinit(&r);
     }
     world_stop(&w);
@@ -189,7 +188,7 @@ Test(thinking, budgets_survive_the_worker) {
     started(&w);
     int fd = world_connect(&w);
     world_post(&w, fd, CHAT,
-               "{" HI ",\"chat_template_kwargs\":{\"thinking\":true},\"thinking_budget\":5}");
+               "{" HI R"(,"chat_template_kwargs":{"thinking":true},"thinking_budget":5})");
     while (w.port.n == 0)
         world_turn(&w);
     fake_accept(&w.port, 0);
@@ -207,7 +206,7 @@ Test(thinking, budgets_survive_the_worker) {
     fake_tokens(&w.port, 1, "Yes");
     fake_finish(&w.port, 1, FINISH_STOP);
     world_receive(&w, fd, &r);
-    expect_body(&r, "\"content\":\"Yes\",\"reasoning_content\":\"abcde\"");
+    expect_body(&r, R"("content":"Yes","reasoning_content":"abcde")");
     reply_deinit(&r);
     world_drop(&w, fd);
     world_stop(&w);
@@ -229,7 +228,7 @@ static void expect_answer(struct world *w, const char *fields, const char *part,
 }
 
 Test(thinking, reasoning_stays_in_the_content_if_the_client_or_the_server_says_so) {
-    static const char thinks[] = ",\"chat_template_kwargs\":{\"thinking\":true}";
+    static const char thinks[] = R"(,"chat_template_kwargs":{"thinking":true})";
     char fields[200];
     struct world w;
     struct reply r;
@@ -240,14 +239,13 @@ Test(thinking, reasoning_stays_in_the_content_if_the_client_or_the_server_says_s
         w.model.inline_reasoning = of_server;
         world_start(&w);
         w.port.script = "Sum</think>\n\nYes";
-        expect_answer(&w, thinks, of_server ? "<think>" : "\"reasoning_content\":\"Sum\"",
+        expect_answer(&w, thinks, of_server ? "<think>" : R"("reasoning_content":"Sum")",
                       of_server ? "reasoning_content" : "<think>");
-        snprintf(fields, sizeof(fields), "%s,\"reasoning_format\":\"none\"", thinks);
-        expect_answer(&w, fields, "\"content\":\"<think>Sum</think>\\n\\nYes\"",
-                      "reasoning_content");
-        snprintf(fields, sizeof(fields), "%s,\"reasoning_format\":\"auto\"", thinks);
-        expect_answer(&w, fields, "\"content\":\"Yes\"", "<think>");
-        world_ask(&w, CHAT, "{" HI ",\"reasoning_format\":\"raw\"}", &r);
+        snprintf(fields, sizeof(fields), R"(%s,"reasoning_format":"none")", thinks);
+        expect_answer(&w, fields, R"("content":"<think>Sum</think>\n\nYes")", "reasoning_content");
+        snprintf(fields, sizeof(fields), R"(%s,"reasoning_format":"auto")", thinks);
+        expect_answer(&w, fields, R"("content":"Yes")", "<think>");
+        world_ask(&w, CHAT, "{" HI R"(,"reasoning_format":"raw"})", &r);
         cr_expect_eq(r.status, 400);
         reply_deinit(&r);
         world_stop(&w);
@@ -259,19 +257,19 @@ Test(thinking, reasoning_stays_in_the_content_if_the_client_or_the_server_says_s
 Test(thinking, reasoning_stays_apart_in_other_apis) {
     const char *const cases[][3] = {
         {"/v1/messages",
-         J("{'model':'tiny','max_tokens':52,'thinking':{'type':'adaptive'},"
-           "'messages':[{'role':'user','content':'hi'}]}"),
-         J("'thinking':'Sum'")},
-        {"/v1/responses", J("{'input':'hi'}"), J("'type':'reasoning_text','text':'Sum'")},
+         R"({"model":"tiny","max_tokens":52,"thinking":{"type":"adaptive"},)"
+         R"("messages":[{"role":"user","content":"hi"}]})",
+         R"("thinking":"Sum")"},
+        {"/v1/responses", R"({"input":"hi"})", R"("type":"reasoning_text","text":"Sum")"},
         {"/api/chat",
-         J("{'model':'tiny','stream':false,'messages':[{'role':'user','content':'hi'}]}"),
-         J("'thinking':'Sum'")},
+         R"({"model":"tiny","stream":false,"messages":[{"role":"user","content":"hi"}]})",
+         R"("thinking":"Sum")"},
     };
     struct yyjson_doc *doc = NULL;
     struct err err = {0};
     struct world w;
 
-    cr_assert_eq(api_read_kwargs(J("{'thinking': true}"), &doc, &err), 0);
+    cr_assert_eq(api_read_kwargs(R"({"thinking": true})", &doc, &err), 0);
     world_init(&w);
     world_use_template(&w, source, strlen(source));
     w.model.template_kwargs = yyjson_doc_get_root(doc);
@@ -296,24 +294,24 @@ Test(thinking, variables_of_the_server_count_where_the_request_sets_none) {
     struct err err = {0};
     struct world w;
 
-    cr_assert_eq(api_read_kwargs("{\"thinking\": true}", &doc, &err), 0);
+    cr_assert_eq(api_read_kwargs(R"({"thinking": true})", &doc, &err), 0);
     world_init(&w);
     world_use_template(&w, source, strlen(source));
     w.model.template_kwargs = yyjson_doc_get_root(doc);
     world_start(&w);
     w.port.script = "Sum</think>\n\nYes";
-    expect_answer(&w, "", "\"reasoning_content\":\"Sum\"", "<think>");
-    expect_answer(&w, ",\"chat_template_kwargs\":{\"other\":1}", "\"reasoning_content\":\"Sum\"",
+    expect_answer(&w, "", R"("reasoning_content":"Sum")", "<think>");
+    expect_answer(&w, R"(,"chat_template_kwargs":{"other":1})", R"("reasoning_content":"Sum")",
                   "<think>");
     w.port.script = "Yes";
-    expect_answer(&w, ",\"chat_template_kwargs\":{\"thinking\":false}", "\"content\":\"Yes\"",
+    expect_answer(&w, R"(,"chat_template_kwargs":{"thinking":false})", R"("content":"Yes")",
                   "reasoning_content");
-    expect_answer(&w, ",\"reasoning_effort\":\"none\"", "\"content\":\"Yes\"", "reasoning_content");
-    expect_answer(&w, ",\"enable_thinking\":false", "\"content\":\"Yes\"", "reasoning_content");
+    expect_answer(&w, R"(,"reasoning_effort":"none")", R"("content":"Yes")", "reasoning_content");
+    expect_answer(&w, R"(,"enable_thinking":false)", R"("content":"Yes")", "reasoning_content");
     world_stop(&w);
     yyjson_doc_free(doc);
-    cr_expect_lt(api_read_kwargs("{\"messages\": 1}", &doc, &err), 0);
-    cr_expect_lt(api_read_kwargs("{\"a\": []}", &doc, &err), 0);
+    cr_expect_lt(api_read_kwargs(R"({"messages": 1})", &doc, &err), 0);
+    cr_expect_lt(api_read_kwargs(R"({"a": []})", &doc, &err), 0);
     cr_expect_lt(api_read_kwargs("a", &doc, &err), 0);
 }
 
@@ -330,11 +328,15 @@ static void expect_loops(struct world *w, unsigned n, unsigned n_repetitions) {
     char loops[100], ends[140];
     struct reply r;
 
-    snprintf(loops, sizeof(loops), "weft_loops_ended_total{model_name=\"tiny\",engine=\"0\"} %u\n",
+    snprintf(loops, sizeof(loops),
+             R"(weft_loops_ended_total{model_name="tiny",)"
+             R"(engine="0"} %u)"
+             "\n",
              n);
     snprintf(ends, sizeof(ends),
-             "vllm:request_success_total{model_name=\"tiny\",engine=\"0\",finished_reason="
-             "\"repetition\"} %u\n",
+             R"(vllm:request_success_total{model_name="tiny",engine="0",finished_reason=)"
+             R"("repetition"} %u)"
+             "\n",
              n_repetitions);
     world_get(w, "/metrics", &r);
     expect_body(&r, loops);
@@ -366,9 +368,9 @@ Test(loops, an_output_that_repeats_ends_at_an_exact_token) {
         }
         cr_expect(w.port.r[first].cut);
         world_receive(&w, fd, &r);
-        expect_body(&r, "\"content\":\"!!abcdeabcdeabcdeabcdeabcdeabcde\"");
-        expect_body(&r, "\"finish_reason\":\"repetition\"");
-        expect_body(&r, "\"completion_tokens\":32");
+        expect_body(&r, R"("content":"!!abcdeabcdeabcdeabcdeabcdeabcde")");
+        expect_body(&r, R"("finish_reason":"repetition")");
+        expect_body(&r, R"("completion_tokens":32)");
         reply_deinit(&r);
         world_drop(&w, fd);
     }
@@ -392,8 +394,7 @@ Test(loops, other_outputs_and_those_of_models_without_the_option_go_on) {
 
             w.port.script = outputs[i];
             world_ask(&w, CHAT, "{" HI "}", &r);
-            expect_body(&r,
-                        ends ? "\"finish_reason\":\"repetition\"" : "\"finish_reason\":\"stop\"");
+            expect_body(&r, ends ? R"("finish_reason":"repetition")" : R"("finish_reason":"stop")");
             cr_expect_eq(strstr(r.body.data, outputs[i]) == NULL, ends, "%s", r.body.data);
             reply_deinit(&r);
         }
@@ -410,15 +411,15 @@ Test(loops, a_request_decides_and_a_default_is_for_chats) {
         bool ends;
     } cases[] = {
         {CHAT, "", true},
-        {CHAT, ",\"loop_breaker\":0", false},
-        {CHAT, ",\"loop_breaker\":false", false},
-        {CHAT, ",\"loop_breaker\":40", true},
-        {CHAT, ",\"loop_breaker\":true", false}, /* 256 tokens, more than the output has */
-        {CHAT, ",\"ignore_eos\":true", false},
-        {CHAT, ",\"response_format\":{\"type\":\"json_object\"}", false},
-        {CHAT, ",\"response_format\":{\"type\":\"json_object\"},\"loop_breaker\":32", true},
+        {CHAT, R"(,"loop_breaker":0)", false},
+        {CHAT, R"(,"loop_breaker":false)", false},
+        {CHAT, R"(,"loop_breaker":40)", true},
+        {CHAT, R"(,"loop_breaker":true)", false}, /* 256 tokens, more than the output has */
+        {CHAT, R"(,"ignore_eos":true)", false},
+        {CHAT, R"(,"response_format":{"type":"json_object"})", false},
+        {CHAT, R"(,"response_format":{"type":"json_object"},"loop_breaker":32)", true},
         {"/v1/completions", "", false},
-        {"/v1/completions", ",\"loop_breaker\":32", true},
+        {"/v1/completions", R"(,"loop_breaker":32)", true},
     };
     static const char output[] = "abababababababababababababababababababababababababab";
     struct world w;
@@ -435,7 +436,7 @@ Test(loops, a_request_decides_and_a_default_is_for_chats) {
         w.port.script = output;
         bool is_chat = strcmp(cases[i].path, CHAT) == 0;
 
-        snprintf(body, sizeof(body), "{%s,\"max_tokens\":52%s}", is_chat ? HI : "\"prompt\":\"x\"",
+        snprintf(body, sizeof(body), R"({%s,"max_tokens":52%s})", is_chat ? HI : R"("prompt":"x")",
                  cases[i].fields);
         world_ask(&w, cases[i].path, body, &r);
         cr_expect_eq(r.status, 200);
@@ -443,7 +444,7 @@ Test(loops, a_request_decides_and_a_default_is_for_chats) {
                      r.body.data);
         reply_deinit(&r);
     }
-    world_ask(&w, CHAT, "{" HI ",\"loop_breaker\":4097}", &r);
+    world_ask(&w, CHAT, "{" HI R"(,"loop_breaker":4097})", &r);
     cr_expect_eq(r.status, 400);
     reply_deinit(&r);
     world_stop(&w);
@@ -452,13 +453,13 @@ Test(loops, a_request_decides_and_a_default_is_for_chats) {
 /* APIs whose clients know a closed set of reasons tell it in a member of its own. */
 Test(loops, each_api_says_that_a_loop_was_ended) {
     const char *const cases[][2] = {
-        {"/v1/messages", "{\"model\":\"tiny\",\"max_tokens\":52,\"messages\":[{\"role\":\"user\","
-                         "\"content\":\"hi\"}]}"},
-        {"/api/chat", "{\"model\":\"tiny\",\"stream\":false,\"messages\":[{\"role\":\"user\","
-                      "\"content\":\"hi\"}]}"},
-        {"/completion", "{\"prompt\":\"hi\",\"n_predict\":52}"},
-        {"/v1/responses", "{\"input\":\"hi\"}"},
-        {"/api/v0/chat/completions", J("{'messages':[{'role':'user','content':'hi'}]}")},
+        {"/v1/messages", R"({"model":"tiny","max_tokens":52,"messages":[{"role":"user",)"
+                         R"("content":"hi"}]})"},
+        {"/api/chat", R"({"model":"tiny","stream":false,"messages":[{"role":"user",)"
+                      R"("content":"hi"}]})"},
+        {"/completion", R"({"prompt":"hi","n_predict":52})"},
+        {"/v1/responses", R"({"input":"hi"})"},
+        {"/api/v0/chat/completions", R"({"messages":[{"role":"user","content":"hi"}]})"},
     };
     struct world w;
     struct reply r;
@@ -468,7 +469,7 @@ Test(loops, each_api_says_that_a_loop_was_ended) {
         for (int loops = 0; loops < 2; loops++) {
             w.port.script = loops ? "abababababababababababababababababababababababababab" : "abab";
             world_ask(&w, cases[i][0], cases[i][1], &r);
-            cr_expect_eq(strstr(r.body.data, "\"loop_ended\":true") != NULL, loops, "%s: %s",
+            cr_expect_eq(strstr(r.body.data, R"("loop_ended":true)") != NULL, loops, "%s: %s",
                          cases[i][0], r.body.data);
             cr_expect_not(strstr(r.body.data, "contextLengthReached"), "%s", r.body.data);
             reply_deinit(&r);
@@ -487,7 +488,7 @@ Test(loops, a_tenant_has_an_option_of_its_own) {
         cr_assert_eq(api_set_tenants(w.api, &row, own), 0);
         w.port.script = "abababababababababababababababab";
         world_ask(&w, CHAT, "{" HI "}", &r);
-        expect_body(&r, own ? "\"finish_reason\":\"repetition\"" : "\"finish_reason\":\"stop\"");
+        expect_body(&r, own ? R"("finish_reason":"repetition")" : R"("finish_reason":"stop")");
         reply_deinit(&r);
     }
     expect_loops(&w, 1, 1);
@@ -506,7 +507,7 @@ Test(loops, thoughts_that_repeat_are_closed_and_the_answer_follows) {
         int fd = world_connect(&w);
         uint32_t first = w.port.n;
 
-        world_post(&w, fd, CHAT, "{" HI ",\"chat_template_kwargs\":{\"thinking\":true}}");
+        world_post(&w, fd, CHAT, "{" HI R"(,"chat_template_kwargs":{"thinking":true}})");
         while (w.port.n == first)
             world_turn(&w);
         fake_accept(&w.port, first);
@@ -519,8 +520,8 @@ Test(loops, thoughts_that_repeat_are_closed_and_the_answer_follows) {
         if (!twice)
             fake_finish(&w.port, first + 1, FINISH_STOP);
         world_receive(&w, fd, &r);
-        expect_body(&r, twice ? "\"finish_reason\":\"repetition\""
-                              : "\"content\":\"Yes\",\"reasoning_content\":\"so so");
+        expect_body(&r, twice ? R"("finish_reason":"repetition")"
+                              : R"("content":"Yes","reasoning_content":"so so)");
         reply_deinit(&r);
         world_drop(&w, fd);
     }
@@ -545,30 +546,29 @@ Test(thinking, efforts_reach_the_template) {
     struct world w;
 
     started(&w);
-    expect_prompt(&w, "\"n\":1", "hi|-|True|-|\"");
-    expect_prompt(&w, "\"reasoning_effort\":\"high\"", "hi|high|True|-|<think>");
-    expect_prompt(&w, "\"reasoning_effort\":\"minimal\"", "hi|low|True|-|<think>");
-    expect_prompt(&w, "\"reasoning_effort\":\"xhigh\"", "hi|high|True|-|<think>");
-    expect_prompt(&w, "\"reasoning_effort\":\"none\"", "hi|low|False|-|\"");
-    expect_prompt(&w, "\"thinking_budget\":7", "hi|-|True|7|");
-    expect_prompt(
-        &w,
-        "\"reasoning_effort\":\"high\",\"chat_template_kwargs\":{\"enable_thinking\":false,"
-        "\"reasoning_effort\":\"own\"}",
-        "hi|own|False|-|");
+    expect_prompt(&w, R"("n":1)", R"(hi|-|True|-|")");
+    expect_prompt(&w, R"("reasoning_effort":"high")", "hi|high|True|-|<think>");
+    expect_prompt(&w, R"("reasoning_effort":"minimal")", "hi|low|True|-|<think>");
+    expect_prompt(&w, R"("reasoning_effort":"xhigh")", "hi|high|True|-|<think>");
+    expect_prompt(&w, R"("reasoning_effort":"none")", R"(hi|low|False|-|")");
+    expect_prompt(&w, R"("thinking_budget":7)", "hi|-|True|7|");
+    expect_prompt(&w,
+                  R"("reasoning_effort":"high","chat_template_kwargs":{"enable_thinking":false,)"
+                  R"("reasoning_effort":"own"})",
+                  "hi|own|False|-|");
     world_stop(&w);
-    with_source(&w, "{{ messages[0].content }}|{{ reasoning_effort }}{# 'no_think' \"max\" #}");
-    expect_prompt(&w, "\"reasoning_effort\":\"none\"", "hi|no_think");
-    expect_prompt(&w, "\"reasoning_effort\":\"medium\"", "hi|medium");
-    expect_prompt(&w, "\"reasoning_effort\":\"xhigh\"", "hi|max");
-    expect_prompt(&w, "\"reasoning_effort\":\"max\"", "hi|max");
+    with_source(&w, R"({{ messages[0].content }}|{{ reasoning_effort }}{# 'no_think' "max" #})");
+    expect_prompt(&w, R"("reasoning_effort":"none")", "hi|no_think");
+    expect_prompt(&w, R"("reasoning_effort":"medium")", "hi|medium");
+    expect_prompt(&w, R"("reasoning_effort":"xhigh")", "hi|max");
+    expect_prompt(&w, R"("reasoning_effort":"max")", "hi|max");
     world_stop(&w);
     with_source(&w, "{{ messages[0].content }}|{{ reasoning_effort }}{# 'low' 'high' #}");
-    expect_prompt(&w, "\"reasoning_effort\":\"medium\"", "hi|high");
+    expect_prompt(&w, R"("reasoning_effort":"medium")", "hi|high");
     world_stop(&w);
 
     with_source(&w, "{{ messages[0].content }}|{{ reasoning_strength }}{# 'xhigh' #}");
-    expect_prompt(&w, "\"reasoning_effort\":\"xhigh\"", "hi|xhigh");
+    expect_prompt(&w, R"("reasoning_effort":"xhigh")", "hi|xhigh");
     world_stop(&w);
 }
 
@@ -578,12 +578,12 @@ Test(thinking, what_the_template_opens_is_closed_where_there_is_to_be_none) {
         uint8_t option;
         const char *fields, *end;
     } cases[] = {
-        {THINK_AUTO, "", "<think>\\n\"}"},
-        {THINK_AUTO, ",\"enable_thinking\":false", "<think>\\n</think>\"}"},
-        {THINK_AUTO, ",\"reasoning_effort\":\"none\"", "<think>\\n</think>\"}"},
-        {THINK_OFF, "", "<think>\\n</think>\"}"},
-        {THINK_OFF, ",\"enable_thinking\":true", "<think>\\n\"}"},
-        {THINK_OFF, ",\"chat_template_kwargs\":{\"thinking\":true}", "<think>\\n\"}"},
+        {THINK_AUTO, "", R"(<think>\n"})"},
+        {THINK_AUTO, R"(,"enable_thinking":false)", R"(<think>\n</think>"})"},
+        {THINK_AUTO, R"(,"reasoning_effort":"none")", R"(<think>\n</think>"})"},
+        {THINK_OFF, "", R"(<think>\n</think>"})"},
+        {THINK_OFF, R"(,"enable_thinking":true)", R"(<think>\n"})"},
+        {THINK_OFF, R"(,"chat_template_kwargs":{"thinking":true})", R"(<think>\n"})"},
     };
     static const char always[] =
         "{{ messages[0].content }}{% if false %} </think> {% endif %}<think>\n{{ '' }}";
@@ -610,28 +610,28 @@ Test(thinking, what_is_asked_for_reaches_the_template) {
 
     with_source(&w, "{{ messages[0].content }}|{{ response_format.type if response_format }}|"
                     "{{ tool_choice }}{% if false %} <tool_call> tools {% endif %}");
-    expect_prompt(&w, "\"n\":1", "hi||\"");
-    expect_prompt(&w, "\"response_format\":{\"type\":\"text\"}", "hi||\"");
-    expect_prompt(&w, "\"response_format\":{\"type\":\"json_object\"}", "hi|json_object|\"");
+    expect_prompt(&w, R"("n":1)", R"(hi||")");
+    expect_prompt(&w, R"("response_format":{"type":"text"})", R"(hi||")");
+    expect_prompt(&w, R"("response_format":{"type":"json_object"})", R"(hi|json_object|")");
     expect_prompt(&w,
-                  "\"tool_choice\":\"required\",\"tools\":[{\"type\":\"function\",\"function\":{"
-                  "\"name\":\"f\"}}]",
+                  R"("tool_choice":"required","tools":[{"type":"function","function":{)"
+                  R"("name":"f"}}])",
                   "||required");
     world_stop(&w);
 }
 
 /* Descriptions are added only for a template that fails without them. */
 Test(thinking, a_tool_needs_no_description) {
-#define TOOLS(more) "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"" more "}}]"
+#define TOOLS(more) R"("tools":[{"type":"function","function":{"name":"f")" more "}}]"
     struct world w;
 
     started(&w);
     expect_prompt(&w, TOOLS(""), "|[]");
-    expect_prompt(&w, TOOLS(",\"description\":null"), "|[]");
-    expect_prompt(&w, TOOLS(",\"description\":\"D\""), "|[D]");
+    expect_prompt(&w, TOOLS(R"(,"description":null)"), "|[]");
+    expect_prompt(&w, TOOLS(R"(,"description":"D")"), "|[D]");
     world_stop(&w);
     with_source(&w, "{{ tools | tojson }}{{ messages[0].content }}<tool_call>");
-    expect_prompt(&w, TOOLS(""), "\\\"function\\\": {\\\"name\\\": \\\"f\\\"}");
+    expect_prompt(&w, TOOLS(""), R"(\"function\": {\"name\": \"f\"})");
     world_stop(&w);
 }
 
@@ -641,11 +641,11 @@ Test(thinking, a_prediction_is_told_as_tokens) {
     static const struct {
         const char *prediction, *text;
     } table[] = {
-        {"{\"type\":\"content\",\"content\":\"ab<|im_end|>\"}", "ab<|im_end|>"},
-        {"{\"type\":\"content\",\"content\":[{\"type\":\"text\",\"text\":\"x\"},{\"type\":\"text\","
-         "\"text\":\"yz\"}]}",
+        {R"({"type":"content","content":"ab<|im_end|>"})", "ab<|im_end|>"},
+        {R"({"type":"content","content":[{"type":"text","text":"x"},{"type":"text",)"
+         R"("text":"yz"}]})",
          "xyz"},
-        {"{\"type\":\"content\",\"content\":\"\"}", ""},
+        {R"({"type":"content","content":""})", ""},
     };
     struct world w;
 
@@ -656,11 +656,11 @@ Test(thinking, a_prediction_is_told_as_tokens) {
         struct reply r;
         CLEANUP(buf_deinit) struct buf text = {.max = 1000};
 
-        snprintf(body, sizeof(body), "{" HI ",\"prediction\":%s}", table[i].prediction);
+        snprintf(body, sizeof(body), "{" HI R"(,"prediction":%s})", table[i].prediction);
         world_ask(&w, CHAT, body, &r);
         cr_assert_eq(r.status, 200, "%s", r.body.data);
-        cr_expect_eq(strstr(r.body.data, "accepted_prediction_tokens\":0,\"rejected_prediction_"
-                                         "tokens\":0") != NULL,
+        cr_expect_eq(strstr(r.body.data, R"(accepted_prediction_tokens":0,"rejected_prediction_)"
+                                         R"(tokens":0)") != NULL,
                      *table[i].text != 0, "%s", r.body.data);
         for (uint32_t k = 0; k < w.port.r[i].n_prediction; k++) {
             cr_assert_lt(w.port.r[i].prediction[k], TINY_ALL);
@@ -684,8 +684,8 @@ Test(thinking, usage_counts_drafts_from_the_prediction_alone) {
     w.port.script = "ok";
     w.port.n_predicted = 7;
     w.port.n_predicted_accepted = 4;
-    world_ask(&w, CHAT, "{" HI ",\"prediction\":{\"type\":\"content\",\"content\":\"ab\"}}", &r);
-    expect_body(&r, "\"accepted_prediction_tokens\":4,\"rejected_prediction_tokens\":3");
+    world_ask(&w, CHAT, "{" HI R"(,"prediction":{"type":"content","content":"ab"}})", &r);
+    expect_body(&r, R"("accepted_prediction_tokens":4,"rejected_prediction_tokens":3)");
     reply_deinit(&r);
     world_ask(&w, CHAT, "{" HI "}", &r);
     cr_expect_null(strstr(r.body.data, "prediction_tokens"), "%s", r.body.data);
@@ -696,20 +696,20 @@ Test(thinking, usage_counts_drafts_from_the_prediction_alone) {
 Test(thinking, what_is_no_prediction_is_refused) {
     static const char *const bad[] = {"1",
                                       "{}",
-                                      "{\"type\":\"content\"}",
-                                      "{\"type\":\"other\",\"content\":\"a\"}",
-                                      "{\"type\":\"content\",\"content\":[1]}",
-                                      "{\"type\":\"content\",\"content\":[{\"type\":\"image\"}]}"};
+                                      R"({"type":"content"})",
+                                      R"({"type":"other","content":"a"})",
+                                      R"({"type":"content","content":[1]})",
+                                      R"({"type":"content","content":[{"type":"image"}]})"};
     struct world w;
     struct reply r;
     char body[300];
 
     started(&w);
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
-        snprintf(body, sizeof(body), "{" HI ",\"prediction\":%s}", bad[i]);
+        snprintf(body, sizeof(body), "{" HI R"(,"prediction":%s})", bad[i]);
         world_ask(&w, CHAT, body, &r);
         cr_expect_eq(r.status, 400, "%s", bad[i]);
-        expect_body(&r, "\"param\":\"prediction\"");
+        expect_body(&r, R"("param":"prediction")");
         reply_deinit(&r);
     }
     world_stop(&w);
@@ -737,7 +737,7 @@ Test(thinking, stop_strings_see_what_is_shown) {
         struct reply r;
         int fd = world_connect(&w);
 
-        snprintf(body, sizeof(body), "{" HI ",\"stop\":\"%s\"%s}", table[i].stop,
+        snprintf(body, sizeof(body), "{" HI R"(,"stop":"%s"%s})", table[i].stop,
                  table[i].tools ? "," TOOLS("") : "");
         world_post(&w, fd, CHAT, body);
         while (w.port.n == i)
@@ -748,7 +748,7 @@ Test(thinking, stop_strings_see_what_is_shown) {
         if (i == 1)
             fake_finish(&w.port, i, FINISH_STOP);
         world_receive(&w, fd, &r);
-        snprintf(want, sizeof(want), "\"content\":\"%s\"", i == 0 ? "" : table[i].content);
+        snprintf(want, sizeof(want), R"("content":"%s")", i == 0 ? "" : table[i].content);
         expect_body(&r, want);
         reply_deinit(&r);
         world_drop(&w, fd);

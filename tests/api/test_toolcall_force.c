@@ -12,7 +12,6 @@
 
 #include "tests/api/toolcall_random.h"
 #include "tests/support/few.h"
-#include "tests/support/quotes.h"
 
 struct counts {
     uint32_t made, texts, calls;
@@ -88,8 +87,8 @@ Test(toolcall_force, after_a_trigger_too) {
 static const char *start_of(const struct toolcall_format *format) {
     static const char *const rows[][2] = {
         {"harmony", " to=functions."},
-        {"llama3", "{\"name\": \"f\", \"parameters\":"},
-        {"llama4", "{\"name\": \"f\", \"parameters\":"},
+        {"llama3", R"({"name": "f", "parameters":)"},
+        {"llama4", R"({"name": "f", "parameters":)"},
         {"llama4-python", "[f("},
         {"glm4", "f\n"},
     };
@@ -134,13 +133,13 @@ Test(toolcall_force, any_arguments_are_still_an_object) {
 /* The text of a custom tool follows its grammar, in a JSON string or bare; the schema says the
  * same. */
 Test(toolcall_force, texts_of_custom_tools) {
-    const char *tools = J("[{'type':'function','function':{'name':'patch','parameters':{'type':'"
-                          "object','properties':{'input':{'type':'string','pattern':'^(x|a\\nb?|\\'"
-                          "|[b-d]!)*!$'}},'required':['input'],'additionalProperties':false}}}]");
-    const char *const sources[] = {
-        "\"start: item~1..4 \\\"!\\\"\\nitem: \\\"x\\\" | \\\"a\\\" LF \\\"b\\\"? | "
-        "\\\"\\\\\\\"\\\" | /[b-d]!/\\n%import common.LF\"",
-        J("'(x|a\\nb?|\\'|[b-d]!){1,4}!'")};
+    const char *tools = R"([{"type":"function","function":{"name":"patch","parameters":{"type":")"
+                        R"(object","properties":{"input":{"type":"string",)"
+                        R"("pattern":"^(x|a\nb?|\")"
+                        R"(|[b-d]!)*!$"}},"required":["input"],"additionalProperties":false}}}])";
+    const char *const sources[] = {R"("start: item~1..4 \"!\"\nitem: \"x\" | \"a\" LF \"b\"? | )"
+                                   R"(\"\\\"\" | /[b-d]!/\n%import common.LF")",
+                                   R"("(x|a\nb?|\"|[b-d]!){1,4}!")"};
     struct rng r = {77};
     yyjson_doc *doc = yyjson_read(tools, strlen(tools), 0);
     struct grammar_vocab *v = random_vocab(true);
@@ -212,83 +211,83 @@ Test(toolcall_force, what_cannot_be_written_is_refused) {
         /* why NULL: the format can write it */
         const char *format, *parameters, *why;
     } table[] = {
-        {"hermes", J("{'type':'string'}"), "a type other than"},
+        {"hermes", R"({"type":"string"})", "a type other than"},
         {"hermes", "7", "does not describe an object"},
         {"hermes", "true", NULL},
-        {"glm", J("{'anyOf':[{}]}"), "anyOf"},
-        {"glm", J("{'type':'object','required':['a']}"), J("the required property 'a'")},
-        {"glm", J("{'properties':{'a<':{}}}"),
+        {"glm", R"({"anyOf":[{}]})", "anyOf"},
+        {"glm", R"({"type":"object","required":["a"]})", R"(the required property "a")"},
+        {"glm", R"({"properties":{"a<":{}}})",
          "tools[0].x: #/properties/a<: a property name other than 1 to 256 characters without "
-         "controls, '<', '>', '\"' and a blank at either end"},
-        {"glm", J("{'properties':{'a':{'$ref':'#/properties/b'},'b':{}}}"), NULL},
-        {"glm", J("{'properties':{'a':{'type':'string','pattern':'<'}}}"), NULL},
-        {"glm", J("{'properties':{'a':{'type':'string','pattern':'^a|b$'}}}"), NULL},
-        {"glm", J("{'properties':{'a':{'type':'string','pattern':'^(a|b)$'}}}"), NULL},
-        {"glm", J("{'properties':{'a':{'type':'string','not':{}}}}"), NULL},
-        {"glm", J("{'properties':{'a':{'type':'string','format':'date'}}}"), NULL},
+         R"(controls, '<', '>', '"' and a blank at either end)"},
+        {"glm", R"({"properties":{"a":{"$ref":"#/properties/b"},"b":{}}})", NULL},
+        {"glm", R"({"properties":{"a":{"type":"string","pattern":"<"}}})", NULL},
+        {"glm", R"({"properties":{"a":{"type":"string","pattern":"^a|b$"}}})", NULL},
+        {"glm", R"({"properties":{"a":{"type":"string","pattern":"^(a|b)$"}}})", NULL},
+        {"glm", R"({"properties":{"a":{"type":"string","not":{}}}})", NULL},
+        {"glm", R"({"properties":{"a":{"type":"string","format":"date"}}})", NULL},
         {"glm",
-         J("{'properties':{'a':{'$ref':'#/$defs/"
-           "s','maxLength':3}},'$defs':{'s':{'type':'string'}}}"),
+         R"({"properties":{"a":{"$ref":"#/$defs/)"
+         R"(s","maxLength":3}},"$defs":{"s":{"type":"string"}}})",
          NULL},
         {"glm",
-         J("{'properties':{'a':{'allOf':[{'$ref':'#/$defs/"
-           "s'}],'title':'A'}},'$defs':{'s':{'type':'string'}}}"),
+         R"({"properties":{"a":{"allOf":[{"$ref":"#/$defs/)"
+         R"(s"}],"title":"A"}},"$defs":{"s":{"type":"string"}}})",
          NULL},
-        {"glm", J("{'properties':{'a':{'enum':['x','yy'],'minLength':2}}}"), NULL},
-        {"glm", J("{'$ref':'#/$defs/s','$defs':{'s':{'type':'object'}}}"), NULL},
-        {"glm", J("{'$ref':'#/$defs/x','$defs':{'s':{'type':'object'}}}"), "without a target"},
-        {"lfm2", J("{'properties':{'a b':{}}}"), NULL},
-        {"gemma4", J("{'properties':{'a':{'type':'array','uniqueItems':true}}}"), "uniqueItems"},
-        {"gemma4", J("{'properties':{'a':{'type':'array','minItems':2,'maxItems':1}}}"), NULL},
-        {"gemma4", J("{'properties':{'a':{'type':'array','minItems':2,'maxItems':0}}}"), NULL},
-        {"gemma4", J("{'properties':{'a':{'type':'array','maxItems':2.5}}}"),
+        {"glm", R"({"properties":{"a":{"enum":["x","yy"],"minLength":2}}})", NULL},
+        {"glm", R"({"$ref":"#/$defs/s","$defs":{"s":{"type":"object"}}})", NULL},
+        {"glm", R"({"$ref":"#/$defs/x","$defs":{"s":{"type":"object"}}})", "without a target"},
+        {"lfm2", R"({"properties":{"a b":{}}})", NULL},
+        {"gemma4", R"({"properties":{"a":{"type":"array","uniqueItems":true}}})", "uniqueItems"},
+        {"gemma4", R"({"properties":{"a":{"type":"array","minItems":2,"maxItems":1}}})", NULL},
+        {"gemma4", R"({"properties":{"a":{"type":"array","minItems":2,"maxItems":0}}})", NULL},
+        {"gemma4", R"({"properties":{"a":{"type":"array","maxItems":2.5}}})",
          "#/properties/a/maxItems: this must be a whole number of at least 0"},
-        {"gemma4", J("{'properties':{'a':{'type':'array','minItems':-1}}}"),
+        {"gemma4", R"({"properties":{"a":{"type":"array","minItems":-1}}})",
          "#/properties/a/minItems: this must be a whole number of at least 0"},
-        {"gemma4", J("{'properties':{'a':{'type':'array','minItems':2,'maxItems':2}}}"), NULL},
-        {"gemma4", J("{'properties':{'a':{'type':'array','maxItems':0}}}"), NULL},
-        {"gemma4", J("{'properties':{'a':{'oneOf':[{'type':'string'},{'type':'string'}]}}}"), NULL},
-        {"gemma4", J("{'type':'object','properties':{'a':{'$ref':'#'}}}"), NULL},
-        {"lfm2", J("{'properties':{'a':{'items':{'$ref':'#/properties/a'}}}}"), NULL},
-        {"lfm2", J("{'properties':{'a\\u0000':{}}}"), "#/properties/a: this name"},
-        {"gemma4", J("{'properties':{'a':{'const':'x<|\\'|>'}}}"), NULL},
-        {"gemma4", J("{'properties':{'a':{'const':'x\\u0000'}}}"), NULL},
-        {"gemma4", J("{'properties':{'a':{'enum':[[1]]}}}"), NULL},
-        {"gemma4", J("{'properties':{'a':{'enum':[1],'type':'string'}}}"), NULL},
-        {"gemma4", J("{'properties':{'a':{'anyOf':[]}}}"),
+        {"gemma4", R"({"properties":{"a":{"type":"array","minItems":2,"maxItems":2}}})", NULL},
+        {"gemma4", R"({"properties":{"a":{"type":"array","maxItems":0}}})", NULL},
+        {"gemma4", R"({"properties":{"a":{"oneOf":[{"type":"string"},{"type":"string"}]}}})", NULL},
+        {"gemma4", R"({"type":"object","properties":{"a":{"$ref":"#"}}})", NULL},
+        {"lfm2", R"({"properties":{"a":{"items":{"$ref":"#/properties/a"}}}})", NULL},
+        {"lfm2", R"({"properties":{"a\u0000":{}}})", "#/properties/a: this name"},
+        {"gemma4", R"({"properties":{"a":{"const":"x<|\"|>"}}})", NULL},
+        {"gemma4", R"({"properties":{"a":{"const":"x\u0000"}}})", NULL},
+        {"gemma4", R"({"properties":{"a":{"enum":[[1]]}}})", NULL},
+        {"gemma4", R"({"properties":{"a":{"enum":[1],"type":"string"}}})", NULL},
+        {"gemma4", R"({"properties":{"a":{"anyOf":[]}}})",
          "#/properties/a/anyOf: this must be an array of at least one schema"},
-        {"gemma4", J("{'properties':{'a':{'type':'array','items':false}}}"), NULL},
-        {"gemma4", J("{'properties':{'a':{'allOf':[{}]}}}"), NULL},
+        {"gemma4", R"({"properties":{"a":{"type":"array","items":false}}})", NULL},
+        {"gemma4", R"({"properties":{"a":{"allOf":[{}]}}})", NULL},
         {"gemma4",
-         J("{'properties':{'a':{'type':'object','additionalProperties':{'type':'string'}}}}"),
+         R"({"properties":{"a":{"type":"object","additionalProperties":{"type":"string"}}}})",
          NULL},
-        {"gemma4", J("{'properties':{'a':{'type':'string\\u0000'}}}"),
+        {"gemma4", R"({"properties":{"a":{"type":"string\u0000"}}})",
          "#/properties/a/type: unknown type"},
-        {"gemma4", J("{'properties':{'a':{'type':['string',7]}}}"),
+        {"gemma4", R"({"properties":{"a":{"type":["string",7]}}})",
          "#/properties/a/type: unknown type"},
-        {"gemma4", J("{'properties':{'a':{'minLength':3}}}"), NULL},
-        {"glm", J("{'properties':{'a':{'type':'string','pattern':'a','minLength':1}}}"), NULL},
-        {"glm", J("{'properties':{'a':{'type':'string','maxLength':100001}}}"), NULL},
-        {"glm", J("{'properties':{'a':{'type':'string','minLength':2,'maxLength':1}}}"), NULL},
-        {"glm", J("{'properties':{'a':{'type':'string','minLength':-1}}}"),
+        {"gemma4", R"({"properties":{"a":{"minLength":3}}})", NULL},
+        {"glm", R"({"properties":{"a":{"type":"string","pattern":"a","minLength":1}}})", NULL},
+        {"glm", R"({"properties":{"a":{"type":"string","maxLength":100001}}})", NULL},
+        {"glm", R"({"properties":{"a":{"type":"string","minLength":2,"maxLength":1}}})", NULL},
+        {"glm", R"({"properties":{"a":{"type":"string","minLength":-1}}})",
          "#/properties/a/minLength: this must be a whole number of at least 0"},
-        {"glm", J("{'properties':{'a':{'type':'string','pattern':7}}}"),
+        {"glm", R"({"properties":{"a":{"type":"string","pattern":7}}})",
          "#/properties/a/pattern: this must be a string"},
-        {"glm", J("{'properties':{'a':{'type':'string','const':'a</arg_value>'}}}"), NULL},
-        {"glm", J("{'properties':{'a':{'type':'string','enum':[7]}}}"), NULL},
-        {"glm", J("{'properties':{'a':{'type':'string','enum':[]}}}"),
+        {"glm", R"({"properties":{"a":{"type":"string","const":"a</arg_value>"}}})", NULL},
+        {"glm", R"({"properties":{"a":{"type":"string","enum":[7]}}})", NULL},
+        {"glm", R"({"properties":{"a":{"type":"string","enum":[]}}})",
          "#/properties/a/enum: this must be an array of at least one value"},
-        {"glm", J("{'properties':{'a':{'type':'string','anyOf':[{}],'minLength':1}}}"), NULL},
-        {"glm", J("{'properties':{'a':{'type':'string','anyOf':[{}],'oneOf':[{}]}}}"), NULL},
-        {"glm", J("{'properties':{'a':{'type':'string','anyOf':[{'type':'null'}]}}}"), NULL},
-        {"glm", J("{'properties':{'a':{'type':'string','oneOf':[{'type':'string'}]}}}"), NULL},
-        {"glm", J("{'properties':{'a':{'type':'string','anyOf':[{'allOf':[{},{}]}]}}}"), NULL},
+        {"glm", R"({"properties":{"a":{"type":"string","anyOf":[{}],"minLength":1}}})", NULL},
+        {"glm", R"({"properties":{"a":{"type":"string","anyOf":[{}],"oneOf":[{}]}}})", NULL},
+        {"glm", R"({"properties":{"a":{"type":"string","anyOf":[{"type":"null"}]}}})", NULL},
+        {"glm", R"({"properties":{"a":{"type":"string","oneOf":[{"type":"string"}]}}})", NULL},
+        {"glm", R"({"properties":{"a":{"type":"string","anyOf":[{"allOf":[{},{}]}]}}})", NULL},
         {"glm",
-         J("{'properties':{'a':{'type':'string','anyOf':[{'$ref':'#/properties/a/anyOf/0'}]}}}"),
+         R"({"properties":{"a":{"type":"string","anyOf":[{"$ref":"#/properties/a/anyOf/0"}]}}})",
          "#/properties/a/anyOf/0: the schema refers to itself without any progress"},
         {"glm",
-         J("{'properties':{'a':{'type':'string','anyOf':[{'allOf':[{'$ref':'#/properties/"
-           "a'}]}]}}}"),
+         R"({"properties":{"a":{"type":"string","anyOf":[{"allOf":[{"$ref":"#/properties/)"
+         R"(a"}]}]}}})",
          "#/properties/a: the schema refers to itself without any progress"},
     };
 
@@ -299,12 +298,12 @@ Test(toolcall_force, what_cannot_be_written_is_refused) {
 /* Clients with one kind of number write 3 as 3.0. */
 Test(toolcall_force, bounds_may_have_a_point) {
     check_refusal(
-        "glm", J("{'properties':{'a':{'type':'string','minLength':1.0,'maxLength':3.0}}}"), NULL);
+        "glm", R"({"properties":{"a":{"type":"string","minLength":1.0,"maxLength":3.0}}})", NULL);
     check_refusal("gemma4",
-                  J("{'properties':{'a':{'type':'array','items':{'type':'string'},'minItems':1.0,'"
-                    "maxItems':3.0}}}"),
+                  R"({"properties":{"a":{"type":"array","items":{"type":"string"},"minItems":1.0,")"
+                  R"(maxItems":3.0}}})",
                   NULL);
-    check_refusal("gemma4", J("{'properties':{'a':{'type':'array','minItems':1.5}}}"),
+    check_refusal("gemma4", R"({"properties":{"a":{"type":"array","minItems":1.5}}})",
                   "#/properties/a/minItems: this must be a whole number");
 }
 
@@ -312,10 +311,10 @@ Test(toolcall_force, bounds_may_have_a_point) {
 static void check_object(const char *format, int n_optional, bool required, const char *why) {
     struct buf b = {.max = 1 << 16};
 
-    buf_add_str(&b, J("{'properties':{'p':{}"));
+    buf_add_str(&b, R"({"properties":{"p":{})");
     for (int i = 0; i < n_optional - !required; i++)
-        buf_printf(&b, ",\"a%d\":{}", i);
-    buf_printf(&b, "}%s}", required ? J(",'required':['p']") : "");
+        buf_printf(&b, R"(,"a%d":{})", i);
+    buf_printf(&b, "}%s}", required ? R"(,"required":["p"])" : "");
     check_refusal(format, b.data, why);
     buf_deinit(&b);
 }
@@ -324,9 +323,9 @@ static void check_object(const char *format, int n_optional, bool required, cons
 static void check_required(int n, const char *why) {
     struct buf b = {.max = 1 << 16};
 
-    buf_add_str(&b, J("{'properties':{'p':{}},'required':['p'"));
+    buf_add_str(&b, R"({"properties":{"p":{}},"required":["p")");
     for (int i = 1; i < n; i++)
-        buf_add_str(&b, J(",'p'"));
+        buf_add_str(&b, R"(,"p")");
     buf_add_str(&b, "]}");
     check_refusal("glm", b.data, why);
     buf_deinit(&b);
@@ -343,7 +342,7 @@ Test(toolcall_force, objects_of_many_properties) {
 }
 
 Test(toolcall_force, names_have_plain_characters) {
-    static const char *const names[] = {"", "a b", "a\"", "\u00e4"};
+    static const char *const names[] = {"", "a b", R"(a")", "\u00e4"};
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         struct toolcall_tool tool = {.name = names[i], .param = "tools[0].function.parameters"};
@@ -362,17 +361,17 @@ Test(toolcall_force, names_have_plain_characters) {
 
 /* Models of Python's form write its words or JSON's, and unquoted names of properties. */
 Test(toolcall_force, words_of_python) {
-    static const char parameters[] = "{\"type\":\"object\",\"properties\":{\"on\":{\"type\":"
-                                     "\"boolean\"},\"user.name\":{\"type\":"
-                                     "[\"string\",\"null\"]},\"k\":{\"enum\":[true,1]},\"u\":{"
-                                     "\"anyOf\":[{\"type\":\"null\"},{\"type\":"
-                                     "\"integer\"}]},\"o\":{\"not\":{\"type\":\"null\"}}}}";
+    static const char parameters[] = R"({"type":"object","properties":{"on":{"type":)"
+                                     R"("boolean"},"user.name":{"type":)"
+                                     R"(["string","null"]},"k":{"enum":[true,1]},"u":{)"
+                                     R"("anyOf":[{"type":"null"},{"type":)"
+                                     R"("integer"}]},"o":{"not":{"type":"null"}}}})";
     const struct {
         const char *arguments;
         bool fits;
     } table[] = {
         {"on=True, user.name=None", true},
-        {J("on=false, user.name='x'"), true},
+        {R"(on=false, user.name="x")", true},
         {"on=None", false},
         {"user.name=True", false},
         {"k=True, u=None", true},
@@ -380,7 +379,7 @@ Test(toolcall_force, words_of_python) {
         {"k=1, u=null", true},
         {"o=None", false},
         {"o=true", true},
-        {J("o=[True, {'a': None}]"), true},
+        {R"(o=[True, {"a": None}])", true},
 
         {"on=TRUE", false},
     };
@@ -428,19 +427,18 @@ Test(toolcall_force, hostile_schemas_cost_little) {
 
     for (int kind = 0; kind < 2; kind++) {
         buf_clear(&b);
-        buf_add_str(&b, J("{'type':'object','properties':{'p':{'$ref':'#/$defs/a0'}},'$defs':{"));
+        buf_add_str(&b, R"({"type":"object","properties":{"p":{"$ref":"#/$defs/a0"}},"$defs":{)");
         for (int i = 0; i < 7; i++) {
             buf_printf(
-                &b, kind ? "\"a%d\":{\"type\":\"object\",\"properties\":{" : "\"a%d\":{\"anyOf\":[",
-                i);
+                &b, kind ? R"("a%d":{"type":"object","properties":{)" : R"("a%d":{"anyOf":[)", i);
             for (int k = 0; k < 20; k++)
                 buf_printf(&b,
-                           kind ? "%s\"k%d\":{\"$ref\":\"#/$defs/a%d\"}"
-                                : "%s{\"x%d\":0,\"$ref\":\"#/$defs/a%d\"}",
+                           kind ? R"(%s"k%d":{"$ref":"#/$defs/a%d"})"
+                                : R"(%s{"x%d":0,"$ref":"#/$defs/a%d"})",
                            k ? "," : "", k, i + 1);
             buf_add_str(&b, kind ? "}}," : "]},");
         }
-        buf_add_str(&b, J("'a7':{'type':'string'}}}"));
+        buf_add_str(&b, R"("a7":{"type":"string"}}})");
         yyjson_doc *doc = yyjson_read(b.data, b.len, 0);
 
         cr_assert(doc, "%s", b.data);
@@ -472,21 +470,21 @@ static void mutate(struct schema_writer *w, struct buf *b) {
                                   "true",
                                   "1",
                                   "-2",
-                                  J("''"),
-                                  J("'$ref':'#'"),
-                                  J("'$ref':'#/$defs/kind'"),
-                                  J("'anyOf':[{}]"),
+                                  R"("")",
+                                  R"("$ref":"#")",
+                                  R"("$ref":"#/$defs/kind")",
+                                  R"("anyOf":[{}])",
 
-                                  J("'pattern':'^[^<-z]*(a|.)$'"),
-                                  J("'enum':[]"),
-                                  J("'const':null"),
-                                  J("'minLength':9"),
-                                  J("'maxLength':0"),
-                                  J("'type':['string','array']"),
-                                  J("'type':'string'"),
-                                  J("'items':false"),
-                                  J("'allOf':[true]"),
-                                  J("'required':['z']")};
+                                  R"("pattern":"^[^<-z]*(a|.)$")",
+                                  R"("enum":[])",
+                                  R"("const":null)",
+                                  R"("minLength":9)",
+                                  R"("maxLength":0)",
+                                  R"("type":["string","array"])",
+                                  R"("type":"string")",
+                                  R"("items":false)",
+                                  R"("allOf":[true])",
+                                  R"("required":["z"])"};
     const char *piece = pieces[rng_below(&w->r, ARRAY_SIZE(pieces))];
     struct buf tail = {.max = 1 << 20};
     uint32_t at = rng_below(&w->r, (uint32_t)b->len);
@@ -523,8 +521,8 @@ static bool check_mutated(const struct toolcall_format *f, const struct buf *sch
     bool ended = e == 0 && random_text(c, f, r, 257, &out);
 
     if (ended) {
-        cr_assert(asprintf(&tools, "[{\"function\":{\"name\":\"f\",\"parameters\":%s}}]",
-                           schema->data) > 0);
+        cr_assert(asprintf(&tools, R"([{"function":{"name":"f","parameters":%s}}])", schema->data) >
+                  0);
         yyjson_doc *doc = yyjson_read(tools, strlen(tools), 0);
 
         random_calls_fit(f, yyjson_doc_get_root(doc), &out, (struct random_reading){0});

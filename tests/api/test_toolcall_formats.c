@@ -41,7 +41,9 @@ Test(toolcall_formats, pieces_of_one_text_stay_apart) {
 
     expect_of(&joined, "<think>a</think>B\n\n<think>c</think>D\n<think>",
               "R<a> C<B> R<\nc> C<\n\nD>");
-    expect_of(&joined, "B\n<think>c</think><tool_call>{\"name\": \"ping\"}</tool_call>D",
+    expect_of(&joined,
+              "B\n"
+              R"(<think>c</think><tool_call>{"name": "ping"}</tool_call>D)",
               "C<B> R<c> ping{}; C<D>");
     expect_of(&joined, "B\n<think>c</think>\n<tool_call>{no", "C<B> R<c> C<\n<tool_call>{no>");
 }

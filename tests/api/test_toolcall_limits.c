@@ -7,8 +7,8 @@
 
 #include "tests/api/toolcall_support.h"
 
-#define OPEN "<tool_call>{\"name\": \"write\", \"arguments\": {\"text\": \""
-#define CLOSE "\"}}</tool_call>"
+#define OPEN R"(<tool_call>{"name": "write", "arguments": {"text": ")"
+#define CLOSE R"("}}</tool_call>)"
 
 static struct toolcall_run run_of(const char *format) {
     return (struct toolcall_run){.format = toolcall_find(format)};
@@ -35,7 +35,7 @@ Test(toolcall_limits, long_arguments_are_streamed_in_little_memory) {
         {"qwen-coder", "<tool_call>\n<function=write>\n<parameter=text>\n", "line </par\n",
          "\n</parameter>\n</function>\n</tool_call>"},
         {"hermes", "", "just text <tool ", ""},
-        {"gemma4", "<|tool_call>call:write{text:<|\"|>", "abc <|", "<|\"|>}<tool_call|>"},
+        {"gemma4", R"(<|tool_call>call:write{text:<|"|>)", "abc <|", R"(<|"|>}<tool_call|>)"},
         {"lfm2", "<|tool_call_start|>[write(text='", "abcdefgh", "')]<|tool_call_end|>"},
         {"hermes", "", "                ", ""},
     };
@@ -56,9 +56,9 @@ Test(toolcall_limits, text_ends_behind_two_keys_that_are_too_long) {
     static const struct {
         const char *format, *head;
     } rows[] = {
-        {"hermes", "<tool_call>{\""},
-        {"hermes", "<tool_call>{\"name\": \""},
-        {"command-r7b", "<|START_ACTION|>[{\""},
+        {"hermes", R"(<tool_call>{")"},
+        {"hermes", R"(<tool_call>{"name": ")"},
+        {"command-r7b", R"(<|START_ACTION|>[{")"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
@@ -76,18 +76,18 @@ Test(toolcall_limits, what_has_to_be_held_is_bounded) {
     static const struct {
         const char *format, *head, *part;
     } rows[] = {
-        {"hermes", "<tool_call>{\"arguments\": {\"a\": \"", "\x01"},
-        {"hermes", "<tool_call>{\"arguments\": \"", "abc"},
+        {"hermes", R"(<tool_call>{"arguments": {"a": ")", "\x01"},
+        {"hermes", R"(<tool_call>{"arguments": ")", "abc"},
         {"hermes", "<tool_call>", "     "},
-        {"hermes", "<tool_call>{\"name\": \"", "x"},
-        {"hermes", "<tool_call>{\"x\": [", "[],"},
+        {"hermes", R"(<tool_call>{"name": ")", "x"},
+        {"hermes", R"(<tool_call>{"x": [)", "[],"},
         {"qwen-coder", "<function=f><parameter=any>", "[1, "},
         {"qwen-coder", "<function=", "f"},
         {"qwen-coder", "<function=f><parameter=", "f"},
         {"kimi-k2", "<|tool_call_begin|>", "f"},
         {"harmony", "<|channel|>final ", "x"},
-        {"kimi-k3", "<|open|>tools<|sep|><|open|>call tool=\"f\"", "x"},
-        {"llama3", "{\"name\": \"ping\", \"parameters\": ", "   "},
+        {"kimi-k3", R"(<|open|>tools<|sep|><|open|>call tool="f")", "x"},
+        {"llama3", R"({"name": "ping", "parameters": )", "   "},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
@@ -123,7 +123,7 @@ Test(toolcall_limits, a_whole_call_past_the_limit_is_content) {
 }
 
 Test(toolcall_limits, calls_past_their_number_are_content) {
-    static const char call[] = "<tool_call>{\"name\": \"ping\"}</tool_call>";
+    static const char call[] = R"(<tool_call>{"name": "ping"}</tool_call>)";
     struct toolcall_run r = run_of("hermes");
     size_t len;
     CLEANUP(freep) char *two = repeat("", call, 2, "", &len);
@@ -131,7 +131,7 @@ Test(toolcall_limits, calls_past_their_number_are_content) {
     r.opts.max_calls = 1;
     CLEANUP(freep) char *got = toolcall_tell(&r, two, len);
 
-    cr_expect_str_eq(got, "ping{}; C<<tool_call>{\"name\": \"ping\"}</tool_call>>");
+    cr_expect_str_eq(got, R"(ping{}; C<<tool_call>{"name": "ping"}</tool_call>>)");
     CLEANUP(freep) char *many = repeat("", call, TOOLCALL_CALLS_MAX + 1, "", &len);
 
     r.opts.max_calls = 0;
@@ -145,17 +145,16 @@ Test(toolcall_limits, depth_is_bounded) {
     struct toolcall_run r = run_of("hermes");
     size_t len;
     CLEANUP(freep)
-    char *in =
-        repeat("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": ", "[", 100000, "", &len);
+    char *in = repeat(R"(<tool_call>{"name": "f", "arguments": {"a": )", "[", 100000, "", &len);
     CLEANUP(freep) char *got = toolcall_tell(&r, in, len);
 
-    cr_expect(strncmp(got, "f{\"a\": [[[", 10) == 0);
+    cr_expect(strncmp(got, R"(f{"a": [[[)", 10) == 0);
     cr_expect(strstr(got, "! C<[["), "it ends as incomplete");
 }
 
 Test(toolcall_limits, ids_depend_on_the_seed_and_the_index) {
-    static const char in[] = "<tool_call>{\"name\": \"ping\"}</tool_call>"
-                             "<tool_call>{\"name\": \"ping\"}</tool_call>";
+    static const char in[] = R"(<tool_call>{"name": "ping"}</tool_call>)"
+                             R"(<tool_call>{"name": "ping"}</tool_call>)";
     struct toolcall_run r = run_of("hermes");
 
     r.ids = true;
@@ -182,7 +181,7 @@ Test(toolcall_limits, ids_of_the_models_are_kept) {
         {"kimi-k2", "<|tool_call_begin|>functions.ping:3<|tool_call_argument_begin|>{}",
          "ping#functions.ping:3{};"},
         {"mistral-args", "[TOOL_CALLS]ping[CALL_ID]abcdef123[ARGS]{}", "ping#abcdef123{};"},
-        {"mistral-json", "[TOOL_CALLS][{\"name\": \"ping\", \"id\": \"abcdef123\"}]",
+        {"mistral-json", R"([TOOL_CALLS][{"name": "ping", "id": "abcdef123"}])",
          "ping#abcdef123{};"},
         {"solar", "<|tool_call:begin|>a1<|tool_call:name|>ping<|tool_call:args|>{}", "ping#a1{};"},
     };
@@ -216,7 +215,7 @@ static int stop(void *ctx, const struct toolcall_event *e) {
 Test(toolcall_limits, the_sink_can_stop) {
     CLEANUP(toolcall_parser_freep) struct toolcall_parser *p = NULL;
     struct toolcall_opts opts = {.format = toolcall_find("hermes"), .tools = toolcall_tools()};
-    static const char in[] = "<tool_call>{\"name\": \"ping\"}</tool_call> more";
+    static const char in[] = R"(<tool_call>{"name": "ping"}</tool_call> more)";
     int n = 0;
 
     cr_assert_eq(toolcall_parser_new(&p, &opts), 0);

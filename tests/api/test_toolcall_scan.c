@@ -43,8 +43,8 @@ Test(toolcall_scan, json_comes_out_as_it_went_in) {
         "true",
         "false",
         "null",
-        "\"\"",
-        "{\"a\": [1, 2, {\"b\": null}], \"c\": \"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e9\"}",
+        R"("")",
+        R"({"a": [1, 2, {"b": null}], "c": "\"\\\/\b\f\n\r\t\u00e9"})",
         "[\n  1 ,\n  \"\\ud83d\\ude00 \xf0\x9f\x98\x80\"\n]",
     };
 
@@ -54,21 +54,24 @@ Test(toolcall_scan, json_comes_out_as_it_went_in) {
 
 Test(toolcall_scan, what_can_only_be_meant_one_way_is_mended) {
     expect(SCAN_JSON, "[1, 2, ]", "[1, 2]");
-    expect(SCAN_JSON, "{\"a\": 1,\n}", "{\"a\": 1}");
-    expect(SCAN_JSON, "\"a\nb\tc\x01\"", "\"a\\nb\\tc\\u0001\"");
-    expect(SCAN_JSON, "\"\\d \\. \\'\"", "\"\\\\d \\\\. '\"");
-    expect(SCAN_JSON, "\"\\ud83d\"", "\"\\ufffd\"");
-    expect(SCAN_JSON, "\"\\ud83dx\\ude00\"", "\"\\ufffdx\\ufffd\"");
-    expect(SCAN_JSON, "\"\\ud83d\\ud83d\\ude00\"", "\"\\ufffd\\ud83d\\ude00\"");
-    expect(SCAN_JSON, "\"\\ud83d\\n\"", "\"\\ufffd\\n\"");
+    expect(SCAN_JSON,
+           R"({"a": 1,)"
+           "\n}",
+           R"({"a": 1})");
+    expect(SCAN_JSON, "\"a\nb\tc\x01\"", R"("a\nb\tc\u0001")");
+    expect(SCAN_JSON, R"("\d \. \'")", R"("\\d \\. '")");
+    expect(SCAN_JSON, R"("\ud83d")", R"("\ufffd")");
+    expect(SCAN_JSON, R"("\ud83dx\ude00")", R"("\ufffdx\ufffd")");
+    expect(SCAN_JSON, R"("\ud83d\ud83d\ude00")", R"("\ufffd\ud83d\ude00")");
+    expect(SCAN_JSON, R"("\ud83d\n")", R"("\ufffd\n")");
 }
 
 Test(toolcall_scan, what_is_not_json_is_refused) {
     static const char *const bad[] = {
-        "",       "]",           "}",   "{1: 2}",     "{\"a\" 1}", "{\"a\": }", "{, }", "[,]",
-        "[1,,2]", "[1 2]",       "[1}", "{\"a\": 1]", "tru",       "truee",     "True", "nullx",
-        "01",     "1.",          ".5",  "-",          "1e",        "+1",        "1e+",  "'a'",
-        "\"a",    "\"\\u12g4\"", "[",   "{\"a\"",     "{\"a\": 1", "undefined",
+        "",       "]",           "}",   "{1: 2}",      R"({"a" 1})", R"({"a": })", "{, }", "[,]",
+        "[1,,2]", "[1 2]",       "[1}", R"({"a": 1])", "tru",        "truee",      "True", "nullx",
+        "01",     "1.",          ".5",  "-",           "1e",         "+1",         "1e+",  "'a'",
+        R"("a)",  R"("\u12g4")", "[",   R"({"a")",     R"({"a": 1)", "undefined",
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
@@ -98,20 +101,25 @@ Test(toolcall_scan, a_word_ends_before_no_letter) {
 }
 
 Test(toolcall_scan, python_literals_become_json) {
-    expect(SCAN_PYTHON, "{'a': True, \"b\": [None, False, 1.5]}",
-           "{\"a\": true, \"b\": [null, false, 1.5]}");
-    expect(SCAN_PYTHON, "'say \"hi\" \\'x\\' \\x41 \\u00e9\\\n'",
-           "\"say \\\"hi\\\" 'x' \\u0041 \\u00e9\"");
-    expect(SCAN_PYTHON, "['a', ]", "[\"a\"]");
+    expect(SCAN_PYTHON, R"({'a': True, "b": [None, False, 1.5]})",
+           R"({"a": true, "b": [null, false, 1.5]})");
+    expect(SCAN_PYTHON,
+           R"('say "hi" \'x\' \x41 \u00e9\)"
+           "\n'",
+           R"("say \"hi\" 'x' \u0041 \u00e9")");
+    expect(SCAN_PYTHON, "['a', ]", R"(["a"])");
     expect(SCAN_PYTHON, "f(x)", NULL);
     expect(SCAN_PYTHON, "'a", NULL);
 }
 
 Test(toolcall_scan, gemmas_form_becomes_json) {
-    expect(SCAN_GEMMA, "{a:<|\"|>x \"y\" \\n\n<|\"<|\"|>,b_1:[1,None,true],c:{d:-1}}",
-           "{\"a\":\"x \\\"y\\\" \\\\n\\n<|\\\"\",\"b_1\":[1,null,true],\"c\":{\"d\":-1}}");
-    expect(SCAN_GEMMA, "{<|\"|>k y<|\"|>:1}", "{\"k y\":1}");
-    expect(SCAN_GEMMA, "{a:\"x\"}", NULL);
+    expect(SCAN_GEMMA,
+           R"({a:<|"|>x "y" \n)"
+           "\n"
+           R"(<|"<|"|>,b_1:[1,None,true],c:{d:-1}})",
+           R"({"a":"x \"y\" \\n\n<|\"","b_1":[1,null,true],"c":{"d":-1}})");
+    expect(SCAN_GEMMA, R"({<|"|>k y<|"|>:1})", R"({"k y":1})");
+    expect(SCAN_GEMMA, R"({a:"x"})", NULL);
     expect(SCAN_GEMMA, "{a}", NULL);
     expect(SCAN_GEMMA, "{\x01:1}", NULL);
     expect(SCAN_GEMMA, "{a\x01:1}", NULL);
@@ -123,7 +131,7 @@ Test(toolcall_scan, a_value_ends_where_it_ends) {
     size_t used;
 
     buf_init(&out, 1 << 16);
-    cr_expect_eq(scan(SCAN_JSON, "{\"a\": 1} x", &out, &used), SCAN_DONE);
+    cr_expect_eq(scan(SCAN_JSON, R"({"a": 1} x)", &out, &used), SCAN_DONE);
     cr_expect_eq(used, 8);
     cr_expect_eq(scan(SCAN_JSON, "12, 3", &out, &used), SCAN_DONE);
     cr_expect_eq(used, 2);
@@ -148,6 +156,6 @@ Test(toolcall_scan, a_full_buffer_is_told) {
     size_t used;
 
     buf_init(&out, 4);
-    cr_expect_lt(scan(SCAN_JSON, "\"abcdefgh\"", &out, &used), 0);
+    cr_expect_lt(scan(SCAN_JSON, R"("abcdefgh")", &out, &used), 0);
     buf_deinit(&out);
 }

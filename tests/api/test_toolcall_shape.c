@@ -10,15 +10,14 @@
 
 #include "api/toolcall/parser.h"
 #include "tests/api/toolcall_support.h"
-#include "tests/support/quotes.h"
 
 static const struct {
     const char *key, *json, *python, *gemma, *type;
     bool string;
 } args[] = {
-    {"pattern", "a|b", "'a|b'", "<|\"|>a|b<|\"|>", "string", true},
-    {"paths", "[\"src/\", \"d e\"]", "['src/', 'd e']", "[<|\"|>src/<|\"|>,<|\"|>d e<|\"|>]",
-     "array", false},
+    {"pattern", "a|b", "'a|b'", R"(<|"|>a|b<|"|>)", "string", true},
+    {"paths", R"(["src/", "d e"])", "['src/', 'd e']", R"([<|"|>src/<|"|>,<|"|>d e<|"|>])", "array",
+     false},
     {"max_results", "5", "5", "5", "number", false},
 };
 
@@ -68,7 +67,7 @@ static void put_args(struct buf *out, const struct toolcall_shape *s) {
     }
     buf_add_str(out, opens[s->args]);
     for (size_t i = 0; i < ARRAY_SIZE(args); i++) {
-        const char *quote = args[i].string ? "\"" : "";
+        const char *quote = args[i].string ? R"(")" : "";
 
         buf_add_str(out, i ? ", " : "");
         if (s->args == ARGS_PYTHON)
@@ -76,7 +75,7 @@ static void put_args(struct buf *out, const struct toolcall_shape *s) {
         else if (s->args == ARGS_GEMMA)
             buf_printf(out, "%s:%s", args[i].key, args[i].gemma);
         else
-            buf_printf(out, "\"%s\": %s%s%s", args[i].key, quote, args[i].json, quote);
+            buf_printf(out, R"("%s": %s%s%s)", args[i].key, quote, args[i].json, quote);
     }
     buf_add_str(out, ends[s->args]);
 }
@@ -92,11 +91,10 @@ static void put_call(struct buf *out, const struct toolcall_shape *s, uint32_t i
 /* The model chooses the white space between members; Gemma's form has none. */
 static void expect_calls(const struct toolcall_format *f, const char *in, size_t len, uint32_t n) {
     struct toolcall_run r = {.format = f};
-    static const char loose[] =
-        "search_files{\"pattern\": \"a|b\", \"paths\": [\"src/\", \"d e\"], "
-        "\"max_results\": 5};";
-    static const char tight[] = "search_files{\"pattern\":\"a|b\", \"paths\":[\"src/\",\"d e\"], "
-                                "\"max_results\":5};";
+    static const char loose[] = R"(search_files{"pattern": "a|b", "paths": ["src/", "d e"], )"
+                                R"("max_results": 5};)";
+    static const char tight[] = R"(search_files{"pattern":"a|b", "paths":["src/","d e"], )"
+                                R"("max_results":5};)";
     const char *one = f->shape.args == ARGS_GEMMA ? tight : loose;
     char want[512];
 
@@ -154,15 +152,18 @@ Test(toolcall_shape, the_generic_form_is_read_back) {
 
     buf_init(&b, 1 << 20);
     cr_assert_eq(toolcall_write_call(&b, "ping", "", 0), 0);
-    cr_assert_eq(toolcall_write_call(&b, "f \"x\"", "{\"a\": 1}", 8), 0);
+    cr_assert_eq(toolcall_write_call(&b, R"(f "x")", R"({"a": 1})", 8), 0);
     CLEANUP(freep) char *got = toolcall_tell(&r, b.data, b.len);
 
-    cr_expect_str_eq(got, "ping{}; f \"x\"{\"a\": 1};");
+    cr_expect_str_eq(got, R"(ping{}; f "x"{"a": 1};)");
     buf_clear(&b);
     cr_assert_eq(toolcall_describe(&b, toolcall_tools()), 0);
-    cr_expect(strstr(b.data, "{\"name\":\"get_weather\",\"description\":\"Weather.\""));
-    cr_expect(strstr(b.data, "\n{\"name\":\"write\",\"input_schema\":"), "flat tools, too");
-    cr_expect(strstr(b.data, "<tool_call>\n{\"name\": \"FUNCTION\""));
+    cr_expect(strstr(b.data, R"({"name":"get_weather","description":"Weather.")"));
+    cr_expect(strstr(b.data, "\n"
+                             R"({"name":"write","input_schema":)"),
+              "flat tools, too");
+    cr_expect(strstr(b.data, "<tool_call>\n"
+                             R"({"name": "FUNCTION")"));
     buf_clear(&b);
     cr_assert_eq(toolcall_write_result(&b, "ping", "pong", 4), 0);
     cr_expect_str_eq(b.data, "<tool_response>\nping: pong\n</tool_response>\n");
@@ -171,8 +172,9 @@ Test(toolcall_shape, the_generic_form_is_read_back) {
 
 /* Where a schema has several parts, they are not examined. */
 Test(toolcall_shape, the_type_of_a_parameter_may_be_in_its_only_part) {
-    const char *text = J("[{'name':'f','parameters':{'properties':{'a':{'allOf':[{'type':'string'}]"
-                         "},'b':{'allOf':[{'type':'string'},{'minLength':1}]}}}}]");
+    const char *text = R"([{"name":"f",)"
+                       R"("parameters":{"properties":{"a":{"allOf":[{"type":"string"}])"
+                       R"(},"b":{"allOf":[{"type":"string"},{"minLength":1}]}}}}])";
     yyjson_doc *doc = yyjson_read(text, strlen(text), 0);
     yyjson_val *tools = yyjson_doc_get_root(doc);
 

@@ -176,8 +176,8 @@ static uint32_t check_node(const struct toolcall_format *f, const char *text, bo
     CLEANUP(constraint_freep) struct constraint *x = compiled(v, text), *y = compiled(v, plain);
     uint32_t n = 0;
 
-    cr_assert(strstr(text, "\"members\"") == NULL || strcmp(text, plain) != 0);
-    cr_assert_null(strstr(plain, "\"members\""));
+    cr_assert(strstr(text, R"("members")") == NULL || strcmp(text, plain) != 0);
+    cr_assert_null(strstr(plain, R"("members")"));
     for (int i = 0; i < 3; i++)
         n += same_masks(x, y, r, random_n_tokens(special) + RANDOM_MORE, text);
     return n;
@@ -195,7 +195,7 @@ Test(toolcall_shared, masks_are_those_of_calls_written_out) {
             yyjson_doc *doc = random_tools(&w, 1 + rng_below(&w.r, 4));
             char *text = random_calls(toolcall_at(i), yyjson_doc_get_root(doc), false, false);
 
-            tagged = tagged || (text && strstr(text, "\"members\""));
+            tagged = tagged || (text && strstr(text, R"("members")"));
             if (text && tagged)
                 n_tokens += check_node(toolcall_at(i), text, k % 2, &w.r);
             free(text);
@@ -212,22 +212,22 @@ Test(toolcall_shared, masks_are_those_of_calls_written_out) {
  * whose values are empty, or begin as other keys do. */
 Test(toolcall_shared, masks_of_odd_members) {
     static const char *const keys[] = {"a", "ab", "abc", "b", "<tool_call>", "a", "x<sep>"};
-    static const char *const values[] = {"{\"literal\":\"\"}",    "{\"regex\":\"b*\"}",
-                                         "{\"literal\":\"=1;\"}", "{\"regex\":\"[ab]{1,3}\"}",
-                                         "{\"free_text\":\";\"}", "{\"literal\":\"<tool_call>\"}"};
+    static const char *const values[] = {R"({"literal":""})",    R"({"regex":"b*"})",
+                                         R"({"literal":"=1;"})", R"({"regex":"[ab]{1,3}"})",
+                                         R"({"free_text":";"})", R"({"literal":"<tool_call>"})"};
     struct rng r = {5};
 
     for (uint32_t k = 0; k < FEWER(400, 100); k++) {
         struct buf b = {.max = 1 << 16};
         uint32_t n = rng_below(&r, 6);
 
-        buf_add_str(&b, "{\"sequence\":[{\"literal\":\"begin here: \"},{\"members\":[");
+        buf_add_str(&b, R"({"sequence":[{"literal":"begin here: "},{"members":[)");
         for (uint32_t i = 0; i < n; i++)
-            buf_printf(&b, "%s{\"key\":\"%s\",\"value\":%s,\"optional\":%s}", i ? "," : "",
+            buf_printf(&b, R"(%s{"key":"%s","value":%s,"optional":%s})", i ? "," : "",
                        keys[rng_below(&r, ARRAY_SIZE(keys))],
                        values[rng_below(&r, ARRAY_SIZE(values))],
                        rng_below(&r, 3) ? "true" : "false");
-        buf_printf(&b, "],\"before\":{\"literal\":\"%s\"}},{\"literal\":\"; the end\"}]}",
+        buf_printf(&b, R"(],"before":{"literal":"%s"}},{"literal":"; the end"}]})",
                    rng_below(&r, 2) ? "<k=" : "");
         check_node(toolcall_find("hermes"), b.data, k % 2, &r);
         buf_deinit(&b);

@@ -141,7 +141,7 @@ Test(toolcall_templates, every_template_is_known) {
 
 #define TURNS                                                                                      \
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-#define HERMES "<tool_call>{\"name\": \"f\"}</tool_call>"
+#define HERMES R"(<tool_call>{"name": "f"}</tool_call>)"
 #define CODER "<tool_call><function=f><parameter=a>1</parameter></function></tool_call>"
 
 #define PLAMO(tag) "<|plamo:" tag ":plamo|>"
@@ -154,7 +154,7 @@ static const struct {
     {"{{ tools }}" HERMES TURNS "{# not <TOOLCALL> {{ #}", NULL, "hermes"},
     {"{{ '{#' }}{{ tools }}" HERMES TURNS "#}", NULL, "hermes"},
     {"{{ tools }}" TURNS "{# <tool_call> ", NULL, NULL},
-    {"{{ '\\'{#' }}{{ tools }}" HERMES TURNS "{{ \"}}{#\\\"\" }}", NULL, "hermes"},
+    {"{{ '\\'{#' }}{{ tools }}" HERMES TURNS R"({{ "}}{#\"" }})", NULL, "hermes"},
     {"{% if false %}<minimax:tool_call>{% endif %}{{ tools }}" HERMES TURNS, NULL, "hermes"},
     {"{% if false %}" CODER "{% endif %}{{ tools }}" HERMES TURNS, NULL, "hermes"},
     /* what a call looks like decides before what the instructions mention */
@@ -169,8 +169,8 @@ static const struct {
      NULL, "hermes"},
     /* Hunyuan A13B, unlike Apriel */
     {"{{ tools }}{% for m in messages %}{{ m.content }}{% if m.tool_calls "
-     "%}<tool_calls>[{\"name\": "
-     "\"f\"}]</tool_calls>{% endif %}<|eos|>{% endfor %}",
+     R"(%}<tool_calls>[{"name": )"
+     R"("f"}]</tool_calls>{% endif %}<|eos|>{% endfor %})",
      NULL, "hunyuan-a13b"},
     /* PLaMo 3 */
     {"{{ tools }}" TURNS "{% for m in messages if m.tool_calls %}" PLAMO("begin_tool_requests")
@@ -198,9 +198,9 @@ static const struct {
      NULL, "ernie"},
     /* variables of the request */
     {"{% if form == 'json' %}" HERMES "{% else %}" CODER "{% endif %}{{ tools }}" TURNS,
-     "{\"form\": \"json\"}", "hermes"},
+     R"({"form": "json"})", "hermes"},
     {"{% if form == 'json' %}" HERMES "{% else %}" CODER "{% endif %}{{ tools }}" TURNS,
-     "{\"form\": \"xml\"}", "qwen-coder"},
+     R"({"form": "xml"})", "qwen-coder"},
 };
 
 Test(toolcall_templates, what_a_template_shows_decides) {
@@ -223,7 +223,7 @@ Test(toolcall_templates, what_a_template_shows_decides) {
 /* Markers in branches that are not taken decide nothing, if the template shows others. */
 Test(toolcall_templates, what_a_template_shows_is_its_reasoning) {
 #define NOT_TAKEN "{% if false %}<seed:think></seed:think>{% endif %}"
-#define ASSISTANT "{% for m in messages if m.role == 'assistant' %}"
+#define ASSISTANT R"({% for m in messages if m.role == "assistant" %})"
     static const struct {
         const char *source, *reasoning;
     } table[] = {
@@ -267,15 +267,15 @@ Test(toolcall_templates, formats_of_few_sets_of_variables_are_kept) {
 
     family_formats_init(&f);
     for (int i = 0; i < 1000; i++) {
-        snprintf(key, sizeof(key), "{\"i\":%d}", i);
+        snprintf(key, sizeof(key), R"({"i":%d})", i);
         cr_expect(!family_formats_get(&f, key, &got));
         family_formats_insert(&f, key, i % 2 ? hermes : NULL);
         cr_expect(family_formats_get(&f, key, &got));
         cr_expect_eq(got, i % 2 ? hermes : NULL);
         cr_expect_leq(f.n, FAMILY_KWARGS_KEPT);
     }
-    cr_expect(!family_formats_get(&f, "{\"i\":1}", &got), "the oldest ones leave");
-    cr_expect(family_formats_get(&f, "{\"i\":990}", &got));
+    cr_expect(!family_formats_get(&f, R"({"i":1})", &got), "the oldest ones leave");
+    cr_expect(family_formats_get(&f, R"({"i":990})", &got));
     memset(key, 'x', sizeof(key) - 1);
     key[sizeof(key) - 1] = 0;
     family_formats_insert(&f, key, hermes);
@@ -285,27 +285,27 @@ Test(toolcall_templates, formats_of_few_sets_of_variables_are_kept) {
 
 /* ---- round trips ---- */
 
-#define PARIS "{\"city\": \"Paris\", \"unit\": \"celsius\"}"
+#define PARIS R"({"city": "Paris", "unit": "celsius"})"
 #define FIND                                                                                       \
-    "{\"pattern\": \"TODO|FIXME \\\"é\\\" <b>\\n\\\\d\", "                                        \
-    "\"paths\": [\"src/\", \"docs/a b.md\"], "                                                     \
-    "\"max_results\": 5, \"options\": {\"ignore_case\": true, \"context\": null}}"
+    R"({"pattern": "TODO|FIXME \"é\" <b>\n\\d", )"                                                \
+    R"("paths": ["src/", "docs/a b.md"], )"                                                        \
+    R"("max_results": 5, "options": {"ignore_case": true, "context": null}})"
 #define CALL(id, name, args)                                                                       \
-    "{\"id\": \"" id "\", \"type\": \"function\", \"function\": {\"name\": \"" name                \
-    "\", \"arguments\": " args "}}"
+    R"({"id": ")" id R"(", "type": "function", "function": {"name": ")" name                       \
+    R"(", "arguments": )" args "}}"
 
 static const char vars_format[] =
-    "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": %s, \"enable_thinking\": true, "
-    "\"thinking\": true, \"functions\": \"\", \"datetime\": \"\", \"messages\": [{\"role\": "
-    "\"user\", "
-    "\"content\": \"Go\"}%s], \"add_generation_prompt\": %s}";
+    R"({"bos_token": "", "eos_token": "", "tools": %s, "enable_thinking": true, )"
+    R"("thinking": true, "functions": "", "datetime": "", "messages": [{"role": )"
+    R"("user", )"
+    R"("content": "Go"}%s], "add_generation_prompt": %s})";
 
 static char *render(const struct template *t, const char *message, bool prompt, size_t *len) {
     struct template_opts opts = {.now_unix = NOW};
     struct rendered out = {0};
     struct err err = {0};
     char *tools = yyjson_val_write(toolcall_tools(), 0, NULL), *vars = NULL;
-    char *flat = strstr(tools, ",{\"name\":\"write\"");
+    char *flat = strstr(tools, R"(,{"name":"write")");
 
     cr_assert(flat);
     strcpy(flat, "]"); /* the further tools have a form that templates do not accept */
@@ -405,11 +405,11 @@ static int on_event(void *ctx, const struct toolcall_event *e) {
 static void expect_back(size_t row, bool two) {
     CLEANUP(template_freep) struct template *t = NULL;
     CLEANUP(toolcall_parser_freep) struct toolcall_parser *p = NULL;
-    static const char one_call[] = ", {\"role\": \"assistant\", \"content\": \"I look.\", "
-                                   "\"reasoning_content\": \"Hm, so.\", \"tool_calls\": [" CALL(
+    static const char one_call[] = R"(, {"role": "assistant", "content": "I look.", )"
+                                   R"("reasoning_content": "Hm, so.", "tool_calls": [)" CALL(
                                        "call0a001", "search_files", FIND) "]}";
     static const char two_calls[] =
-        ", {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [" CALL(
+        R"(, {"role": "assistant", "content": "", "tool_calls": [)" CALL(
             "call0a001", "get_weather", PARIS) ", " CALL("call0a002", "search_files", FIND) "]}";
     struct err err = {0};
     struct seen s = {0}, want = {0};
@@ -576,11 +576,11 @@ static size_t taken(const struct constraint *c, const char *text, size_t len, bo
 }
 
 #define ASKS(more)                                                                                 \
-    ", {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [" CALL(                       \
-        "call0a001", "search_files", "{\"pattern\": \"TODO x\", \"max_results\": 5" more "}") "]}"
+    R"(, {"role": "assistant", "content": "", "tool_calls": [)" CALL(                              \
+        "call0a001", "search_files", R"({"pattern": "TODO x", "max_results": 5)" more "}") "]}"
 
 static void expect_forced(size_t row) {
-    const char *call = rows[row].flags & REPR ? ASKS("") : ASKS(", \"paths\": [\"a b\", \"c\"]");
+    const char *call = rows[row].flags & REPR ? ASKS("") : ASKS(R"(, "paths": ["a b", "c"])");
     const struct toolcall_format *f = toolcall_find(rows[row].format);
     const char *first = f->shape.section_begin ? f->shape.section_begin : f->shape.call_begin;
     CLEANUP(template_freep) struct template *t = NULL;

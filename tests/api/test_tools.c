@@ -13,12 +13,13 @@
 #include "tiny.h"
 
 #define TOOL(name)                                                                                 \
-    "{\"type\":\"function\",\"function\":{\"name\":\"" name                                        \
-    "\",\"description\":\"D.\",\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":{"     \
-    "\"type\":\"string\"}}}}}"
-#define TOOLS "\"tools\":[" TOOL("weather") "," TOOL("time") "]"
+    R"({"type":"function","function":{"name":")" name                                              \
+    R"(","description":"D.","parameters":{"type":"object","properties":{"city":{)"                 \
+    R"("type":"string"}}}}})"
+#define TOOLS R"("tools":[)" TOOL("weather") "," TOOL("time") "]"
 #define CALL(name, args)                                                                           \
-    "<tool_call>\n{\"name\": \"" name "\", \"arguments\": " args "}\n</tool_call>"
+    "<tool_call>\n"                                                                                \
+    R"({"name": ")" name R"(", "arguments": )" args "}\n</tool_call>"
 
 static const char hermes[] =
     "{%- if tools -%}<|im_start|>system\n{%- for t in tools -%}{{ t.function.name }} "
@@ -182,7 +183,7 @@ static void ask(struct world *w, const char *fields, const char *output, struct 
     w->port.script = NULL;
 }
 
-#define USAGE ",\"stream\":true,\"stream_options\":{\"include_usage\":true}"
+#define USAGE R"(,"stream":true,"stream_options":{"include_usage":true})"
 
 /* Compares the answer, plain and streamed. */
 static void expect(struct world *w, const char *fields, const char *output, const char *want,
@@ -204,15 +205,14 @@ Test(tools, a_plain_call_is_exact) {
     struct reply r;
 
     started(&w);
-    ask(&w, TOOLS, CALL("weather", "{\"city\": \"Bonn\"}"), &r);
+    ask(&w, TOOLS, CALL("weather", R"({"city": "Bonn"})"), &r);
     reply_normalise(&r.body);
-    cr_expect(
-        strstr(text_of(&r.body),
-               "\"message\":{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"X\","
-               "\"type\":\"function\",\"function\":{\"name\":\"weather\",\"arguments\":\"{\\\"city"
-               "\\\": \\\"Bonn\\\"}\"}}],\"refusal\":null},\"logprobs\":null,\"finish_reason\":"
-               "\"tool_calls\"}]"),
-        "%s", text_of(&r.body));
+    cr_expect(strstr(text_of(&r.body),
+                     R"("message":{"role":"assistant","content":null,"tool_calls":[{"id":"X",)"
+                     R"("type":"function","function":{"name":"weather","arguments":"{\"city)"
+                     R"(\": \"Bonn\"}"}}],"refusal":null},"logprobs":null,"finish_reason":)"
+                     R"("tool_calls"}])"),
+              "%s", text_of(&r.body));
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -223,56 +223,57 @@ Test(tools, a_streamed_call_is_exact) {
 
     started(&w);
     int fd = world_connect(&w);
-    world_post(&w, fd, CHAT, "{" HI "," TOOLS ",\"stream\":true}");
+    world_post(&w, fd, CHAT, "{" HI "," TOOLS R"(,"stream":true})");
     world_turns(&w, 4);
     fake_accept(&w.port, 0);
-    fake_tokens(&w.port, 0, "Hm.\n<tool_call>{\"name\":\"time\",\"arguments\":{");
+    fake_tokens(&w.port, 0,
+                "Hm.\n"
+                R"(<tool_call>{"name":"time","arguments":{)");
     world_turns(&w, 4);
     fake_tokens(&w.port, 0, "}}</tool_call>");
     fake_finish(&w.port, 0, FINISH_STOP);
     world_receive(&w, fd, &r);
 #define CALLS(call)                                                                                \
-    CHUNK("{\"index\":0,\"delta\":{\"tool_calls\":[" call                                          \
-          "]},\"logprobs\":null,\"finish_reason\":null}")
-    reply_expect(&r, 200,
-                 ROLE DELTA("Hm.")
-                     CALLS("{\"index\":0,\"id\":\"X\",\"type\":\"function\",\"function\":{\"name\":"
-                           "\"time\",\"arguments\":\"\"}}")
-                         CALLS("{\"index\":0,\"function\":{\"arguments\":\"{\"}}")
-                             CALLS("{\"index\":0,\"function\":{\"arguments\":\"}\"}}")
-                                 FINISH("tool_calls") DONE);
+    CHUNK(R"({"index":0,"delta":{"tool_calls":[)" call                                             \
+          R"(]},"logprobs":null,"finish_reason":null})")
+    reply_expect(
+        &r, 200,
+        ROLE DELTA("Hm.") CALLS(R"({"index":0,"id":"X","type":"function","function":{"name":)"
+                                R"("time","arguments":""}})")
+            CALLS(R"({"index":0,"function":{"arguments":"{"}})")
+                CALLS(R"({"index":0,"function":{"arguments":"}"}})") FINISH("tool_calls") DONE);
     world_drop(&w, fd);
     world_stop(&w);
 }
 
 /* `functions`, the form before `tools`: calls are returned in the same form. */
 Test(tools, functions_are_called_in_their_own_form) {
-#define FUNCTIONS "\"functions\":[{\"name\":\"time\",\"parameters\":{\"type\":\"object\"}}]"
+#define FUNCTIONS R"("functions":[{"name":"time","parameters":{"type":"object"}}])"
     struct world w;
     struct reply r;
 
     started(&w);
-    ask(&w, FUNCTIONS, CALL("time", "{\"a\": 1}"), &r);
+    ask(&w, FUNCTIONS, CALL("time", R"({"a": 1})"), &r);
     reply_normalise(&r.body);
     cr_expect(strstr(text_of(&r.body),
-                     "\"content\":null,\"function_call\":{\"name\":\"time\",\"arguments\":\"{"
-                     "\\\"a\\\": 1}\"},\"refusal\":null},\"logprobs\":null,\"finish_reason\":"
-                     "\"function_call\"}]"),
+                     R"("content":null,"function_call":{"name":"time","arguments":"{)"
+                     R"(\"a\": 1}"},"refusal":null},"logprobs":null,"finish_reason":)"
+                     R"("function_call"}])"),
               "%s", text_of(&r.body));
     reply_deinit(&r);
-    ask(&w, FUNCTIONS ",\"stream\":true", CALL("time", "{}"), &r);
-    cr_expect(strstr(text_of(&r.body),
-                     "\"delta\":{\"function_call\":{\"name\":\"time\",\"arguments\":\"\"}}"),
-              "%s", text_of(&r.body));
-    cr_expect(strstr(text_of(&r.body), "\"delta\":{\"function_call\":{\"arguments\":\"{"));
-    cr_expect(strstr(text_of(&r.body), "\"finish_reason\":\"function_call\""));
+    ask(&w, FUNCTIONS R"(,"stream":true)", CALL("time", "{}"), &r);
+    cr_expect(
+        strstr(text_of(&r.body), R"("delta":{"function_call":{"name":"time","arguments":""}})"),
+        "%s", text_of(&r.body));
+    cr_expect(strstr(text_of(&r.body), R"("delta":{"function_call":{"arguments":"{)"));
+    cr_expect(strstr(text_of(&r.body), R"("finish_reason":"function_call")"));
     cr_expect(!strstr(text_of(&r.body), "tool_calls"));
     reply_deinit(&r);
-    ask(&w, FUNCTIONS ",\"function_call\":\"none\"", CALL("time", "{}"), &r);
+    ask(&w, FUNCTIONS R"(,"function_call":"none")", CALL("time", "{}"), &r);
     cr_expect(!strstr(text_of(&r.body), "function_call"), "%s", text_of(&r.body));
     reply_deinit(&r);
-    ask(&w, FUNCTIONS ",\"function_call\":{\"name\":\"time\"}", CALL("time", "{}"), &r);
-    cr_expect(strstr(text_of(&r.body), "\"function_call\":{\"name\":\"time\""));
+    ask(&w, FUNCTIONS R"(,"function_call":{"name":"time"})", CALL("time", "{}"), &r);
+    cr_expect(strstr(text_of(&r.body), R"("function_call":{"name":"time")"));
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -286,7 +287,7 @@ Test(tools, the_worker_is_told_how_a_turn_ended) {
         {"{" HI "," TOOLS "}", CALL("time", "{}"), FINISH_STOP, true},
         {"{" HI "," TOOLS "}", "Nothing to call.", FINISH_STOP, false},
         {"{" HI "," TOOLS "}", CALL("time", "{}") "<tool_call>", FINISH_LENGTH, false},
-        {"{" HI ",\"stream\":true}", "Yes.", FINISH_STOP, false},
+        {"{" HI R"(,"stream":true})", "Yes.", FINISH_STOP, false},
     };
     struct world w;
     struct reply r;
@@ -324,9 +325,11 @@ Test(tools, the_worker_is_told_how_a_turn_ended) {
 /* ---- cuts and deaths ---- */
 
 static const char story[] = "<think>\nSo \xC3\xA9?\n</think>\n\nI look: <tool\n" CALL(
-    "weather", "{\"city\": \"K\xC3\xB6ln \\\"x\\\"\"}") "\n" CALL("time", "{}");
+    "weather", R"({"city": "K)"
+               "\xC3\xB6"
+               R"(ln \"x\""})") "\n" CALL("time", "{}");
 static const char story_told[] = "R<So \xC3\xA9?> C<I look: <tool> weather{\"city\": \"K\xC3\xB6ln "
-                                 "\\\"x\\\"\"} time{} tool_calls";
+                                 R"(\"x\""} time{} tool_calls)";
 
 /* Every token of a marker except its last one counts; here a byte is a token. */
 #define STORY_REASONING (8 + 7)
@@ -391,14 +394,14 @@ Test(tools, a_slow_reader_gets_the_same) {
     started(&w);
     for (int i = 0; i < 7; i++) {
         buf_add_str(&out, i ? "\n" : "Text. ");
-        buf_add_str(&out, CALL("weather", "{\"city\": \"Bonn\"}"));
+        buf_add_str(&out, CALL("weather", R"({"city": "Bonn"})"));
     }
     buf_add_str(&want, "C<Text.> ");
     for (int i = 0; i < 7; i++)
-        buf_add_str(&want, "weather{\"city\": \"Bonn\"} ");
+        buf_add_str(&want, R"(weather{"city": "Bonn"} )");
     buf_add_str(&want, "tool_calls");
     int fd = world_connect_unix(&w);
-    world_post(&w, fd, CHAT, "{" HI "," TOOLS ",\"stream\":true}");
+    world_post(&w, fd, CHAT, "{" HI "," TOOLS R"(,"stream":true})");
     world_turns(&w, 4);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, out.data); /* all at once: more than one turn can send */
@@ -426,12 +429,12 @@ Test(tools, a_call_that_breaks_off_is_not_a_reason) {
     struct world w;
 
     started(&w);
-    expect(&w, TOOLS, "<tool_call>{\"name\": \"time\", \"arguments\": {\"a\": [\"1",
-           "time{\"a\": [\"1 stop", 0);
-    expect(&w, TOOLS, "<tool_call>{\"name\": \"time\", \"arguments\": {\"a\": [1",
-           "time{\"a\": [1]} tool_calls", 0); /* just its end is missing */
-    expect(&w, TOOLS ",\"max_tokens\":60", CALL("time", "{\"a\": 1, \"bbbbbbbbbbbbbbbbbbbb\": 2}"),
-           "time{\"a\": 1, \"bbbbbbbb length", 0);
+    expect(&w, TOOLS, R"(<tool_call>{"name": "time", "arguments": {"a": ["1)",
+           R"(time{"a": ["1 stop)", 0);
+    expect(&w, TOOLS, R"(<tool_call>{"name": "time", "arguments": {"a": [1)",
+           R"(time{"a": [1]} tool_calls)", 0); /* just its end is missing */
+    expect(&w, TOOLS R"(,"max_tokens":60)", CALL("time", R"({"a": 1, "bbbbbbbbbbbbbbbbbbbb": 2})"),
+           R"(time{"a": 1, "bbbbbbbb length)", 0);
     world_stop(&w);
 }
 
@@ -440,13 +443,13 @@ Test(tools, without_tools_nothing_is_a_call) {
     struct reply r;
 
     started(&w);
-    expect(&w, "\"n\":1", CALL("time", "{}"), "C<" CALL("time", "{}") "> stop", 0);
-    expect(&w, TOOLS ",\"tool_choice\":\"none\"", CALL("time", "{}"),
+    expect(&w, R"("n":1)", CALL("time", "{}"), "C<" CALL("time", "{}") "> stop", 0);
+    expect(&w, TOOLS R"(,"tool_choice":"none")", CALL("time", "{}"),
            "C<" CALL("time", "{}") "> stop", 0);
-    world_ask(&w, CHAT "/render", "{" HI "," TOOLS ",\"tool_choice\":\"none\"}", &r);
+    world_ask(&w, CHAT "/render", "{" HI "," TOOLS R"(,"tool_choice":"none"})", &r);
     cr_expect(!strstr(text_of(&r.body), "weather"), "%s", text_of(&r.body));
     reply_deinit(&r);
-    world_ask(&w, CHAT "/render", "{" HI "," TOOLS ",\"tool_choice\":\"auto\"}", &r);
+    world_ask(&w, CHAT "/render", "{" HI "," TOOLS R"(,"tool_choice":"auto"})", &r);
     cr_expect(strstr(text_of(&r.body), "weather"), "%s", text_of(&r.body));
     reply_deinit(&r);
     world_stop(&w);
@@ -456,11 +459,13 @@ Test(tools, without_parallel_calls_one_is_told) {
     struct world w;
 
     started(&w);
-    expect(&w, TOOLS ",\"parallel_tool_calls\":false",
+    expect(&w, TOOLS R"(,"parallel_tool_calls":false)",
            CALL("time", "{}") "\n" CALL("weather", "{}"),
            "C<" CALL("weather", "{}") "> time{} tool_calls", 0);
-    expect(&w, TOOLS ",\"parallel_tool_calls\":true", CALL("time", "{}") "\n" CALL("weather", "{}"),
-           "time{} weather{} tool_calls", 0);
+    expect(&w,
+           TOOLS ","
+                 R"("parallel_tool_calls":true)",
+           CALL("time", "{}") "\n" CALL("weather", "{}"), "time{} weather{} tool_calls", 0);
     world_stop(&w);
 }
 
@@ -468,9 +473,9 @@ Test(tools, a_stop_string_ends_calls_too) {
     struct world w;
 
     started(&w);
-    expect(&w, TOOLS ",\"stop\":\"</tool_call>\"", CALL("time", "{}") "\n" CALL("weather", "{}"),
+    expect(&w, TOOLS R"(,"stop":"</tool_call>")", CALL("time", "{}") "\n" CALL("weather", "{}"),
            "time{} tool_calls", 0);
-    expect(&w, TOOLS ",\"stop\":\"STOP\"", "Hi STOP" CALL("weather", "{}"), "C<Hi > stop", 0);
+    expect(&w, TOOLS R"(,"stop":"STOP")", "Hi STOP" CALL("weather", "{}"), "C<Hi > stop", 0);
     world_stop(&w);
 }
 
@@ -480,7 +485,7 @@ Test(tools, choices_have_their_own_calls) {
     struct told a, b;
 
     started(&w);
-    ask(&w, TOOLS ",\"n\":2", CALL("time", "{}"), &r);
+    ask(&w, TOOLS R"(,"n":2)", CALL("time", "{}"), &r);
     struct reply copy = r;
     copy.body = (struct buf){.max = 1 << 20};
     buf_add(&copy.body, r.body.data, r.body.len);
@@ -513,13 +518,13 @@ Test(tools, markers_may_be_special_tokens) {
         fake_accept(&w.port, (uint32_t)i);
         fake_tokens(&w.port, (uint32_t)i, "Hm");
         fake_ids(&w.port, (uint32_t)i, begin, 2);
-        fake_tokens(&w.port, (uint32_t)i, "{\"name\": \"time\", \"arguments\": {}}");
+        fake_tokens(&w.port, (uint32_t)i, R"({"name": "time", "arguments": {}})");
         fake_ids(&w.port, (uint32_t)i, end, 2);
         fake_finish(&w.port, (uint32_t)i, FINISH_STOP);
         world_receive(&w, fd, &r);
         expect_told(&r,
                     tools ? "C<Hm> time{} tool_calls"
-                          : "C<Hm{\"name\": \"time\", \"arguments\": {}}> stop",
+                          : R"(C<Hm{"name": "time", "arguments": {}}> stop)",
                     0);
         world_drop(&w, fd);
     }
@@ -532,22 +537,22 @@ Test(reasoning, is_told_apart_and_counted) {
     struct world w;
 
     started(&w);
-    expect(&w, "\"n\":1", "<think>abc</think>\n\nYes", "R<abc> C<Yes> stop", 10);
-    expect(&w, "\"n\":1", "Yes <think>abc</think>", "C<Yes <think>abc</think>> stop", 0);
-    expect(&w, "\"chat_template_kwargs\":{\"thinking\":true}", "abc</think>Yes",
+    expect(&w, R"("n":1)", "<think>abc</think>\n\nYes", "R<abc> C<Yes> stop", 10);
+    expect(&w, R"("n":1)", "Yes <think>abc</think>", "C<Yes <think>abc</think>> stop", 0);
+    expect(&w, R"("chat_template_kwargs":{"thinking":true})", "abc</think>Yes",
            "R<abc> C<Yes> stop", 10);
-    expect(&w, "\"chat_template_kwargs\":{\"thinking\":true},\"max_tokens\":2", "abc",
-           "R<ab> length", 2);
+    expect(&w, R"("chat_template_kwargs":{"thinking":true},"max_tokens":2)", "abc", "R<ab> length",
+           2);
     world_stop(&w);
 }
 
 /* ---- the past ---- */
 
 #define PAST                                                                                       \
-    "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":"    \
-    "null,\"tool_calls\":[{\"id\":\"abcdefghi\",\"type\":\"function\",\"function\":{\"name\":"     \
-    "\"time\",\"arguments\":\"{\\\"needle\\\": 1}\"}}]},{\"role\":\"tool\",\"tool_call_id\":"      \
-    "\"abcdefghi\",\"name\":\"time\",\"content\":\"noon\"}]"
+    R"("messages":[{"role":"user","content":"hi"},{"role":"assistant","content":)"                 \
+    R"(null,"tool_calls":[{"id":"abcdefghi","type":"function","function":{"name":)"                \
+    R"("time","arguments":"{\"needle\": 1}"}}]},{"role":"tool","tool_call_id":)"                   \
+    R"("abcdefghi","name":"time","content":"noon"}])"
 
 static void expect_render(struct world *w, const char *body, const char *const *parts) {
     struct reply r;
@@ -572,12 +577,12 @@ Test(past, arguments_reach_the_template_as_it_wants_them) {
 
     started(&w);
     expect_render(&w, "{" PAST "," TOOLS "}",
-                  (const char *const[]){"<tool_call>time {\"needle\": 1}</tool_call>",
+                  (const char *const[]){R"(<tool_call>time {"needle": 1}</tool_call>)",
                                         "<|im_start|>tool\nnoon", NULL});
     world_stop(&w);
     use_template(&w, pasting, sizeof(pasting) - 1);
     expect_render(&w, "{" PAST "," TOOLS "}",
-                  (const char *const[]){"[assistant](time{\"needle\": 1})", "[tool]noon", NULL});
+                  (const char *const[]){R"([assistant](time{"needle": 1}))", "[tool]noon", NULL});
     world_stop(&w);
 }
 
@@ -591,14 +596,14 @@ Test(past, a_template_without_tools_gets_them_as_text) {
     struct world w;
 
     use_template(&w, plain, sizeof(plain) - 1);
-    expect(&w, TOOLS, "Hm. " CALL("weather", "{\"city\": \"Bonn\"}"),
-           "C<Hm.> weather{\"city\": \"Bonn\"} tool_calls", 0);
+    expect(&w, TOOLS, "Hm. " CALL("weather", R"({"city": "Bonn"})"),
+           R"(C<Hm.> weather{"city": "Bonn"} tool_calls)", 0);
     expect_render(&w, "{" PAST "," TOOLS "}",
-                  (const char *const[]){"[system]You may call", "\"weather\"", "[user]hi",
-                                        "[assistant]" CALL("time", "{\"needle\": 1}"),
+                  (const char *const[]){"[system]You may call", R"("weather")", "[user]hi",
+                                        "[assistant]" CALL("time", R"({"needle": 1})"),
                                         "[user]<tool_response>\ntime: noon\n</tool_response>",
                                         NULL});
-    expect_render(&w, "{\"messages\":[{\"role\":\"system\",\"content\":\"Be brief.\"}]," TOOLS "}",
+    expect_render(&w, R"({"messages":[{"role":"system","content":"Be brief."}],)" TOOLS "}",
                   (const char *const[]){"[system]Be brief.\n\nYou may call", NULL});
     world_stop(&w);
     use_template(&w, strict, sizeof(strict) - 1);
@@ -613,40 +618,42 @@ Test(real, templates_get_the_past_and_calls_are_read) {
     static const struct {
         const char *name, *past, *output, *want;
     } rows[] = {
-        {"Qwen-Qwen3-0.6B", "{\"name\": \"time\", \"arguments\": {\"needle\": 1}}",
-         "<think>\nHm\n</think>\n\n" CALL("time", "{\"a\": 1}"), "R<Hm> time{\"a\": 1} tool_calls"},
+        {"Qwen-Qwen3-0.6B", R"({"name": "time", "arguments": {"needle": 1}})",
+         "<think>\nHm\n</think>\n\n" CALL("time", R"({"a": 1})"),
+         R"(R<Hm> time{"a": )"
+         "1} tool_calls"},
         {"Qwen3-Coder", "<parameter=needle>\n1\n</parameter>",
          "<tool_call>\n<function=weather>\n<parameter=city>\nBonn\n</parameter>\n</function>\n"
          "</tool_call>",
-         "weather{\"city\": \"Bonn\"} tool_calls"},
-        {"meta-llama-Llama-3.1-8B-Instruct",
-         "{\"name\": \"time\", \"parameters\": {\"needle\": 1}}",
-         "{\"name\": \"time\", \"parameters\": {\"a\": 1}}", "time{\"a\": 1} tool_calls"},
-        {"Mistral-Small-3.2-24B-Instruct-2506", "[ARGS]{\"needle\": 1}",
-         "[TOOL_CALLS]time[ARGS]{\"a\": 1}", "time{\"a\": 1} tool_calls"},
-        {"openai-gpt-oss-120b", "{\"needle\": 1}",
+         R"(weather{"city": "Bonn"} tool_calls)"},
+        {"meta-llama-Llama-3.1-8B-Instruct", R"({"name": "time", "parameters": {"needle": 1}})",
+         R"({"name": "time", "parameters": {"a": 1}})", R"(time{"a": 1} tool_calls)"},
+        {"Mistral-Small-3.2-24B-Instruct-2506", R"([ARGS]{"needle": 1})",
+         R"([TOOL_CALLS]time[ARGS]{"a": 1})", R"(time{"a": 1} tool_calls)"},
+        {"openai-gpt-oss-120b", R"({"needle": 1})",
          "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>commentary "
-         "to=functions.time <|constrain|>json<|message|>{\"a\": 1}",
-         "R<Hm> time{\"a\": 1} tool_calls"},
-        {"deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "\"arguments\": {\"needle\": 1}}",
-         "Hm</think>\n\n" CALL("time", "{\"a\": 1}"), "R<Hm> time{\"a\": 1} tool_calls"},
+         R"(to=functions.time <|constrain|>json<|message|>{"a": 1})",
+         R"(R<Hm> time{"a": 1} tool_calls)"},
+        {"deepseek-ai-DeepSeek-R1-Distill-Llama-8B", R"("arguments": {"needle": 1}})",
+         "Hm</think>\n\n" CALL("time", R"({"a": 1})"), R"(R<Hm> time{"a": 1} tool_calls)"},
         {"LFM2-8B-A1B",
          "<|im_start|>assistant\n<|tool_call_start|>[time(needle=1)]<|tool_call_end|><|im_end|>",
-         "<|tool_call_start|>[time(a=1)]<|tool_call_end|>", "time{\"a\": 1} tool_calls"},
+         "<|tool_call_start|>[time(a=1)]<|tool_call_end|>", R"(time{"a": 1} tool_calls)"},
         {"ibm-granite-granite-3.3-2B-Instruct",
-         "<|end_of_role|><|tool_call|>[{\"name\": \"time\", \"arguments\": {\"needle\": "
+         R"(<|end_of_role|><|tool_call|>[{"name": "time", "arguments": {"needle": )"
          "1}}]<|end_of_text|>",
-         "<|tool_call|>[{\"name\": \"time\", \"arguments\": {\"a\": 1}}]",
-         "time{\"a\": 1} tool_calls"},
+         R"(<|tool_call|>[{"name": "time", "arguments": {"a": 1}}])", R"(time{"a": 1} tool_calls)"},
         {"THUDM-GLM-4-9B-0414", "<|assistant|>time \n{\"needle\": 1}<|observation|>\n",
-         "time\n{\"a\": 1}", "time{\"a\": 1} tool_calls"},
-        {"tiiuae-Falcon-H1-Tiny-Multilingual-100M-Instruct", "\"needle\": 1",
+         "time\n"
+         R"({"a": 1})",
+         R"(time{"a": 1} tool_calls)"},
+        {"tiiuae-Falcon-H1-Tiny-Multilingual-100M-Instruct", R"("needle": 1)",
          "<tool_call>\n[\n  {\"name\": \"time\", \"arguments\": {\"a\": 1}}\n]\n</tool_call>",
-         "time{\"a\": 1} tool_calls"},
-        {"google-gemma-2-2b-it", "\"arguments\": {\"needle\": 1}}", CALL("time", "{}"),
+         R"(time{"a": 1} tool_calls)"},
+        {"google-gemma-2-2b-it", R"("arguments": {"needle": 1}})", CALL("time", "{}"),
          "time{} tool_calls"},
-        {"Apertus-8B-Instruct", "{\"time\": {\"needle\": 1}}",
-         "<|tools_prefix|>[{\"time\": {}}]"
+        {"Apertus-8B-Instruct", R"({"time": {"needle": 1}})",
+         R"(<|tools_prefix|>[{"time": {}}])"
          "<|tools_suffix|>",
          "time{} tool_calls"},
     };
@@ -663,7 +670,7 @@ Test(real, templates_get_the_past_and_calls_are_read) {
         for (int stream = 0; stream < 2; stream++) {
             struct told t;
 
-            ask(&w, stream ? TOOLS ",\"stream\":true" : TOOLS, rows[i].output, &r);
+            ask(&w, stream ? TOOLS R"(,"stream":true)" : TOOLS, rows[i].output, &r);
             cr_expect_str_eq(tell(&t, &r, 0), rows[i].want, "%s: %s", rows[i].name, t.line.data);
             told_deinit(&t);
             reply_deinit(&r);
@@ -676,34 +683,33 @@ Test(real, templates_get_the_past_and_calls_are_read) {
 /* ---- histories ---- */
 
 #define TALK(before, message, behind)                                                              \
-    "{\"messages\":[" before message behind                                                        \
-    ",{\"role\":\"user\",\"content\":\"q\"}],\"max_tokens\":4}"
+    R"({"messages":[)" before message behind R"(,{"role":"user","content":"q"}],"max_tokens":4})"
 #define ASKED                                                                                      \
-    "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"c\",\"function\":{\"name\":\"f\","          \
-    "\"arguments\":\"{}\"}}]},"
+    R"({"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f",)"                       \
+    R"("arguments":"{}"}}]},)"
 #define CALLED "assistant:" CALL("f", "{}") "|"
-#define RESULT(content) "{\"role\":\"tool\",\"tool_call_id\":\"c\"" content "}"
+#define RESULT(content) R"({"role":"tool","tool_call_id":"c")" content "}"
 
 Test(tools, what_a_model_or_a_tool_said_is_never_refused) {
     static const struct {
         const char *body, *prompt;
     } rows[] = {
         {TALK(ASKED,
-              RESULT(",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":"
-                     "\"image_url\",\"image_url\":{\"url\":\"data:\"}}]"),
+              RESULT(R"(,"content":[{"type":"text","text":"a"},{"type":)"
+                     R"("image_url","image_url":{"url":"data:"}}])"),
               ""),
          CALLED "tool:a\n(An image or file, which this model cannot see.)|"},
-        {TALK(ASKED, RESULT(",\"content\":null"), ""), CALLED "tool:|"},
+        {TALK(ASKED, RESULT(R"(,"content":null)"), ""), CALLED "tool:|"},
         {TALK(ASKED, RESULT(""), ""), CALLED "tool:|"},
         {TALK("",
-              "{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\",\"thinking\":\"t\"},"
-              "{\"type\":\"redacted_thinking\",\"data\":\"x\"},{\"type\":\"text\",\"text\":"
-              "\"a\"}]}",
+              R"({"role":"assistant","content":[{"type":"thinking","thinking":"t"},)"
+              R"({"type":"redacted_thinking","data":"x"},{"type":"text","text":)"
+              R"("a"}]})",
               ""),
          "assistant:a<t>|"},
         {TALK("",
-              "{\"role\":\"assistant\",\"reasoning_content\":\"r\",\"content\":[{\"type\":"
-              "\"thinking\",\"thinking\":\"t\"},{\"type\":\"text\",\"text\":\"a\"}]}",
+              R"({"role":"assistant","reasoning_content":"r","content":[{"type":)"
+              R"("thinking","thinking":"t"},{"type":"text","text":"a"}]})",
               ""),
          "assistant:a<r>|"},
     };

@@ -20,9 +20,9 @@
 #define PATIENCE_S 30 /* longest wait for one answer, on a busy machine under sanitizers */
 
 static char long_text[LONG + 3]; /* string with its quotes */
-static const char *const values[] = {"null", "true",          "0",       "-1", "1e308",
-                                     "\"\"", "\"a\\u0000b\"", long_text, "[]", "[1,2]",
-                                     "{}",   "{\"a\":\"b\"}"};
+static const char *const values[] = {"null",  "true",          "0",       "-1", "1e308",
+                                     R"("")", R"("a\u0000b")", long_text, "[]", "[1,2]",
+                                     "{}",    R"({"a":"b"})"};
 
 static struct world w;
 static char now[LONG + 8192]; /* the request that is under way, for the report of a crash */

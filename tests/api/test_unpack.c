@@ -135,7 +135,7 @@ static void post(struct world *w, const char *coding, const struct buf *body, si
 }
 
 Test(unpack, bodies_are_read) {
-    static const char text[] = "{\"prompt\":\"hi\"}";
+    static const char text[] = R"({"prompt":"hi"})";
     CLEANUP(buf_deinit) struct buf gzip = {.max = 1 << 20}, zstd = {.max = 1 << 20};
     struct world w;
 
@@ -143,9 +143,9 @@ Test(unpack, bodies_are_read) {
     world_start(&w);
     pack(UNPACK_GZIP, text, sizeof(text) - 1, &gzip);
     pack(UNPACK_ZSTD, text, sizeof(text) - 1, &zstd);
-    post(&w, "gzip", &gzip, gzip.len, 200, "\"count\":2");
-    post(&w, "zstd", &zstd, zstd.len, 200, "\"count\":2");
-    post(&w, "ZSTD", &zstd, zstd.len, 200, "\"count\":2");
+    post(&w, "gzip", &gzip, gzip.len, 200, R"("count":2)");
+    post(&w, "zstd", &zstd, zstd.len, 200, R"("count":2)");
+    post(&w, "ZSTD", &zstd, zstd.len, 200, R"("count":2)");
     post(&w, "gzip", &zstd, zstd.len, 400, "malformed_body");
     post(&w, "zstd", &gzip, gzip.len, 400, "malformed_body");
     post(&w, "zstd", &zstd, zstd.len - 1, 400, "cut off");
@@ -161,10 +161,10 @@ Test(unpack, max_body_counts_what_comes_of_it) {
     world_init(&w);
     w.opts.max_body_bytes = 5000;
     world_start(&w);
-    buf_add_str(&body, "{\"prompt\":\"");
+    buf_add_str(&body, R"({"prompt":")");
     for (int i = 0; i < 6000; i++)
         buf_add_char(&body, 'x');
-    buf_add_str(&body, "\"}");
+    buf_add_str(&body, R"("})");
     pack(UNPACK_ZSTD, body.data, body.len, &zstd);
     cr_assert_lt(zstd.len, 200);
     post(&w, "zstd", &zstd, zstd.len, 413, "body_too_large");
@@ -183,9 +183,9 @@ Test(unpack, a_turn_unpacks_a_piece) {
     world_init(&w);
     w.opts.max_body_bytes = 8 << 20;
     world_start(&w);
-    buf_add_str(&body, "{\"prompt\":\"hi\"");
+    buf_add_str(&body, R"({"prompt":"hi")");
     while (body.len < 4 << 20) { /* as much as a compressed byte may become, nearly */
-        buf_printf(&body, ",\"%016lx\":1", rng_next(&rng));
+        buf_printf(&body, R"(,"%016lx":1)", rng_next(&rng));
         for (int i = 0; i < 600; i++)
             buf_add_char(&body, ' ');
     }
@@ -219,7 +219,7 @@ Test(unpack, clients_may_leave) {
 
     world_init(&w);
     world_start(&w);
-    pack(UNPACK_ZSTD, "{\"prompt\":\"hi\"}", 15, &zstd);
+    pack(UNPACK_ZSTD, R"({"prompt":"hi"})", 15, &zstd);
     for (uint32_t i = 0; i < 2 * UNPACK_DECODERS; i++) {
         int fd = world_connect(&w);
 
@@ -234,6 +234,6 @@ Test(unpack, clients_may_leave) {
         world_turns(&w, 4);
     }
     cr_expect_eq(w.api->unpack.n, 0);
-    post(&w, "zstd", &zstd, zstd.len, 200, "\"count\":2");
+    post(&w, "zstd", &zstd, zstd.len, 200, R"("count":2)");
     world_stop(&w);
 }

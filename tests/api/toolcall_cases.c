@@ -5,10 +5,10 @@
 
 #include "tests/api/toolcall_support.h"
 
-#define PARIS "{\"city\": \"Paris\", \"unit\": \"celsius\"}"
-#define FIND "{\"pattern\": \"a|b\", \"paths\": [\"src/\", \"d e\"], \"max_results\": 5}"
+#define PARIS R"({"city": "Paris", "unit": "celsius"})"
+#define FIND R"({"pattern": "a|b", "paths": ["src/", "d e"], "max_results": 5})"
 /* A call as an object: its arguments are the member @key. */
-#define OBJECT(name, key, args) "{\"name\": \"" name "\", \"" key "\": " args "}"
+#define OBJECT(name, key, args) R"({"name": ")" name R"(", ")" key R"(": )" args "}"
 #define LLAMA(name, args) OBJECT(name, "parameters", args)
 #define WEATHER OBJECT("get_weather", "arguments", PARIS)
 #define SEARCH OBJECT("search_files", "arguments", FIND)
@@ -34,7 +34,7 @@
 #define K2_ARGS "<|tool_call_argument_begin|>"
 #define K2_CLOSE "<|tool_call_end|>"
 #define K3_ARG(k, t, v)                                                                            \
-    "<|open|>argument key=\"" k "\" type=\"" t "\"<|sep|>" v "<|close|>argument<|sep|>"
+    R"(<|open|>argument key=")" k R"(" type=")" t R"("<|sep|>)" v "<|close|>argument<|sep|>"
 
 #define CASE(f, r, i, ...)                                                                         \
     { .format = (f), .reasoning = (r), .in = (i), .want = __VA_ARGS__ }
@@ -87,134 +87,137 @@ const struct toolcall_case toolcall_cases[] = {
          "\n</tool_call>\n<tool_call>\n" SEARCH "\n</tool_call>\n\nDone. ",
          "R<why> C<I look.> " TWO " C<Done. >"),
     CASE("hermes", NULL,
-         "<tool_call>{\"arguments\": {\"a\": [1, {\"b\": null}]}, \"name\": \"f\"}</tool_call>",
-         "f{\"a\": [1, {\"b\": null}]};"),
-    CASE("hermes", NULL, "<tool_call>{\"name\": \"ping\"}</tool_call>", "ping{};"),
-    CASE("hermes", NULL, "<tool_call>{\"name\": \"ping\", \"arguments\": null}</tool_call>",
+         R"(<tool_call>{"arguments": {"a": [1, {"b": null}]}, "name": "f"}</tool_call>)",
+         R"(f{"a": [1, {"b": null}]};)"),
+    CASE("hermes", NULL, R"(<tool_call>{"name": "ping"}</tool_call>)", "ping{};"),
+    CASE("hermes", NULL, R"(<tool_call>{"name": "ping", "arguments": null}</tool_call>)",
          "ping{};"),
-    CASE("hermes", NULL, "<tool_call>{\"name\": \"ping\", \"arguments\": {}}</tool_call>x",
+    CASE("hermes", NULL, R"(<tool_call>{"name": "ping", "arguments": {}}</tool_call>x)",
          "ping{}; C<x>"),
+    CASE("hermes", NULL, R"(<tool_call>{"name": "f", "arguments": "{\"a\": \"\\n\"}"}</tool_call>)",
+         R"(f{"a": "\n"};)"),
     CASE("hermes", NULL,
-         "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": \\\"\\\\n\\\"}\"}</tool_call>",
-         "f{\"a\": \"\\n\"};"),
-    CASE("hermes", NULL,
-         "<tool_call>{\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": "
-         "{\"a\": "
+         R"(<tool_call>{"type": "function", "function": {"name": "f", "arguments": )"
+         R"({"a": )"
          "1}}}"
          "</tool_call>",
-         "f{\"a\": 1};"),
+         R"(f{"a": 1};)"),
     CASE("hermes", NULL,
-         "<tool_call>{\"name\": \"f\", \"arguments\": {\"t\": \"</tool_call> \\u00e9 é 日本 "
+         R"(<tool_call>{"name": "f", "arguments": {"t": "</tool_call> \u00e9 é 日本 )"
          "\\ud83d\\ude00 "
-         "\\\"q\\\" \\\\ /\"}}</tool_call>",
-         "f{\"t\": \"</tool_call> \\u00e9 é 日本 \\ud83d\\ude00 \\\"q\\\" \\\\ /\"};"),
+         R"(\"q\" \\ /"}}</tool_call>)",
+         R"(f{"t": "</tool_call> \u00e9 é 日本 \ud83d\ude00 \"q\" \\ /"};)"),
     /* repaired: a line break and a backslash in a string, a comma too many, half a surrogate pair,
      * no last brace */
     CASE("hermes", NULL,
-         "<tool_call>{\"name\": \"f\", \"arguments\": {\"t\": \"a\nb\\d\\ud800\", \"l\": [1, 2, ], "
+         R"(<tool_call>{"name": "f", "arguments": {"t": "a)"
+         "\n"
+         R"(b\d\ud800", "l": [1, 2, ], )"
          "}}</tool_call>",
-         "f{\"t\": \"a\\nb\\\\d\\ufffd\", \"l\": [1, 2]};"),
-    CASE("hermes", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}</tool_call>!",
-         "f{\"a\": 1}; C<!>"),
+         R"(f{"t": "a\nb\\d\ufffd", "l": [1, 2]};)"),
+    CASE("hermes", NULL, R"(<tool_call>{"name": "f", "arguments": {"a": 1}</tool_call>!)",
+         R"(f{"a": 1}; C<!>)"),
     /* not calls */
     CASE("hermes", NULL, "a <tool_call> b", "C<a <tool_call> b>"),
     CASE("hermes", NULL, "a\n<tool_call>\n[1]</tool_call>\n",
          "C<a\n<tool_call>\n[1]</tool_call>\n>"),
-    CASE("hermes", NULL, "<tool_call>{\"nam\": 1}</tool_call>",
-         "C<<tool_call>{\"nam\": 1}</tool_call>>"),
-    CASE("hermes", NULL, "<tool_call>{\"name\": \"\"}", "C<<tool_call>{\"name\": \"\"}>"),
-    CASE("hermes", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": 5}",
-         "C<<tool_call>{\"name\": \"f\", \"arguments\": 5}>"),
-    CASE("hermes", NULL, "<tool_call>x<tool_call>{\"name\": \"ping\"}</tool_call>",
+    CASE("hermes", NULL, R"(<tool_call>{"nam": 1}</tool_call>)",
+         R"(C<<tool_call>{"nam": 1}</tool_call>>)"),
+    CASE("hermes", NULL, R"(<tool_call>{"name": ""})", R"(C<<tool_call>{"name": ""}>)"),
+    CASE("hermes", NULL, R"(<tool_call>{"name": "f", "arguments": 5})",
+         R"(C<<tool_call>{"name": "f", "arguments": 5}>)"),
+    CASE("hermes", NULL, R"(<tool_call>x<tool_call>{"name": "ping"}</tool_call>)",
          "C<<tool_call>x> ping{};"),
     /* breaks after the call has begun */
-    CASE("hermes", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1 2}}</tool_call>",
-         "f{\"a\": 1 ! C<2}}</tool_call>>",
-         "C<<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1 2}}</tool_call>>"),
-    CASE("hermes", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x", "f{\"a\": \"x!",
-         "C<<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x>"),
-    CASE("hermes", "think", "<think>a <tool_call>{\"name\": \"ping\"}</tool_call></think>b",
-         "R<a <tool_call>{\"name\": \"ping\"}</tool_call>> C<b>"),
+    CASE("hermes", NULL, R"(<tool_call>{"name": "f", "arguments": {"a": 1 2}}</tool_call>)",
+         R"(f{"a": 1 ! C<2}}</tool_call>>)",
+         R"(C<<tool_call>{"name": "f", "arguments": {"a": 1 2}}</tool_call>>)"),
+    CASE("hermes", NULL, R"(<tool_call>{"name": "f", "arguments": {"a": "x)", R"(f{"a": "x!)",
+         R"(C<<tool_call>{"name": "f", "arguments": {"a": "x>)"),
+    CASE("hermes", "think", R"(<think>a <tool_call>{"name": "ping"}</tool_call></think>b)",
+         R"(R<a <tool_call>{"name": "ping"}</tool_call>> C<b>)"),
 
     /* a grammar may take the mention for reasoning, and leave the call free */
     CASE("hermes", "think",
-         "Use `<think>`.\n<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": \"a\" nonsense",
-         "C<Use `<think>`.\n<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": \"a\" nonsense>"),
+         "Use `<think>`.\n"
+         R"(<tool_call>{"name": "f", "arguments": {"p": "a" nonsense)",
+         "C<Use `<think>`.\n"
+         R"(<tool_call>{"name": "f", "arguments": {"p": "a" nonsense>)"),
     /* broken: only the end is missing, where the model ended; else it is text */
     CASE("hermes", NULL,
          "<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": [1, }}\n</tool_call>\n",
-         "f{\"p\": [1]};"),
+         R"(f{"p": [1]};)"),
+    CASE("hermes", NULL, R"(<tool_call>{"name": "f", "arguments": {"p": {"q": [[1}}}</tool_call>x)",
+         R"(f{"p": {"q": [[1]]}}; C<x>)"),
     CASE("hermes", NULL,
-         "<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": {\"q\": [[1}}}</tool_call>x",
-         "f{\"p\": {\"q\": [[1]]}}; C<x>"),
+         R"(<tool_call>{"name": "f", "arguments": {"p": [{"a": 1], "q": 2}}</tool_call>)",
+         R"(f{"p": [{"a": 1}], "q": 2};)"),
     CASE("hermes", NULL,
-         "<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": [{\"a\": 1], \"q\": 2}}</tool_call>",
-         "f{\"p\": [{\"a\": 1}], \"q\": 2};"),
-    CASE("hermes", NULL,
-         "<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": [1, }, \"q\": 2}}</tool_call>",
-         "f{\"p\": [1]}! C<, \"q\": 2}}</tool_call>>",
-         "C<<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": [1, }, \"q\": 2}}</tool_call>>"),
-    CASE("hermes", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": {\"q\": [1, true",
-         "f{\"p\": {\"q\": [1, true]}};", .ended = true),
-    CASE("hermes", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": \"a", "f{\"p\": \"a!",
-         "C<<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": \"a>", .ended = true),
-    CASE("hermes", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": 1,", "f{\"p\": 1!",
-         "C<<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": 1,>", .ended = true),
-    CASE("mistral-args", NULL, "[TOOL_CALLS]f[ARGS]{\"p\": [1", "f{\"p\": [1]};", .ended = true),
+         R"(<tool_call>{"name": "f", "arguments": {"p": [1, }, "q": 2}}</tool_call>)",
+         R"(f{"p": [1]}! C<, "q": 2}}</tool_call>>)",
+         R"(C<<tool_call>{"name": "f", "arguments": {"p": [1, }, "q": 2}}</tool_call>>)"),
+    CASE("hermes", NULL, R"(<tool_call>{"name": "f", "arguments": {"p": {"q": [1, true)",
+         R"(f{"p": {"q": [1, true]}};)", .ended = true),
+    CASE("hermes", NULL, R"(<tool_call>{"name": "f", "arguments": {"p": "a)", R"(f{"p": "a!)",
+         R"(C<<tool_call>{"name": "f", "arguments": {"p": "a>)", .ended = true),
+    CASE("hermes", NULL, R"(<tool_call>{"name": "f", "arguments": {"p": 1,)", R"(f{"p": 1!)",
+         R"(C<<tool_call>{"name": "f", "arguments": {"p": 1,>)", .ended = true),
+    CASE("mistral-args", NULL, R"([TOOL_CALLS]f[ARGS]{"p": [1)", R"(f{"p": [1]};)", .ended = true),
     CASE("qwen-coder", NULL,
          "<tool_call>\n<function=f>\n<parameter=p>\n/a\n</function>\n</tool_call>\n",
-         "f{\"p\": \"/a\"};"),
+         R"(f{"p": "/a"};)"),
     CASE("qwen-coder", NULL, "<tool_call>\n<function=f>\n<parameter=p>\n/a\n</function> \n",
-         "f{\"p\": \"/a\"};"),
+         R"(f{"p": "/a"};)"),
     CASE("qwen-coder", NULL,
          "<tool_call>\n<function=f>\n<parameter=p>\n/a\n</function>\n</tool_call>\nx</parameter></"
          "function>",
-         "f{\"p\": \"/a\\n</function>\\n</tool_call>\\nx\"};"),
+         R"(f{"p": "/a\n</function>\n</tool_call>\nx"};)"),
     CASE("qwen-coder", NULL, "<tool_call>\n<function=f>\n<parameter=p>\n/a\n</parameter>\n",
-         "f{\"p\": \"/a\"};", .ended = true),
+         R"(f{"p": "/a"};)", .ended = true),
     CASE("qwen-coder", NULL, "<tool_call>\n<function=f>\n<parameter=p>\n/a\n</parameter>\n",
-         "f{\"p\": \"/a\"!", "C<<tool_call>\n<function=f>\n<parameter=p>\n/a\n</parameter>\n>"),
+         R"(f{"p": "/a"!)", "C<<tool_call>\n<function=f>\n<parameter=p>\n/a\n</parameter>\n>"),
     CASE("qwen-coder", NULL, "See <function=f>", "C<See <function=f>>", .ended = true),
     CASE("qwen-coder", NULL, "<function=f><parameter=p>1</parameter>no",
          "C<<function=f><parameter=p>1</parameter>no>"),
     CASE("glm", NULL, "<tool_call>f\n<arg_key>p</arg_key>\n<arg_value>/a\n</tool_call>",
-         "f{\"p\": \"/a\"};"),
+         R"(f{"p": "/a"};)"),
     CASE("minimax-m2", NULL,
          "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter "
-         "name=\"p\">/a</invoke>\n</minimax:tool_call>",
-         "f{\"p\": \"/a\"};"),
+         R"(name="p">/a</invoke>)"
+         "\n</minimax:tool_call>",
+         R"(f{"p": "/a"};)"),
     CASE("seed", NULL,
-         "<seed:tool_call><function=f><parameter=p>{\"a\": "
-         "\"</function>\"}</function></seed:tool_call>",
-         "f{\"p\": {\"a\": \"</function>\"}};"),
+         R"(<seed:tool_call><function=f><parameter=p>{"a": )"
+         R"("</function>"}</function></seed:tool_call>)",
+         R"(f{"p": {"a": "</function>"}};)"),
 
     /* qwen-coder */
     /* No template escapes values. */
     CASE("qwen-coder", NULL,
          "<tool_call>\n<function=write>\n<parameter=text>\n<a href=\"x\">&lt;&amp;</a>\n"
          "</parameter>\n</function>\n</tool_call>",
-         "write{\"text\": \"<a href=\\\"x\\\">&lt;&amp;</a>\"};"),
+         R"(write{"text": "<a href=\"x\">&lt;&amp;</a>"};)"),
     /* A string of a JSON value contains a tag. */
     CASE(
         "qwen-coder", NULL,
         "<tool_call>\n<function=search_files>\n<parameter=paths>\n[\"a</parameter></function>b\"]\n"
         "</parameter>\n</function>\n</tool_call>",
-        "search_files{\"paths\": [\"a</parameter></function>b\"]};"),
+        R"(search_files{"paths": ["a</parameter></function>b"]};)"),
     CASE("qwen-coder", NULL,
          "<tool_call>\n<function=search_files>\n<parameter=paths>\n[\"a\n"
          "</parameter>\n</function>\n</tool_call>",
-         "search_files{\"paths\": \"[\\\"a\"};"),
+         R"(search_files{"paths": "[\"a"};)"),
     CASE("qwen-coder", "think",
          "so\n</think>\n\nI "
          "look.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n"
          "<parameter=unit>\ncelsius\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n"
          "<function=search_files>\n<parameter=pattern>\na|b\n</parameter>\n<parameter=paths>\n"
-         "[\"src/\", \"d "
+         R"(["src/", "d )"
          "e\"]\n</parameter>\n<parameter=max_results>\n5\n</parameter>\n</function>\n</tool_call>",
          "R<so> C<I look.> " TWO, .in_reasoning = true),
     CASE("qwen-coder", NULL, "<function=ping>\n</function>\n</tool_call>", "ping{};"),
     CASE("qwen-coder", NULL, "<tool_call><function=ping></function></tool_call>!", "ping{}; C<!>"),
-    CASE("qwen-coder", NULL, "<tool_call>{\"name\": \"ping\"}</tool_call>", "ping{};"),
+    CASE("qwen-coder", NULL, R"(<tool_call>{"name": "ping"}</tool_call>)", "ping{};"),
     CASE("qwen-coder", NULL,
          "<tool_call>\n<function=write>\n<parameter=text>\n\n  \"a\"\t\\ é\n</parameter> is a "
          "tag\n\n</parameter>\n"
@@ -222,17 +225,17 @@ const struct toolcall_case toolcall_cases[] = {
          "parameter>\n<parameter=any>\n"
          "{'a': None, 'b': [1.5e3, "
          "\"x\"]}\n</parameter>\n<parameter=n>\ntwo\n</parameter>\n</function>\n</tool_call>",
-         "write{\"text\": \"\\n  \\\"a\\\"\\t\\\\ é\\n</parameter> is a tag\\n\", \"mode\": null, "
-         "\"flag\": true, "
-         "\"any\": {\"a\": null, \"b\": [1.5e3, \"x\"]}, \"n\": \"two\"};"),
+         R"(write{"text": "\n  \"a\"\t\\ é\n</parameter> is a tag\n", "mode": null, )"
+         R"("flag": true, )"
+         R"("any": {"a": null, "b": [1.5e3, "x"]}, "n": "two"};)"),
     CASE("qwen-coder", NULL,
          "<tool_call>\n<function=write>\n<parameter=any>\n12 "
          "apples\n</parameter>\n<parameter=mode>\n12\n"
          "</parameter>\n<parameter=new>\n\n</parameter>\n</tool_call>",
-         "write{\"any\": \"12 apples\", \"mode\": \"12\", \"new\": \"\"};"),
+         R"(write{"any": "12 apples", "mode": "12", "new": ""};)"),
     CASE("qwen-coder", NULL,
          "<function=write>\n<parameter=ref>\n{\"a\": 1}\n</parameter>\n</function>",
-         "write{\"ref\": {\"a\": 1}};"),
+         R"(write{"ref": {"a": 1}};)"),
     CASE("qwen-coder", NULL, "<function=f>\nnonsense</function>",
          "C<<function=f>\nnonsense</function>>"),
     CASE("qwen-coder", NULL, "In C++, f<function=3> is", "C<In C++, f<function=3> is>"),
@@ -241,7 +244,7 @@ const struct toolcall_case toolcall_cases[] = {
          "C<<tool_call><function=f>\n<parameter=a>\n1\n</parameter>\nnonsense>"),
     CASE("qwen-coder", NULL,
          "<tool_call><function=write>\n<parameter=path>\nx\n</parameter>\n<parameter=bad",
-         "write{\"path\": \"x\"! C<<parameter=bad>"),
+         R"(write{"path": "x"! C<<parameter=bad>)"),
     CASE("qwen-coder", NULL, "<function=f>\n<parameter=a>\n1\n</parameter>\nnonsense",
          "C<<function=f>\n<parameter=a>\n1\n</parameter>\nnonsense>"),
     CASE(
@@ -261,14 +264,14 @@ const struct toolcall_case toolcall_cases[] = {
          "<|python_tag|>" LLAMA("get_weather", PARIS) "; " LLAMA("search_files", FIND) "<|eom_id|>",
          TWO),
     CASE("llama3", NULL, "<|python_tag|>ping.call()", "ping{};"),
-    CASE("llama3", NULL, "<|python_tag|>get_weather.call(city=\"Paris\", unit='celsius')",
+    CASE("llama3", NULL, R"(<|python_tag|>get_weather.call(city="Paris", unit='celsius'))",
          "get_weather" PARIS ";"),
     CASE("llama3", NULL, "<|python_tag|>print(1)", "C<<|python_tag|>print(1)>"),
     CASE("llama3", NULL, LLAMA("Bob", "{}"), "C<" LLAMA("Bob", "{}") ">"),
-    CASE("llama3", NULL, "{\"name\": \"ping\", \"age\": 3}", "C<{\"name\": \"ping\", \"age\": 3}>"),
-    CASE("llama3", NULL, "{\"name\": \"ping\", \"age\": 3, \"parameters\": {}}",
-         "C<{\"name\": \"ping\", \"age\": 3, \"parameters\": {}}>"),
-    CASE("llama3", NULL, "{\"name\": \"ping\"}", "C<{\"name\": \"ping\"}>"),
+    CASE("llama3", NULL, R"({"name": "ping", "age": 3})", R"(C<{"name": "ping", "age": 3}>)"),
+    CASE("llama3", NULL, R"({"name": "ping", "age": 3, "parameters": {}})",
+         R"(C<{"name": "ping", "age": 3, "parameters": {}}>)"),
+    CASE("llama3", NULL, R"({"name": "ping"})", R"(C<{"name": "ping"}>)"),
     CASE("llama3", NULL, "It is " LLAMA("ping", "{}"), "C<It is " LLAMA("ping", "{}") ">"),
 
     /* llama4 */
@@ -304,22 +307,27 @@ const struct toolcall_case toolcall_cases[] = {
     CASE("glm4", NULL, "Use ping\n{}", "C<Use ping\n{}>"),
     CASE("glm4", NULL, "I look.<|assistant|>ping\n{}", "C<I look.> ping{};"),
     CASE("glm4", NULL, "a<|assistant|>unknown\n{}", "C<a<|assistant|>unknown\n{}>"),
-    CASE("glm4", NULL, "ping\n{\"a\": #", "ping{\"a\": ! C<#>", "C<ping\n{\"a\": #>"),
+    CASE("glm4", NULL,
+         "ping\n"
+         R"({"a": #)",
+         R"(ping{"a": ! C<#>)",
+         "C<ping\n"
+         R"({"a": #>)"),
 
     /* mistral */
     CASE("mistral-json", "mistral",
-         "[THINK]hm[/THINK]Look[TOOL_CALLS][{\"name\": \"get_weather\", \"arguments\": " PARIS
-         ", \"id\": \"call0a001\"}, " SEARCH "]",
+         R"([THINK]hm[/THINK]Look[TOOL_CALLS][{"name": "get_weather", "arguments": )" PARIS
+         R"(, "id": "call0a001"}, )" SEARCH "]",
          "R<hm> C<Look> " TWO),
     CASE("mistral-args", NULL,
          "[TOOL_CALLS]get_weather[CALL_ID]call0a001[ARGS]" PARIS
          "[TOOL_CALLS]search_files[ARGS]" FIND,
          TWO),
     CASE("mistral-args", NULL, "[TOOL_CALLS] ping {}", "ping{};"),
-    CASE("mistral-args", NULL, "[TOOL_CALLS][{\"name\": \"ping\", \"arguments\": {}}]!",
+    CASE("mistral-args", NULL, R"([TOOL_CALLS][{"name": "ping", "arguments": {}}]!)",
          "ping{}; C<!>"),
     CASE("mistral-json", NULL, "a [TOOL_CALLS] b", "C<a [TOOL_CALLS] b>"),
-    CASE("mistral-json", NULL, "[TOOL_CALLS][{\"name\": \"ping\"}, 5]", "ping{}; C<, 5]>"),
+    CASE("mistral-json", NULL, R"([TOOL_CALLS][{"name": "ping"}, 5])", "ping{}; C<, 5]>"),
     CASE("mistral-args", "mistral", "[THINK]hm [TOOL_CALLS]ping[ARGS]{}", "R<hm> ping{};"),
 
     /* deepseek */
@@ -339,20 +347,21 @@ const struct toolcall_case toolcall_cases[] = {
     CASE("deepseek-v3.1", NULL, DS_BEGIN DS_CALL "ping" DS_SEP "{}" DS_CLOSE DS_CALL "b{",
          "ping{}; C<" DS_CALL "b{>"),
     CASE("deepseek-dsml", "think",
-         "hm</think>I look.\n\n<" DSML "tool_calls>\n<" DSML "invoke name=\"get_weather\">\n<" DSML
-         "parameter name=\"city\" string=\"true\">Paris</" DSML "parameter>\n<" DSML
-         "parameter name=\"unit\" string=\"true\">celsius</" DSML "parameter>\n</" DSML
-         "invoke>\n<" DSML "invoke name=\"search_files\">\n<" DSML
-         "parameter name=\"pattern\" string=\"true\">a|b</" DSML "parameter>\n<" DSML
-         "parameter name=\"paths\" string=\"false\">[\"src/\", \"d e\"]</" DSML "parameter>\n<" DSML
-         "parameter name=\"max_results\" string=\"false\">5</" DSML "parameter>\n</" DSML
+         "hm</think>I look.\n\n<" DSML "tool_calls>\n<" DSML "invoke "
+         R"(name="get_weather">)"
+         "\n<" DSML R"(parameter name="city" string="true">Paris</)" DSML "parameter>\n<" DSML
+         R"(parameter name="unit" string="true">celsius</)" DSML "parameter>\n</" DSML
+         "invoke>\n<" DSML R"(invoke name="search_files">)"
+         "\n<" DSML R"(parameter name="pattern" string="true">a|b</)" DSML "parameter>\n<" DSML
+         R"(parameter name="paths" string="false">["src/", "d e"]</)" DSML "parameter>\n<" DSML
+         R"(parameter name="max_results" string="false">5</)" DSML "parameter>\n</" DSML
          "invoke>\n</" DSML "tool_calls>",
          "R<hm> C<I look.> " TWO, .in_reasoning = true),
     CASE("deepseek-dsml", NULL,
-         "<" DSML "function_calls><" DSML "invoke name=\"f\"><" DSML
-         "parameter name=\"a\" string=\"true\">5</" DSML "parameter></" DSML "invoke></" DSML
+         "<" DSML "function_calls><" DSML R"(invoke name="f"><)" DSML
+         R"(parameter name="a" string="true">5</)" DSML "parameter></" DSML "invoke></" DSML
          "function_calls>",
-         "f{\"a\": \"5\"};"),
+         R"(f{"a": "5"};)"),
     CASE("deepseek-dsml", NULL, "<" DSML "tool_calls><b>", "C<<" DSML "tool_calls><b>>"),
 
     /* hyperclova */
@@ -366,8 +375,8 @@ const struct toolcall_case toolcall_cases[] = {
          "R<so> C<The answer.>", .in_reasoning = true),
     CASE("hyperclova", NULL,
          "/think\nso<|im_end|>\n<|im_start|>assistant -> tool/function_call\n[{\"name\": "
-         "\"get_weather\", "
-         "\"arguments\": " PARIS "}, " SEARCH "]<|im_end|>",
+         R"("get_weather", )"
+         R"("arguments": )" PARIS "}, " SEARCH "]<|im_end|>",
          "R<so> " TWO),
     CASE("hyperclova", NULL,
          " -> tool/function_call\n[{\"name\": \"ping\", \"arguments\": {}}]<|im_end|>\n",
@@ -393,11 +402,11 @@ const struct toolcall_case toolcall_cases[] = {
     CASE("harmony", NULL,
          "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final "
          "<|constrain|>json"
-         "<|message|>{\"a\": 1}",
-         "R<hm> C<{\"a\": 1}>"),
+         R"(<|message|>{"a": 1})",
+         R"(R<hm> C<{"a": 1}>)"),
     CASE("harmony", NULL, " to=functions.ping<|channel|>commentary<|message|>{}", "ping{};"),
-    CASE("harmony", NULL, "<|channel|>analysis to=python code<|message|>{\"x\": 1}<|call|>",
-         "python{\"x\": 1};"),
+    CASE("harmony", NULL, R"(<|channel|>analysis to=python code<|message|>{"x": 1}<|call|>)",
+         R"(python{"x": 1};)"),
     CASE("harmony", NULL, "Plain text", "C<Plain text>"),
     CASE("harmony", NULL,
          "<|channel|>commentary to=functions.f <|constrain|>json<|message|>nonsense<|call|>",
@@ -409,14 +418,14 @@ const struct toolcall_case toolcall_cases[] = {
          "look.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n"
          "<arg_key>unit</arg_key>\n<arg_value>celsius</arg_value>\n</"
          "tool_call>\n<tool_call>search_files<arg_key>pattern"
-         "</arg_key><arg_value>a|b</arg_value><arg_key>paths</arg_key><arg_value>[\"src/\", \"d "
-         "e\"]</arg_value>"
+         R"(</arg_key><arg_value>a|b</arg_value><arg_key>paths</arg_key><arg_value>["src/", "d )"
+         R"(e"]</arg_value>)"
          "<arg_key>max_results</arg_key><arg_value>5</arg_value></tool_call>",
          "R<hm> C<I look.> " TWO),
     CASE("glm", NULL, "<tool_call>ping</tool_call>", "ping{};"),
     CASE("glm", NULL, "<tool_call>ping\n</tool_call>a", "ping{}; C<a>"),
     CASE("glm", NULL, "<tool_call>two words</tool_call>", "C<<tool_call>two words</tool_call>>"),
-    CASE("glm", NULL, "<tool_call>{\"name\": 1}", "C<<tool_call>{\"name\": 1}>"),
+    CASE("glm", NULL, R"(<tool_call>{"name": 1})", R"(C<<tool_call>{"name": 1}>)"),
     CASE("hunyuan", "hunyuan",
          "<think:opensource>hm</think:opensource>I "
          "look.<tool_calls:opensource>\n<tool_call:opensource>get_weather"
@@ -441,31 +450,36 @@ const struct toolcall_case toolcall_cases[] = {
     CASE("kimi-k3", "kimi-k3",
          "hm<|close|>think<|sep|><|open|>response<|sep|>I "
          "look.<|close|>response<|sep|><|open|>tools<|sep|>"
-         "<|open|>call tool=\"get_weather\" index=\"1\"<|sep|>" K3_ARG("city", "string", "Paris")
+         R"(<|open|>call tool="get_weather" index="1"<|sep|>)" K3_ARG("city", "string", "Paris")
              K3_ARG("unit", "string",
-                    "celsius") "<|close|>call<|sep|><|open|>call tool=\"search_files\" "
-                               "index=\"2\"<|sep|>" K3_ARG("pattern", "string", "a|b")
-                                   K3_ARG("paths", "array", "[\"src/\", \"d e\"]") K3_ARG(
+                    "celsius") R"(<|close|>call<|sep|><|open|>call tool="search_files" )"
+                               R"(index="2"<|sep|>)" K3_ARG("pattern", "string", "a|b")
+                                   K3_ARG("paths", "array", R"(["src/", "d e"])") K3_ARG(
                                        "max_results", "number",
                                        "5") "<|close|>call<|sep|><|close|>tools<|sep|><|close|>"
                                             "message<|sep|>",
          "R<hm> C<I look.> " TWO, .in_reasoning = true),
     CASE("kimi-k3", NULL,
-         "<|open|>tools<|sep|><|open|>call tool=\"ping\" index=\"1\"<|sep|><|close|>call<|sep|>",
+         R"(<|open|>tools<|sep|><|open|>call tool="ping" index="1"<|sep|><|close|>call<|sep|>)",
          "ping{};"),
 
     /* minimax, minicpm */
     CASE("minimax-m2", "think",
          "hm\n</think>\n\nI look.\n<minimax:tool_call>\n<invoke name=\"get_weather\">\n<parameter "
-         "name=\"city\">Paris"
+         R"(name="city">Paris)"
          "</parameter>\n<parameter name=\"unit\">celsius</parameter>\n</invoke>\n<invoke "
-         "name=\"search_files\">\n"
-         "<parameter name=\"pattern\">a|b</parameter>\n<parameter name=\"paths\">[\"src/\", \"d "
-         "e\"]</parameter>\n"
+         R"(name="search_files">)"
+         "\n"
+         "<parameter "
+         R"(name="pattern">a|b</parameter>)"
+         "\n"
+         R"(<parameter name="paths">["src/", "d )"
+         R"(e"]</parameter>)"
+         "\n"
          "<parameter name=\"max_results\">5</parameter>\n</invoke>\n</minimax:tool_call>",
          "R<hm> C<I look.> " TWO, .in_reasoning = true),
     CASE("minimax-m2", NULL,
-         "<minimax:tool_call><invoke name=\"ping\"></invoke></minimax:tool_call>", "ping{};"),
+         R"(<minimax:tool_call><invoke name="ping"></invoke></minimax:tool_call>)", "ping{};"),
     CASE("minimax-m2", NULL, "<minimax:tool_call>hm", "C<<minimax:tool_call>hm>"),
 
     /* atem */
@@ -476,7 +490,10 @@ const struct toolcall_case toolcall_cases[] = {
          "<atem:parameter name=\"unit\">celsius</atem:parameter>\n</atem:invoke>\n"
          "</atem:function_calls><|eom|><|start|>assistant to=search_files<|message|>"
          "<atem:function_calls>\n<atem:invoke name=\"search_files\">\n<atem:parameter "
-         "name=\"pattern\">a|b</atem:parameter>\n<atem:parameter name=\"paths\">[\"src/\", \"d "
+         R"(name="pattern">a|b</atem:parameter>)"
+         "\n"
+         R"(<atem:parameter name="paths">["src/",)"
+         R"( "d )"
          "e\"]</atem:parameter>\n<atem:parameter name=\"max_results\">5</atem:parameter>\n"
          "</atem:invoke>\n</atem:function_calls><|eot|>",
          "R<hm> C<I look.> " TWO),
@@ -484,16 +501,17 @@ const struct toolcall_case toolcall_cases[] = {
     CASE("atem", NULL, "Plain text", "C<Plain text>"),
     CASE("atem", NULL,
          "<|message|><atem:function_calls><atem:invoke "
-         "name=\"ping\"></atem:invoke></atem:function_calls>",
+         R"(name="ping"></atem:invoke></atem:function_calls>)",
          "ping{};"),
     CASE("atem", NULL, " to=f<|message|>nonsense<|eot|>", "C<to=f<|message|>nonsense>"),
     CASE("minimax-m1", NULL, "<tool_calls>\n" WEATHER "\n" SEARCH "\n</tool_calls>", TWO),
     CASE("minicpm", NULL,
-         "<function name=\"get_weather\"><param name=\"city\">Paris</param><param "
-         "name=\"unit\">celsius</param></function>\n"
-         "<function name=\"search_files\"><param name=\"pattern\"><![CDATA[a|b]]></param><param "
-         "name=\"paths\">['src/', 'd e']"
-         "</param><param name=\"max_results\">5</param></function>",
+         R"(<function name="get_weather"><param name="city">Paris</param><param )"
+         R"(name="unit">celsius</param></function>)"
+         "\n"
+         R"(<function name="search_files"><param name="pattern"><![CDATA[a|b]]></param><param )"
+         R"(name="paths">['src/', 'd e'])"
+         R"(</param><param name="max_results">5</param></function>)",
          TWO),
 
     /* gemma4 */
@@ -501,62 +519,65 @@ const struct toolcall_case toolcall_cases[] = {
         "gemma4", "gemma4",
         "<|channel>thought\nhm\n<channel|><|tool_call>call:get_weather{city:<|\"|>Paris<|\"|>,unit:"
         "<|"
-        "\"|>celsius<|\"|>}"
+        R"("|>celsius<|"|>})"
         "<tool_call|><|tool_call>call:search_files{max_results:5,options:{context:None,ignore_case:"
-        "true},paths:[<|\"|>"
-        "src/<|\"|>],pattern:<|\"|>a\"\\d\n<|<|\"|>}<tool_call|>",
-        "R<hm> get_weather{\"city\":\"Paris\",\"unit\":\"celsius\"}; "
-        "search_files{\"max_results\":5,\"options\":{"
-        "\"context\":null,\"ignore_case\":true},\"paths\":[\"src/"
-        "\"],\"pattern\":\"a\\\"\\\\d\\n<|\"};"),
+        R"(true},paths:[<|"|>)"
+        R"(src/<|"|>],pattern:<|"|>a"\d)"
+        "\n"
+        R"(<|<|"|>}<tool_call|>)",
+        R"(R<hm> get_weather{"city":"Paris","unit":"celsius"}; )"
+        R"(search_files{"max_results":5,"options":{)"
+        R"("context":null,"ignore_case":true},"paths":["src/)"
+        R"("],"pattern":"a\"\\d\n<|"};)"),
     CASE("gemma4", NULL, "<|tool_call>call:ping{}<tool_call|>", "ping{};"),
-    CASE("gemma4", NULL, "<|tool_call>call:f{a:b}<tool_call|>", "f{\"a\":! C<}<tool_call|>>",
+    CASE("gemma4", NULL, "<|tool_call>call:f{a:b}<tool_call|>", R"(f{"a":! C<}<tool_call|>>)",
          "C<<|tool_call>call:f{a:b}<tool_call|>>"),
 
     /* lfm2 */
     CASE("lfm2", NULL,
-         "<|tool_call_start|>[get_weather(city=\"Paris\", unit='celsius'), "
+         R"(<|tool_call_start|>[get_weather(city="Paris", unit='celsius'), )"
          "search_files(pattern='a|b', "
-         "paths=['src/', \"d e\"],"
+         R"(paths=['src/', "d e"],)"
          " max_results=5)]<|tool_call_end|>Done",
          TWO " C<Done>"),
     CASE("lfm2", NULL, "<|tool_call_start|>[ping()]<|tool_call_end|>", "ping{};"),
-    CASE(
-        "lfm2", NULL,
-        "<|tool_call_start|>[f(a='it\\'s \"x\" \\x41\\n', b=True, c={'k': None})]<|tool_call_end|>",
-        "f{\"a\": \"it's \\\"x\\\" \\u0041\\n\", \"b\": true, \"c\": {\"k\": null}};"),
+    CASE("lfm2", NULL,
+         R"(<|tool_call_start|>[f(a='it\'s "x" \x41\n', b=True, c={'k': None})]<|tool_call_end|>)",
+         R"(f{"a": "it's \"x\" \u0041\n", "b": true, "c": {"k": null}};)"),
     CASE("lfm2", NULL, "<|tool_call_start|>print", "C<<|tool_call_start|>print>"),
 
     /* olmo3 */
     CASE("olmo3", "think",
          "so</think>I look.\n<function_calls>\nget_weather(city='Paris', unit=\"celsius\")\n"
-         "search_files(pattern='a|b', paths=[\"src/\", 'd e'], max_results=5)\n"
+         R"(search_files(pattern='a|b', paths=["src/", 'd e'], max_results=5))"
+         "\n"
          "</function_calls>",
          "R<so> C<I look.> " TWO, .in_reasoning = true),
     CASE("olmo3", NULL, "<function_calls>ping()</function_calls>Done", "ping{}; C<Done>"),
     CASE("olmo3", NULL, "<function_calls>\nf(a=true, b=None, c=null)\n</function_calls>",
-         "f{\"a\": true, \"b\": null, \"c\": null};"),
+         R"(f{"a": true, "b": null, "c": null};)"),
     CASE("olmo3", NULL, "<function_calls>\nping()\nnot a call", "ping{}; C<not a call>"),
     CASE("olmo3", NULL, "Write <function_calls> here", "C<Write <function_calls> here>"),
 
     /* lists */
     CASE("command-r", NULL,
          "Action:\n```json\n[\n    {\n        \"tool_name\": \"get_weather\",\n        "
-         "\"parameters\": " PARIS
+         R"("parameters": )" PARIS
          "\n    },\n    {\"tool_name\": \"search_files\", \"parameters\": " FIND "}\n]```",
          TWO),
     CASE("command-r", NULL, "Action: none", "C<Action: none>"),
     CASE("command-r7b", "command-r7b",
-         "<|START_THINKING|>hm<|END_THINKING|><|START_ACTION|>[\n    {\"tool_call_id\": \"0\", "
-         "\"tool_name\": "
-         "\"get_weather\", \"parameters\": " PARIS
-         "},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"search_files\", "
-         "\"parameters\": " FIND "}\n]<|END_ACTION|>",
+         "<|START_THINKING|>hm<|END_THINKING|><|START_ACTION|>[\n"
+         R"(    {"tool_call_id": "0", )"
+         R"("tool_name": )"
+         R"("get_weather", "parameters": )" PARIS "},\n"
+         R"(    {"tool_call_id": "1", "tool_name": "search_files", )"
+         R"("parameters": )" FIND "}\n]<|END_ACTION|>",
          "R<hm> " TWO),
     CASE("command-r7b", NULL, "<|START_RESPONSE|>Hi<|END_RESPONSE|>", "C<Hi>"),
     CASE("apertus", "apertus",
-         "<|inner_prefix|>hm<|inner_suffix|><|tools_prefix|>[{\"get_weather\": " PARIS
-         "}, {\"search_files\": " FIND "}]<|tools_suffix|>",
+         R"(<|inner_prefix|>hm<|inner_suffix|><|tools_prefix|>[{"get_weather": )" PARIS
+         R"(}, {"search_files": )" FIND "}]<|tools_suffix|>",
          "R<hm> " TWO),
     CASE("nemotron", "think", "hm\n</think>\n\n<TOOLCALL>[" WEATHER ", " SEARCH "]</TOOLCALL>",
          "R<hm> " TWO, .in_reasoning = true),
@@ -572,9 +593,9 @@ const struct toolcall_case toolcall_cases[] = {
     CASE("falcon", NULL, "<tool_call>\n[1]\n</tool_call>", "C<<tool_call>\n[1]\n</tool_call>>"),
 
     CASE("apriel", NULL,
-         "Look\n<tool_calls>[{\"name\": \"get_weather\", \"arguments\": " PARIS
-         ", \"id\": \"x\"}, {\"name\": "
-         "\"search_files\", \"arguments\": " FIND "}]</tool_calls>",
+         "Look\n"
+         R"(<tool_calls>[{"name": "get_weather", "arguments": )" PARIS R"(, "id": "x"}, {"name": )"
+         R"("search_files", "arguments": )" FIND "}]</tool_calls>",
          "C<Look> " TWO),
     CASE("hunyuan-a13b", "think",
          "<think>\nhm\n</think>\n<answer>\nIt is <answer>5</answer> here.\n</answer>\n",
@@ -583,7 +604,7 @@ const struct toolcall_case toolcall_cases[] = {
          "hm\n</think>\n<answer>\nI look.\n<tool_calls>[" WEATHER ", " SEARCH
          "]</tool_calls>\n</answer>",
          "R<hm> C<I look.> " TWO, .in_reasoning = true),
-    CASE("hunyuan-a13b", NULL, "<tool_calls>[{\"name\": \"ping\", \"arguments\": {}}]</tool_calls>",
+    CASE("hunyuan-a13b", NULL, R"(<tool_calls>[{"name": "ping", "arguments": {}}]</tool_calls>)",
          "ping{};"),
     CASE("hunyuan-a13b", NULL, "助手：It rains.", "C<It rains.>"),
     CASE("hunyuan-a13b", NULL, "<answer>\n助手：It rains.</answer>", "C<It rains.>"),

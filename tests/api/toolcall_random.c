@@ -13,29 +13,12 @@
 /* Markers that are special tokens of one of the two vocabularies; in the other they are plain
  * text. */
 static const char *const specials[] = {
-    "<tool_call>",
-    "</tool_call>",
-    "<|tool_call>",
-    "<tool_call|>",
-    "<|\"|>",
-    "<arg_key>",
-    "</arg_key>",
-    "<arg_value>",
-    "</arg_value>",
-    "[TOOL_CALLS]",
-    "[ARGS]",
-    "<|channel|>",
-    "<|message|>",
-    "<|constrain|>",
-    "<|start|>",
-    "<|python_tag|>",
-    "<|open|>",
-    "<|close|>",
-    "<|sep|>",
-    "<|tool_call_start|>",
-    "<|tool_call_end|>",
-    "<tool_calls>",
-    "</tool_calls>",
+    "<tool_call>",       "</tool_call>",  "<|tool_call>",  "<tool_call|>",
+    R"(<|"|>)",          "<arg_key>",     "</arg_key>",    "<arg_value>",
+    "</arg_value>",      "[TOOL_CALLS]",  "[ARGS]",        "<|channel|>",
+    "<|message|>",       "<|constrain|>", "<|start|>",     "<|python_tag|>",
+    "<|open|>",          "<|close|>",     "<|sep|>",       "<|tool_call_start|>",
+    "<|tool_call_end|>", "<tool_calls>",  "</tool_calls>",
 };
 
 uint32_t random_n_tokens(bool special) {
@@ -80,17 +63,17 @@ static void write_string(struct schema_writer *w) {
     static const char *const rules[] = {
         "",
         "",
-        ",\"minLength\":1",
-        ",\"minLength\":2,\"maxLength\":5",
-        ",\"maxLength\":7",
-        ",\"enum\":[\"on\",\"off\",\"o\\\"f\",\"<b>\",\"\\u00e9\\n\"]",
-        ",\"pattern\":\"^[a-f]+$\"",
-        ",\"pattern\":\"^[^a-z]{1,3}x?$\"",
-        ",\"pattern\":\"^.{2}[ -~]$\"",
-        ",\"description\":\"D.\"",
+        R"(,"minLength":1)",
+        R"(,"minLength":2,"maxLength":5)",
+        R"(,"maxLength":7)",
+        R"(,"enum":["on","off","o\"f","<b>","\u00e9\n"])",
+        R"(,"pattern":"^[a-f]+$")",
+        R"(,"pattern":"^[^a-z]{1,3}x?$")",
+        R"(,"pattern":"^.{2}[ -~]$")",
+        R"(,"description":"D.")",
     };
 
-    buf_printf(&w->b, "{\"type\":\"string\"%s}", rules[below(w, ARRAY_SIZE(rules))]);
+    buf_printf(&w->b, R"({"type":"string"%s})", rules[below(w, ARRAY_SIZE(rules))]);
 }
 
 void random_object(struct schema_writer *w, int depth, const char *more) {
@@ -98,35 +81,35 @@ void random_object(struct schema_writer *w, int depth, const char *more) {
     uint32_t n = below(w, 5), first = below(w, ARRAY_SIZE(names));
     bool any = false;
 
-    buf_add_str(&w->b, "{\"type\":\"object\",\"properties\":{");
+    buf_add_str(&w->b, R"({"type":"object","properties":{)");
     for (uint32_t i = 0; i < n; i++) {
-        buf_printf(&w->b, "%s\"%s\":", i ? "," : "", names[(first + i) % ARRAY_SIZE(names)]);
+        buf_printf(&w->b, R"(%s"%s":)", i ? "," : "", names[(first + i) % ARRAY_SIZE(names)]);
         write_schema(w, depth - 1);
     }
-    buf_add_str(&w->b, "},\"required\":[");
+    buf_add_str(&w->b, R"(},"required":[)");
     for (uint32_t i = 0; i < n; i++) {
         if (below(w, 2)) {
-            buf_printf(&w->b, "%s\"%s\"", any ? "," : "", names[(first + i) % ARRAY_SIZE(names)]);
+            buf_printf(&w->b, R"(%s"%s")", any ? "," : "", names[(first + i) % ARRAY_SIZE(names)]);
             any = true;
         }
     }
-    buf_printf(&w->b, "],\"additionalProperties\":false%s}", more);
+    buf_printf(&w->b, R"(],"additionalProperties":false%s})", more);
 }
 
 static void write_schema(struct schema_writer *w, int depth) {
     static const char *const fixed[] = {
-        "{\"type\":\"integer\"}",
-        "{\"type\":\"integer\",\"minimum\":-3,\"maximum\":120}",
-        "{\"type\":\"number\"}",
-        "{\"type\":\"boolean\"}",
-        "{\"type\":[\"string\",\"null\"]}",
-        "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}],\"default\":null}",
-        "{\"type\":[\"integer\",\"string\"]}",
-        "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3},{\"type\":\"null\"}]}",
-        "{\"$ref\":\"#/$defs/kind\"}",
-        "{\"$ref\":\"#/$defs/point\"}",
-        "{\"enum\":[\"x\",1,null,false]}",
-        "{\"const\":\"this\"}",
+        R"({"type":"integer"})",
+        R"({"type":"integer","minimum":-3,"maximum":120})",
+        R"({"type":"number"})",
+        R"({"type":"boolean"})",
+        R"({"type":["string","null"]})",
+        R"({"anyOf":[{"type":"string"},{"type":"null"}],"default":null})",
+        R"({"type":["integer","string"]})",
+        R"({"anyOf":[{"type":"string","maxLength":3},{"type":"null"}]})",
+        R"({"$ref":"#/$defs/kind"})",
+        R"({"$ref":"#/$defs/point"})",
+        R"({"enum":["x",1,null,false]})",
+        R"({"const":"this"})",
     };
     uint32_t kind = below(w, depth > 0 ? 10 : 6);
 
@@ -137,16 +120,16 @@ static void write_schema(struct schema_writer *w, int depth) {
     } else if (kind == 7) {
         random_object(w, depth, "");
     } else {
-        buf_add_str(&w->b, "{\"type\":\"array\",\"items\":");
+        buf_add_str(&w->b, R"({"type":"array","items":)");
         write_schema(w, depth - 1);
-        buf_printf(&w->b, ",\"minItems\":%u,\"maxItems\":%u}", below(w, 2), 2 + below(w, 3));
+        buf_printf(&w->b, R"(,"minItems":%u,"maxItems":%u})", below(w, 2), 2 + below(w, 3));
     }
 }
 
 const char random_defs[] =
-    ",\"$defs\":{\"kind\":{\"type\":\"string\",\"enum\":[\"big\",\"small\"]},\"point\":{\"type\":"
-    "\"object\",\"properties\":{\"x\":{\"type\":\"integer\"},\"k\":{\"$ref\":\"#/$defs/kind\"}},"
-    "\"required\":[\"x\"],\"additionalProperties\":false}}";
+    R"(,"$defs":{"kind":{"type":"string","enum":["big","small"]},"point":{"type":)"
+    R"("object","properties":{"x":{"type":"integer"},"k":{"$ref":"#/$defs/kind"}},)"
+    R"("required":["x"],"additionalProperties":false}})";
 
 yyjson_doc *random_tools(struct schema_writer *w, uint32_t n) {
     static const char *const names[] = {"get_weather", "f", "mcp__a-b.c", "ping"};
@@ -154,10 +137,10 @@ yyjson_doc *random_tools(struct schema_writer *w, uint32_t n) {
     buf_clear(&w->b);
     buf_add_char(&w->b, '[');
     for (uint32_t i = 0; i < n; i++) {
-        buf_printf(&w->b, "%s{\"type\":\"function\",\"function\":{\"name\":\"%s\"", i ? "," : "",
+        buf_printf(&w->b, R"(%s{"type":"function","function":{"name":"%s")", i ? "," : "",
                    names[i]);
         if (below(w, 8)) {
-            buf_add_str(&w->b, ",\"parameters\":");
+            buf_add_str(&w->b, R"(,"parameters":)");
             random_object(w, 3, random_defs);
         }
         buf_add_str(&w->b, "}}");
@@ -189,19 +172,23 @@ static void set_wishes(struct wish *w, const struct toolcall_format *f, const ch
                          f->shape.value_end,
                          f->shape.call_end,
                          f->shape.section_end,
-                         "\"",
+                         R"(")",
                          "}",
-                         "<|\"|>",
+                         R"(<|"|>)",
                          "]"};
 
     const char *separator = f->shape.separator;
 
     w->n = 0;
     w->now = trigger;
-    w->liked = "abx01 \"</>\n{}[]:,.-\\";
+    w->liked = R"(abx01 "</>)"
+               "\n"
+               R"({}[]:,.-\)";
     /* Only the name tells a further call from the end. */
     if (separator && strcmp(separator, "\n") == 0 && !f->shape.call_begin)
-        w->liked = "fgabx01 \"</>\n{}[]:,.-\\";
+        w->liked = R"(fgabx01 "</>)"
+                   "\n"
+                   R"({}[]:,.-\)";
     w->patience = 3;
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         if (all[i] && *all[i])

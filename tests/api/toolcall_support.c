@@ -6,28 +6,28 @@
 #include <yyjson.h>
 
 static const char tools_json[] =
-    "[{\"type\": \"function\", \"function\": {\"name\": \"get_weather\", \"description\": "
-    "\"Weather.\", "
-    "\"parameters\": {\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\", "
-    "\"description\": \"City\"}, \"unit\": {\"type\": \"string\", \"enum\": [\"celsius\", "
-    "\"fahrenheit\"], \"description\": \"Unit\"}}, \"required\": [\"city\"]}}}, "
-    "{\"type\": \"function\", \"function\": {\"name\": \"search_files\", \"description\": "
-    "\"Search.\", "
-    "\"parameters\": {\"type\": \"object\", \"properties\": {\"pattern\": {\"type\": \"string\", "
-    "\"description\": \"Regex\"}, \"max_results\": {\"type\": \"integer\", \"description\": "
-    "\"Most\"}, "
-    "\"paths\": {\"type\": \"array\", \"items\": {\"type\": \"string\"}, \"description\": "
-    "\"Where\"}, "
-    "\"options\": {\"type\": \"object\", \"description\": \"Switches\", \"properties\": "
-    "{\"context\": {\"type\": [\"integer\", \"null\"]}}, \"additionalProperties\": false}}, "
-    "\"required\": [\"pattern\"]}}}, "
+    R"([{"type": "function", "function": {"name": "get_weather", "description": )"
+    R"("Weather.", )"
+    R"("parameters": {"type": "object", "properties": {"city": {"type": "string", )"
+    R"("description": "City"}, "unit": {"type": "string", "enum": ["celsius", )"
+    R"("fahrenheit"], "description": "Unit"}}, "required": ["city"]}}}, )"
+    R"({"type": "function", "function": {"name": "search_files", "description": )"
+    R"("Search.", )"
+    R"("parameters": {"type": "object", "properties": {"pattern": {"type": "string", )"
+    R"("description": "Regex"}, "max_results": {"type": "integer", "description": )"
+    R"("Most"}, )"
+    R"("paths": {"type": "array", "items": {"type": "string"}, "description": )"
+    R"("Where"}, )"
+    R"("options": {"type": "object", "description": "Switches", "properties": )"
+    R"({"context": {"type": ["integer", "null"]}}, "additionalProperties": false}}, )"
+    R"("required": ["pattern"]}}}, )"
     /* the form of another API */
-    "{\"name\": \"write\", \"input_schema\": {\"type\": \"object\", \"properties\": {\"path\": "
-    "{\"type\": \"string\"}, \"text\": {\"type\": \"string\"}, \"mode\": {\"anyOf\": [{\"type\": "
-    "\"string\"}, {\"type\": \"null\"}]}, \"flag\": {\"type\": [\"boolean\", \"null\"]}, "
-    "\"any\": {}, \"ref\": {\"anyOf\": [{\"type\": \"string\"}, {\"$ref\": \"#/x\"}]}, \"n\": "
-    "{\"enum\": [1, 2]}}}}, "
-    "{\"type\": \"function\", \"function\": {\"name\": \"ping\"}}]";
+    R"({"name": "write", "input_schema": {"type": "object", "properties": {"path": )"
+    R"({"type": "string"}, "text": {"type": "string"}, "mode": {"anyOf": [{"type": )"
+    R"("string"}, {"type": "null"}]}, "flag": {"type": ["boolean", "null"]}, )"
+    R"("any": {}, "ref": {"anyOf": [{"type": "string"}, {"$ref": "#/x"}]}, "n": )"
+    R"({"enum": [1, 2]}}}}, )"
+    R"({"type": "function", "function": {"name": "ping"}}])";
 
 yyjson_val *toolcall_tools(void) {
     static yyjson_doc *doc; /* one for all tests of a process */

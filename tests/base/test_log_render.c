@@ -21,8 +21,8 @@ static const char *json(const char *pairs, size_t size) {
 }
 
 #define HEAD                                                                                       \
-    "{\"time\":\"2025-11-23T09:28:18.123Z\",\"level\":\"info\",\"process\":\"front\","             \
-    "\"event\":\"request\""
+    R"({"time":"2025-11-23T09:28:18.123Z","level":"info","process":"front",)"                      \
+    R"("event":"request")"
 
 Test(log_render, text_begins_with_the_time) {
     char line[256];
@@ -34,22 +34,24 @@ Test(log_render, text_begins_with_the_time) {
 
 Test(log_render, values_have_their_types_in_json) {
     cr_expect_str_eq(json("id=7 n=12 rate=1.50 less=-3 none=- word=ok", 4096),
-                     HEAD ",\"id\":\"7\",\"n\":12,\"rate\":1.50,\"less\":-3,\"none\":null,"
-                          "\"word\":\"ok\"}\n");
+                     HEAD R"(,"id":"7","n":12,"rate":1.50,"less":-3,"none":null,)"
+                          R"("word":"ok"})"
+                          "\n");
     cr_expect_str_eq(json("a=007 b=1. c=- d=12345678901234567 e= f=1e5", 4096),
-                     HEAD ",\"a\":\"007\",\"b\":\"1.\",\"c\":null,\"d\":\"12345678901234567\","
-                          "\"e\":\"\",\"f\":\"1e5\"}\n");
+                     HEAD R"(,"a":"007","b":"1.","c":null,"d":"12345678901234567",)"
+                          R"("e":"","f":"1e5"})"
+                          "\n");
 }
 
 Test(log_render, texts_stay_texts_in_json) {
     static const struct {
         const char *pairs, *out;
     } table[] = {
-        {"a=\"x y\" b=\"\"", ",\"a\":\"x y\",\"b\":\"\""},
-        {"a=\"say \\\"hi\\\" \\\\ 1=2\"", ",\"a\":\"say \\\"hi\\\" \\\\ 1=2\""},
-        {"a=\"\\x1b\\n\\u202e\"", ",\"a\":\"\\\\x1b\\n\\u202e\""},
-        {"a=\"cut \\u20\" b=c:\\d", ",\"a\":\"cut \\\\u20\",\"b\":\"c:\\\\d\""},
-        {"a=x\"y", ",\"a\":\"x\\\"y\""},
+        {R"(a="x y" b="")", R"(,"a":"x y","b":"")"},
+        {R"(a="say \"hi\" \\ 1=2")", R"(,"a":"say \"hi\" \\ 1=2")"},
+        {R"(a="\x1b\n\u202e")", R"(,"a":"\\x1b\n\u202e")"},
+        {R"(a="cut \u20" b=c:\d)", R"(,"a":"cut \\u20","b":"c:\\d")"},
+        {R"(a=x"y)", R"(,"a":"x\"y")"},
     };
     char want[400];
 
@@ -64,8 +66,9 @@ Test(log_render, a_line_that_is_too_long_is_complete_without_some_pairs) {
 
     memset(text, '\\', sizeof(text) - 1);
     text[sizeof(text) - 1] = 0;
-    snprintf(pairs, sizeof(pairs), "a=1 long=\"%s\" b=2", text);
+    snprintf(pairs, sizeof(pairs), R"(a=1 long="%s" b=2)", text);
     for (size_t size = 256; size < 1400; size++)
-        cr_expect(strstr(json(pairs, size), ",\"a\":1"), "%zu", size);
-    cr_expect_str_eq(json(pairs, 300), HEAD ",\"a\":1,\"b\":2}\n");
+        cr_expect(strstr(json(pairs, size), R"(,"a":1)"), "%zu", size);
+    cr_expect_str_eq(json(pairs, 300), HEAD R"(,"a":1,"b":2})"
+                                            "\n");
 }

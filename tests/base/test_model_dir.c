@@ -162,16 +162,16 @@ Test(model_dir, every_store_is_read_in_its_layout) {
     memset(hex, 'a', 64);
     hex[64] = 0;
     snprintf(manifest, sizeof(manifest),
-             "{\"schemaVersion\": 2, \"config\": {\"mediaType\": \"x\", \"digest\": \"sha256:00\"},"
-             " \"layers\": [{\"mediaType\": \"application/vnd.ollama.image.template\", \"digest\":"
-             " \"sha256:%s\"}, {\"digest\": \"sha256:%s\", \"size\": 4, \"mediaType\":"
-             " \"application/vnd.ollama.image.model\"}]}",
+             R"({"schemaVersion": 2, "config": {"mediaType": "x", "digest": "sha256:00"},)"
+             R"( "layers": [{"mediaType": "application/vnd.ollama.image.template", "digest":)"
+             R"( "sha256:%s"}, {"digest": "sha256:%s", "size": 4, "mediaType":)"
+             R"( "application/vnd.ollama.image.model"}]})",
              "b", hex);
     put("ollama/manifests/registry.ollama.ai/library/llama3.2/3b", manifest);
     put("ollama/manifests/registry.ollama.ai/library/coach/latest", manifest);
     snprintf(manifest, sizeof(manifest), "ollama/blobs/sha256-%s", hex);
     put(manifest, "1234");
-    put("ollama/manifests/registry.ollama.ai/library/broken/latest", "{\"layers\": [{\"digest");
+    put("ollama/manifests/registry.ollama.ai/library/broken/latest", R"({"layers": [{"digest)");
     read_list();
 
     cr_assert_eq(list.n, 6);

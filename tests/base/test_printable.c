@@ -41,14 +41,20 @@ Test(printable, the_rest_is_escaped) {
 }
 
 Test(printable, quotes_are_escaped_in_a_value) {
-    cr_expect_str_eq(quoted("a\"b\\c\n").s, "\"a\\\"b\\\\c\\n\"");
-    cr_expect_str_eq(quoted("").s, "\"\"");
+    cr_expect_str_eq(quoted(R"(a"b\c)"
+                            "\n")
+                         .s,
+                     R"("a\"b\\c\n")");
+    cr_expect_str_eq(quoted("").s, R"("")");
 }
 
 /* A text that has no room is cut before a character, whatever the room. */
 Test(printable, a_long_text_is_cut_between_characters) {
-    const char *in = "\"\xe6\xa8\xa1\n\xc2\x9b\xff";
-    const char *all = "\\\"\xe6\xa8\xa1\\n\\u009b\\xff";
+    const char *in = R"(")"
+                     "\xe6\xa8\xa1\n\xc2\x9b\xff";
+    const char *all = R"(\")"
+                      "\xe6\xa8\xa1"
+                      R"(\n\u009b\xff)";
     static const size_t ends[] = {0, 2, 5, 7, 13, 17};
     char out[20], text[2000], *end;
 

@@ -210,19 +210,19 @@ static const struct {
     const char *name, *grammar, *triggers;
 } CASES[] = {
     {"no constraint", "", ""},
-    {"any JSON object", "{\"json_object\":true}", ""},
+    {"any JSON object", R"({"json_object":true})", ""},
     {"a tool's parameters",
-     "{\"json_schema\":{\"type\":\"object\",\"properties\":{\"path\":{\"type\":\"string\"},"
-     "\"mode\":"
-     "{\"enum\":[\"read\",\"write\"]},\"limit\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":"
-     "1000},\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}},\"edits\":{\"type\":"
-     "\"array\",\"items\":{\"type\":\"object\",\"properties\":{\"old\":{\"type\":\"string\"},"
-     "\"new\":{\"type\":\"string\"}},\"required\":[\"old\",\"new\"]}}},\"required\":[\"path\","
-     "\"mode\",\"edits\"],\"additionalProperties\":false}}",
+     R"({"json_schema":{"type":"object","properties":{"path":{"type":"string"},)"
+     R"("mode":)"
+     R"({"enum":["read","write"]},"limit":{"type":"integer","minimum":1,"maximum":)"
+     R"(1000},"tags":{"type":"array","items":{"type":"string"}},"edits":{"type":)"
+     R"("array","items":{"type":"object","properties":{"old":{"type":"string"},)"
+     R"("new":{"type":"string"}},"required":["old","new"]}}},"required":["path",)"
+     R"("mode","edits"],"additionalProperties":false}})",
      ""},
-    {"free before a trigger", "{\"json_object\":true}",
-     "{\"after\":[\"</think>\"],\"required\":true}"},
-    {"free, may end", "{\"json_object\":true}", "{\"after\":[\"</think>\"]}"},
+    {"free before a trigger", R"({"json_object":true})",
+     R"({"after":["</think>"],"required":true})"},
+    {"free, may end", R"({"json_object":true})", R"({"after":["</think>"]})"},
 };
 
 /* ---- hostile */
@@ -232,10 +232,10 @@ enum { AMBIGUOUS = 250, READINGS = 200, FIRST_AMBIGUOUS = 10000 };
 
 /* Never ends. */
 static const char victim[] =
-    "{\"json_schema\":{\"type\":\"array\",\"minItems\":100000,\"items\":{\"type\":\"object\","
-    "\"properties\":{\"path\":{\"type\":\"string\"},\"mode\":{\"enum\":[\"read\",\"write\"]},"
-    "\"limit\":{\"type\":\"integer\",\"maximum\":1000},\"tags\":{\"type\":\"array\",\"items\":"
-    "{\"type\":\"string\"}}},\"required\":[\"path\",\"mode\"],\"additionalProperties\":false}}}";
+    R"({"json_schema":{"type":"array","minItems":100000,"items":{"type":"object",)"
+    R"("properties":{"path":{"type":"string"},"mode":{"enum":["read","write"]},)"
+    R"("limit":{"type":"integer","maximum":1000},"tags":{"type":"array","items":)"
+    R"({"type":"string"}}},"required":["path","mode"],"additionalProperties":false}}})";
 
 static struct compiler *compiler;
 static double third_ready; /* when the small schema was */
@@ -272,12 +272,12 @@ static const char *ambiguous;
 
 /* Each reading has a stack of its own, which every "a" makes one higher. */
 static void write_ambiguous(struct buf *b) {
-    buf_add_str(b, "{\"ebnf\":\"root ::= y0");
+    buf_add_str(b, R"({"ebnf":"root ::= y0)");
     for (int i = 1; i < READINGS; i++)
         buf_printf(b, " | y%d", i);
     for (int i = 0; i < READINGS; i++)
         buf_printf(b, "\\ny%d ::= [a] y%d [c] [%c] | [b]", i, i, 'd' + i % 20);
-    buf_add_str(b, "\"}");
+    buf_add_str(b, R"("})");
 }
 
 /* How many of them have been submitted. */
@@ -316,16 +316,15 @@ static void measure_steps(struct sched *s, struct buf *events, const char *name,
 
 static void hostile_schema(char *out, size_t size, int i) {
     if (i % 2)
-        snprintf(
-            out, size,
-            "{\"json_schema\":{\"type\":\"object\",\"properties\":{\"a%d\":{\"type\":\"string\","
-            "\"pattern\":\"(a|b)*a(a|b){13}%d\"}},\"required\":[\"a%d\"]}}",
-            i, i, i);
+        snprintf(out, size,
+                 R"({"json_schema":{"type":"object","properties":{"a%d":{"type":"string",)"
+                 R"("pattern":"(a|b)*a(a|b){13}%d"}},"required":["a%d"]}})",
+                 i, i, i);
     else
         snprintf(out, size,
-                 "{\"json_schema\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"allOf\":[{"
-                 "\"pattern\":"
-                 "\"x.{%d}y\"},{\"pattern\":\"[^z]{9}q.{8}w\"},{\"format\":\"uri\"}]}}}",
+                 R"({"json_schema":{"type":"array","items":{"type":"string","allOf":[{)"
+                 R"("pattern":)"
+                 R"("x.{%d}y"},{"pattern":"[^z]{9}q.{8}w"},{"format":"uri"}]}}})",
                  6 + i % 5);
 }
 
@@ -375,7 +374,7 @@ static int hostile(const struct tokenizer *t, const char *more) {
     for (int i = 0; i < ALONE / 2; i++) /* what is made when it is first needed is there */
         one_step(s, &events);
     measure_steps(s, &events, "alone", ALONE);
-    double alone_ms = wait_for_third(s, &events, "{\"choice\":[\"yes\",\"no\"]}");
+    double alone_ms = wait_for_third(s, &events, R"({"choice":["yes","no"]})");
 
     ambiguous = more;
     while (more && stats.n_running < 2 * VICTIMS) {
@@ -387,7 +386,7 @@ static int hostile(const struct tokenizer *t, const char *more) {
         hostile_schema(text, sizeof(text), i);
         submit_of(s, 100 + (uint64_t)i, 2, 1, text, "");
     }
-    double attacked_ms = wait_for_third(s, &events, "{\"choice\":[\"more\",\"less\"]}");
+    double attacked_ms = wait_for_third(s, &events, R"({"choice":["more","less"]})");
 
     measure_steps(s, &events, "attacked", UINT32_MAX);
     sched_stats(s, &stats);

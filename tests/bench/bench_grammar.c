@@ -30,23 +30,22 @@ static int by_size(const void *a, const void *b) {
 
 /* Tool @i of an agent: eight parameters of the kinds that agents have. */
 static void add_tool(struct buf *b, int i) {
-    buf_printf(
-        b,
-        "{\"type\": \"object\", \"properties\": {"
-        "\"path_%d\": {\"type\": \"string\", \"description\": \"Where\"}, "
-        "\"pattern\": {\"type\": \"string\", \"maxLength\": %d}, "
-        "\"mode\": {\"enum\": [\"read\", \"write\", \"append\", \"list_%d\"]}, "
-        "\"limit\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": %d}, "
-        "\"recursive\": {\"type\": \"boolean\"}, "
-        "\"tags\": {\"type\": \"array\", \"items\": {\"type\": \"string\"}, \"maxItems\": 20}, "
-        "\"edits\": {\"type\": \"array\", \"items\": {\"type\": \"object\", \"properties\": "
-        "{\"old\": {\"type\": \"string\"}, \"new\": {\"type\": \"string\"}, \"line\": "
-        "{\"anyOf\": [{\"type\": \"integer\"}, {\"type\": \"null\"}]}}, \"required\": "
-        "[\"old\", \"new\"], \"additionalProperties\": false}}, "
-        "\"options_%d\": {\"type\": \"object\", \"additionalProperties\": {\"type\": "
-        "\"string\"}}}, "
-        "\"required\": [\"path_%d\", \"mode\"], \"additionalProperties\": false}",
-        i, 100 + i * 10, i, 1000 + i, i, i);
+    buf_printf(b,
+               R"({"type": "object", "properties": {)"
+               R"("path_%d": {"type": "string", "description": "Where"}, )"
+               R"("pattern": {"type": "string", "maxLength": %d}, )"
+               R"("mode": {"enum": ["read", "write", "append", "list_%d"]}, )"
+               R"("limit": {"type": "integer", "minimum": 1, "maximum": %d}, )"
+               R"("recursive": {"type": "boolean"}, )"
+               R"("tags": {"type": "array", "items": {"type": "string"}, "maxItems": 20}, )"
+               R"("edits": {"type": "array", "items": {"type": "object", "properties": )"
+               R"({"old": {"type": "string"}, "new": {"type": "string"}, "line": )"
+               R"({"anyOf": [{"type": "integer"}, {"type": "null"}]}}, "required": )"
+               R"(["old", "new"], "additionalProperties": false}}, )"
+               R"("options_%d": {"type": "object", "additionalProperties": {"type": )"
+               R"("string"}}}, )"
+               R"("required": ["path_%d", "mode"], "additionalProperties": false})",
+               i, 100 + i * 10, i, 1000 + i, i, i);
 }
 
 static grammar_part literal(struct grammar_builder *b, const char *s) {
@@ -67,7 +66,10 @@ static struct grammar *compile_tools(const struct grammar_vocab *v, int n_tools)
         buf_init(&schema, 1 << 20);
         buf_init(&head, 1 << 10);
         add_tool(&schema, i);
-        buf_printf(&head, "<tool_call>\n{\"name\": \"tool_%d\", \"arguments\": ", i);
+        buf_printf(&head,
+                   "<tool_call>\n"
+                   R"({"name": "tool_%d", "arguments": )",
+                   i);
         struct grammar_source src = {
             .kind = GRAMMAR_JSON_SCHEMA, .text = schema.data, .len = schema.len};
         grammar_part part[] = {literal(b, head.data), grammar_part_of(b, &src),
@@ -235,22 +237,21 @@ int main(int argc, char **argv) {
     run_source("one schema", GRAMMAR_JSON_SCHEMA, schema.data, v, t);
     buf_deinit(&schema);
     run_source("pattern", GRAMMAR_JSON_SCHEMA,
-               "{\"type\": \"array\", \"items\": {\"type\": \"string\", \"pattern\": "
-               "\"^[a-zA-Z_][a-zA-Z0-9_]{0,63}(\\\\.[a-z]+)*$\"}}",
+               R"({"type": "array", "items": {"type": "string", "pattern": )"
+               R"("^[a-zA-Z_][a-zA-Z0-9_]{0,63}(\\.[a-z]+)*$"}})",
                v, t);
-    run_source(
-        "formats", GRAMMAR_JSON_SCHEMA,
-        "{\"properties\": {\"a\": {\"type\": \"string\", \"format\": \"date-time\"}, \"b\": "
-        "{\"type\": \"string\", \"format\": \"uri\"}, \"c\": {\"type\": \"string\", "
-        "\"format\": \"email\"}, \"d\": {\"type\": \"string\", \"format\": \"ipv6\"}, \"e\": "
-        "{\"type\": \"number\", \"minimum\": 0, \"maximum\": 1}}, \"required\": [\"a\", "
-        "\"b\", \"c\", \"d\", \"e\"]}",
-        v, t);
+    run_source("formats", GRAMMAR_JSON_SCHEMA,
+               R"({"properties": {"a": {"type": "string", "format": "date-time"}, "b": )"
+               R"({"type": "string", "format": "uri"}, "c": {"type": "string", )"
+               R"("format": "email"}, "d": {"type": "string", "format": "ipv6"}, "e": )"
+               R"({"type": "number", "minimum": 0, "maximum": 1}}, "required": ["a", )"
+               R"("b", "c", "d", "e"]})",
+               v, t);
     run_source("free text regex", GRAMMAR_REGEX, "[^#]{0,2000}#[ -~]*", v, t);
     run_source("open properties", GRAMMAR_JSON_SCHEMA,
-               "{\"properties\": {\"name\": {\"type\": \"string\"}, \"nature\": {\"type\": "
-               "\"string\"}, \"value\": {}}, \"additionalProperties\": {\"type\": \"string\", "
-               "\"maxLength\": 12}}",
+               R"({"properties": {"name": {"type": "string"}, "nature": {"type": )"
+               R"("string"}, "value": {}}, "additionalProperties": {"type": "string", )"
+               R"("maxLength": 12}})",
                v, t);
     run_source("ebnf", GRAMMAR_EBNF,
                "root ::= expr\nexpr ::= term ([-+*/] term)*\nterm ::= [0-9]+ | [a-z]+ | \"(\" expr "

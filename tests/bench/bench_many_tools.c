@@ -33,11 +33,11 @@ static yyjson_doc *synthetic(void) {
     static const char *const type[] = {"string", "integer", "boolean"};
     char text[2000];
     int len = snprintf(text, sizeof(text),
-                       "[{\"name\": \"tool\", \"inputSchema\": {\"type\": "
-                       "\"object\", \"required\": [\"p0\"], \"properties\": {");
+                       R"([{"name": "tool", "inputSchema": {"type": )"
+                       R"("object", "required": ["p0"], "properties": {)");
 
     for (int i = 0; i < 12; i++)
-        len += snprintf(text + len, sizeof(text) - (size_t)len, "%s\"p%d\": {\"type\": \"%s\"}",
+        len += snprintf(text + len, sizeof(text) - (size_t)len, R"(%s"p%d": {"type": "%s"})",
                         i ? ", " : "", i, type[i % 3]);
     snprintf(text + len, sizeof(text) - (size_t)len, "}}}]");
     return yyjson_read(text, strlen(text), 0);

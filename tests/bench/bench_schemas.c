@@ -50,7 +50,7 @@ static int64_t now_ns(void) {
 static void write_string(struct buf *out, yyjson_val *v) {
     const char *s = yyjson_get_str(v), *shorts = "\bb\ff\nn\rr\tt", *p;
 
-    buf_add(out, "\"", 1);
+    buf_add(out, R"(")", 1);
     for (size_t i = 0; i < yyjson_get_len(v); i++) {
         uint8_t c = (uint8_t)s[i];
 
@@ -63,7 +63,7 @@ static void write_string(struct buf *out, yyjson_val *v) {
         else
             buf_add(out, s + i, 1);
     }
-    buf_add(out, "\"", 1);
+    buf_add(out, R"(")", 1);
 }
 
 static void write_value(struct buf *out, yyjson_val *v) {

@@ -154,7 +154,7 @@ static int parse_machine(const char *list) {
 
         if (machine.n == POINTS_MAX || sscanf(item, "%lf:%lf%c", &rows, &ms, &after) != 2 ||
             ms <= 0 || (machine.n && rows <= machine.rows[machine.n - 1]))
-            return cli_usage("--virtual: \"%s\" is no list of rows:ms, rows rising", list);
+            return cli_usage(R"(--virtual: "%s" is no list of rows:ms, rows rising)", list);
         machine.rows[machine.n] = rows;
         machine.ms[machine.n++] = ms;
     }

@@ -22,40 +22,39 @@ static double now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static const char TOOLS[] = "[{\"type\": \"function\", \"function\": {\"name\": \"search_files\", "
-                            "\"description\": \"Find lines.\", "
-                            "\"parameters\": {\"type\": \"object\", \"properties\": {\"pattern\": "
-                            "{\"type\": \"string\", \"description\": "
-                            "\"Regular expression\"}, \"paths\": {\"type\": \"array\", \"items\": "
-                            "{\"type\": \"string\"}, \"description\": "
-                            "\"Where to look\"}}, \"required\": [\"pattern\"]}}}, {\"type\": "
-                            "\"function\", \"function\": {\"name\": "
-                            "\"read_file\", \"description\": \"Read a file.\", \"parameters\": "
-                            "{\"type\": \"object\", \"properties\": "
-                            "{\"path\": {\"type\": \"string\", \"description\": \"Its path\"}}, "
-                            "\"required\": [\"path\"]}}}]";
+static const char TOOLS[] = R"([{"type": "function", "function": {"name": "search_files", )"
+                            R"("description": "Find lines.", )"
+                            R"("parameters": {"type": "object", "properties": {"pattern": )"
+                            R"({"type": "string", "description": )"
+                            R"("Regular expression"}, "paths": {"type": "array", "items": )"
+                            R"({"type": "string"}, "description": )"
+                            R"("Where to look"}}, "required": ["pattern"]}}}, {"type": )"
+                            R"("function", "function": {"name": )"
+                            R"("read_file", "description": "Read a file.", "parameters": )"
+                            R"({"type": "object", "properties": )"
+                            R"({"path": {"type": "string", "description": "Its path"}}, )"
+                            R"("required": ["path"]}}}])";
 
 static const char SENTENCE[] =
-    "The scheduler plans a step, the engine runs it, and \"nothing\" is lost. ";
+    R"(The scheduler plans a step, the engine runs it, and "nothing" is lost. )";
 
 /* Adds message @i of a chat, some 570 bytes long. */
 static void add_turn(struct buf *b, int i) {
-    buf_printf(b, "%s{\"role\": \"%s\", \"content\": \"", i ? "," : "",
-               i % 2 ? "assistant" : "user");
+    buf_printf(b, R"(%s{"role": "%s", "content": ")", i ? "," : "", i % 2 ? "assistant" : "user");
     for (int k = 0; k < 8; k++) {
         for (const char *p = SENTENCE; *p; p++)
             buf_printf(b, *p == '"' ? "\\%c" : "%c", *p);
     }
-    buf_add_str(b, "\"}");
+    buf_add_str(b, R"("})");
 }
 
 /* Adds tool call @i and its result. */
 static void add_call(struct buf *b, int i) {
     buf_printf(b,
-               ",{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"c%08d\", "
-               "\"type\": \"function\", \"function\": {\"name\": \"read_file\", \"arguments\": "
-               "{\"path\": \"a\"}}}]}, {\"role\": \"tool\", \"tool_call_id\": \"c%08d\", \"name\": "
-               "\"read_file\", \"content\": \"one line\"}",
+               R"(,{"role": "assistant", "content": "", "tool_calls": [{"id": "c%08d", )"
+               R"("type": "function", "function": {"name": "read_file", "arguments": )"
+               R"({"path": "a"}}}]}, {"role": "tool", "tool_call_id": "c%08d", "name": )"
+               R"("read_file", "content": "one line"})",
                i, i);
 }
 
@@ -64,8 +63,8 @@ static yyjson_doc *make_vars(int n_messages, int n_calls) {
 
     buf_init(&b, 1u << 28);
     buf_printf(&b,
-               "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"add_generation_prompt\": true, "
-               "\"tools\": %s, \"messages\": [",
+               R"({"bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": true, )"
+               R"("tools": %s, "messages": [)",
                TOOLS);
     for (int i = 0; i < n_messages; i++)
         add_turn(&b, i);

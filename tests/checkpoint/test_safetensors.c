@@ -29,11 +29,11 @@ static int parse(const char *text, size_t data) {
     return st_parse(&list, 0, text, strlen(text), 8 + strlen(text) + data, &err);
 }
 
-#define A "\"a\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,12]}"
-#define B "\"b.c\":{\"shape\":[4],\"data_offsets\":[12,28],\"dtype\":\"F32\"}"
+#define A R"("a":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]})"
+#define B R"("b.c":{"shape":[4],"data_offsets":[12,28],"dtype":"F32"})"
 
 Test(safetensors, a_header_gives_names_shapes_and_places) {
-    const char *text = "{\"__metadata__\":{\"format\":\"pt\",\"x\":\"\\\"}\"}, " B " , " A "}   ";
+    const char *text = R"({"__metadata__":{"format":"pt","x":"\"}"}, )" B " , " A "}   ";
 
     cr_assert_eq(parse(text, 28), 0, "%s", err.message);
     cr_assert_eq(list.n, 2);
@@ -47,8 +47,8 @@ Test(safetensors, a_header_gives_names_shapes_and_places) {
 }
 
 Test(safetensors, scalars_and_empty_tensors_have_no_dimensions_or_bytes) {
-    cr_assert_eq(parse("{\"s\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
-                       "\"e\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[8,8]}}",
+    cr_assert_eq(parse(R"({"s":{"dtype":"I64","shape":[],"data_offsets":[0,8]},)"
+                       R"("e":{"dtype":"F32","shape":[0,7],"data_offsets":[8,8]}})",
                        8),
                  0, "%s", err.message);
     cr_expect_eq(st_find(&list, "s")->n_dims, 0);
@@ -62,7 +62,7 @@ Test(safetensors, a_file_without_tensors_is_empty) {
 
 /* A tensor of @shape and @place, of @type. */
 #define ONE(type, shape, place)                                                                    \
-    "{\"a\":{\"dtype\":\"" type "\",\"shape\":[" shape "],\"data_offsets\":[" place "]}}"
+    R"({"a":{"dtype":")" type R"(","shape":[)" shape R"(],"data_offsets":[)" place "]}}"
 
 Test(safetensors, damaged_and_hostile_headers_are_refused_with_the_reason) {
     static const struct {
@@ -72,23 +72,26 @@ Test(safetensors, damaged_and_hostile_headers_are_refused_with_the_reason) {
     } bad[] = {
         {"", 0, "'{' is missing"},
         {"[]", 0, "'{' is missing"},
-        {"{", 0, "'\"' is missing"},
+        {"{", 0, R"('"' is missing)"},
         {"{}x", 0, "follows the last brace"},
         {"{" A "," A "}", 12, "appears twice"},
-        {"{" A ",}", 12, "'\"' is missing"},
-        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "appears twice"},
-        {"{\"__metadata__\":{\"a\":{}}}", 0, "'\"' is missing"},
-        {"{\"__metadata__\":{\"a\":\"b", 0, "does not end"},
-        {"{\"__metadata__\":{\"a\":\"b\\\"", 0, "does not end"},
-        {"{\"__metadata__\":{\"a\":\"b\\", 0, "does not end"},
-        {"{\"\":{}}", 0, "a name of 0 bytes"},
-        {"{\"a\\u0041\":{}}", 0, "byte 0x5c"},
-        {"{\"a b\":{}}", 0, "byte 0x20"},
-        {"{\"a\xc3\xa9\":{}}", 0, "byte 0xc3"},
-        {"{\"a\":{}}", 0, "'\"' is missing"},
-        {"{\"a\":{\"dtype\":\"F32\"}}", 0, "lacks dtype, shape or data_offsets"},
-        {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", 0, "'dtype' twice"},
-        {"{\"a\":{\"kind\":\"F32\"}}", 0, "unknown member 'kind'"},
+        {"{" A ",}", 12, R"('"' is missing)"},
+        {R"({"__metadata__":{},"__metadata__":{}})", 0, "appears twice"},
+        {R"({"__metadata__":{"a":{}}})", 0, R"('"' is missing)"},
+        {R"({"__metadata__":{"a":"b)", 0, "does not end"},
+        {R"({"__metadata__":{"a":"b\")", 0, "does not end"},
+        {R"({"__metadata__":{"a":"b\)", 0, "does not end"},
+        {R"({"":{}})", 0, "a name of 0 bytes"},
+        {R"({"a\u0041":{}})", 0, "byte 0x5c"},
+        {R"({"a b":{}})", 0, "byte 0x20"},
+        {R"({"a)"
+         "\xc3\xa9"
+         R"(":{}})",
+         0, "byte 0xc3"},
+        {R"({"a":{}})", 0, R"('"' is missing)"},
+        {R"({"a":{"dtype":"F32"}})", 0, "lacks dtype, shape or data_offsets"},
+        {R"({"a":{"dtype":"F32","dtype":"F32"}})", 0, "'dtype' twice"},
+        {R"({"a":{"kind":"F32"}})", 0, "unknown member 'kind'"},
         {ONE("F33", "1", "0,4"), 4, "unknown type F33"},
         {ONE("F32", "1", "0,4"), 3, "has bytes 0 to 4 of 3"},
         {ONE("F32", "1", "0,4"), 5, "the tensors end at offset"},
@@ -105,9 +108,9 @@ Test(safetensors, damaged_and_hostile_headers_are_refused_with_the_reason) {
         {ONE("F32", "9223372036854775808", "0,4"), 4, "too large"},
         {ONE("F32", "4294967296,4294967296", "0,4"), 4, "too large"},
         {ONE("F64", "2305843009213693952,4", "0,4"), 4, "too large"},
-        {"{" A ",\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[8,12]}}", 12, "overlaps"},
-        {"{\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
-         "\"c\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[1,5]}}",
+        {"{" A R"(,"b":{"dtype":"U8","shape":[4],"data_offsets":[8,12]}})", 12, "overlaps"},
+        {R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+         R"("c":{"dtype":"F32","shape":[1],"data_offsets":[1,5]}})",
          5, "begins in the middle of a value"},
     };
 
@@ -142,7 +145,7 @@ static size_t write_header(struct buf *text, uint32_t n, uint64_t seed) {
     }
     buf_add_char(text, '{');
     for (uint32_t i = 0; i < n; i++)
-        buf_printf(text, "%s\"t.%u\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%u,%u]}",
+        buf_printf(text, R"(%s"t.%u":{"dtype":"U8","shape":[1],"data_offsets":[%u,%u]})",
                    i ? "," : "", order[i], order[i], order[i] + 1);
     buf_add_char(text, '}');
     return n;

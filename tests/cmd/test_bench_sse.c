@@ -90,36 +90,35 @@ static struct openai_part parse(const char *json, const char *text) {
 Test(bench_sse, text_is_found_wherever_servers_put_it) {
     struct openai_part p;
 
-    p = parse("{\"choices\":[{\"delta\":{\"content\":\"a\\u00e9\"},\"finish_reason\":null}]}",
-              "a\xC3\xA9");
+    p = parse(R"({"choices":[{"delta":{"content":"a\u00e9"},"finish_reason":null}]})", "a\xC3\xA9");
     cr_expect(!p.finished && p.prompt_tokens == -1 && p.error[0] == 0);
-    parse("{\"choices\":[{\"delta\":{\"reasoning_content\":\"r\",\"content\":null}}]}", "r");
-    parse("{\"choices\":[{\"delta\":{\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":"
-          "\"{}\"}}]}}]}",
+    parse(R"({"choices":[{"delta":{"reasoning_content":"r","content":null}}]})", "r");
+    parse(R"({"choices":[{"delta":{"tool_calls":[{"function":{"name":"f","arguments":)"
+          R"("{}"}}]}}]})",
           "f{}");
-    parse("{\"choices\":[{\"text\":\"t\"}]}", "t");
-    parse("{\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}", "");
-    p = parse("{\"choices\":[{\"message\":{\"content\":\"m\"},\"finish_reason\":\"stop\"}],"
-              "\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":1,"
-              "\"prompt_tokens_details\":{\"cached_tokens\":4}}}",
+    parse(R"({"choices":[{"text":"t"}]})", "t");
+    parse(R"({"choices":[{"delta":{"role":"assistant","content":""}}]})", "");
+    p = parse(R"({"choices":[{"message":{"content":"m"},"finish_reason":"stop"}],)"
+              R"("usage":{"prompt_tokens":7,"completion_tokens":1,)"
+              R"("prompt_tokens_details":{"cached_tokens":4}}})",
               "m");
     cr_expect(p.finished && p.prompt_tokens == 7 && p.output_tokens == 1 && p.cached_tokens == 4);
-    p = parse("{\"choices\":[],\"usage\":null,\"error\":null}", "");
+    p = parse(R"({"choices":[],"usage":null,"error":null})", "");
     cr_expect(p.prompt_tokens == -1 && p.error[0] == 0);
 }
 
 Test(bench_sse, errors_of_every_shape_are_seen_and_made_printable) {
-    struct openai_part p = parse("{\"error\":{\"message\":\"no\\n\\u001bway\",\"code\":400}}", "");
+    struct openai_part p = parse(R"({"error":{"message":"no\n\u001bway","code":400}})", "");
 
     cr_expect(strcmp(p.error, "no  way") == 0);
-    p = parse("{\"error\":\"plain\"}", "");
+    p = parse(R"({"error":"plain"})", "");
     cr_expect(strcmp(p.error, "plain") == 0);
-    p = parse("{\"error\":{}}", "");
+    p = parse(R"({"error":{}})", "");
     cr_expect(p.error[0] != 0);
 }
 
 Test(bench_sse, what_is_not_an_object_is_refused) {
-    static const char *const wrong[] = {"", "x", "[]", "3", "{\"choices\":", "\"text\""};
+    static const char *const wrong[] = {"", "x", "[]", "3", R"({"choices":)", R"("text")"};
 
     for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
         struct openai_part part;

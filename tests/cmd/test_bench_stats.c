@@ -87,7 +87,7 @@ Test(bench_stats, wrong_distributions_are_refused) {
     for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
         struct dist d;
 
-        cr_expect(dist_parse(&d, wrong[i], NULL) < 0, "\"%s\" was accepted", wrong[i]);
+        cr_expect(dist_parse(&d, wrong[i], NULL) < 0, R"("%s" was accepted)", wrong[i]);
     }
 }
 

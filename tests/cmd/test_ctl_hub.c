@@ -19,10 +19,10 @@ static void list(const char *const *names) {
     CLEANUP(buf_deinit) struct buf b = {0};
 
     buf_init(&b, 65536);
-    buf_printf(&b, "{\"sha\": \"%040d\", \"siblings\": [{\"rfilename\": \"README.md\"}", 0);
+    buf_printf(&b, R"({"sha": "%040d", "siblings": [{"rfilename": "README.md"})", 0);
     for (; *names; names++)
-        buf_printf(&b, ", {\"rfilename\": \"%s\", \"lfs\": {\"size\": 1, \"sha256\": \"%064d\"}}",
-                   *names, 7);
+        buf_printf(&b, R"(, {"rfilename": "%s", "lfs": {"size": 1, "sha256": "%064d"}})", *names,
+                   7);
     cr_assert_eq(buf_add_str(&b, "]}"), 0);
     hub_listing_deinit(&listing);
     cr_assert_eq(hub_listing_read(&listing, b.data, b.len, &err), 0, "%s", err.message);

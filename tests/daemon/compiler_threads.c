@@ -45,7 +45,7 @@ static bool ask(const struct sched_constraints *s, uint64_t id, struct rng *r) {
     char text[100];
     uint32_t kind = rng_below(r, 12);
 
-    snprintf(text, sizeof(text), kind < 10 ? "{\"regex\":\"[a-f]{1,%u}\"}" : "{\"regex\":\"(%u\"}",
+    snprintf(text, sizeof(text), kind < 10 ? R"({"regex":"[a-f]{1,%u}"})" : R"({"regex":"(%u"})",
              kind + 1);
     struct submit m = {.id = id,
                        .tenant = kind % 3,

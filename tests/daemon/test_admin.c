@@ -12,7 +12,6 @@
 #include "daemon/front/admin.h"
 #include "proto/flight_file.h"
 #include "tests/api/world.h"
-#include "tests/support/quotes.h"
 
 static struct world w;
 static struct admin *admin;
@@ -209,10 +208,11 @@ static void expect_action(const char *request, int status, const char *part, con
     cr_expect_str_eq(did, what, "%s: %s", request, did);
 }
 
-#define ERROR(status, text) "{\"error\":{\"message\":\"" text "\",\"code\":" #status "}}\n"
+#define ERROR(status, text) R"({"error":{"message":")" text R"(","code":)" #status "}}\n"
 
 Test(admin, each_path_has_one_action) {
-    static const char accepted[] = "{\"accepted\":true}\n";
+    static const char accepted[] = R"({"accepted":true})"
+                                   "\n";
     static const struct {
         const char *request, *answer, *what;
         int status;
@@ -221,7 +221,10 @@ Test(admin, each_path_has_one_action) {
         {"POST /models/b/unload", accepted, "unload b", 200},
         {"POST /models/b/swap", accepted, "swap b -", 200},
         {"POST /models/b/swap?file=/c%20d", accepted, "swap b /c d", 200},
-        {"POST /drain", "{\"draining\":true}\n", "drain", 200},
+        {"POST /drain",
+         R"({"draining":true})"
+         "\n",
+         "drain", 200},
     };
     static const char *const refused[][2] = {
         {"POST /models/tiny/load", "load tiny"},
@@ -245,7 +248,8 @@ static int begin(const char *id) {
 
     world_say(&w, fd,
               "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: %s\r\n"
-              "Content-Length: 14\r\n\r\n{\"prompt\":\"a\"}",
+              "Content-Length: 14\r\n\r\n"
+              R"({"prompt":"a"})",
               id);
     world_turns(&w, 5);
     return fd;
@@ -272,32 +276,32 @@ static void generate(const char *id) {
 
 Test(admin, requests_that_live_are_listed) {
     const char *const parts[] = {
-        J("'request_id':'one'"), J("'endpoint':'/v1/completions'"), J("'state':'running'"),
-        J("'prompt_tokens':1,"), J("'output_tokens':0,"),
+        R"("request_id":"one")", R"("endpoint":"/v1/completions")", R"("state":"running")",
+        R"("prompt_tokens":1,)", R"("output_tokens":0,)",
     };
 
-    expect("GET /requests", 200, J("{'requests':[]}"));
+    expect("GET /requests", 200, R"({"requests":[]})");
     int fd = begin("one");
-    expect("GET /requests", 200, J("'state':'queued'"));
+    expect("GET /requests", 200, R"("state":"queued")");
     fake_accept(&w.port, 0);
     for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
         expect("GET /requests", 200, parts[i]);
     end(fd, 0);
-    expect("GET /requests", 200, J("{'requests':[]}"));
+    expect("GET /requests", 200, R"({"requests":[]})");
 }
 
 Test(admin, requests_that_have_ended_are_listed) {
-    expect("GET /requests/ended", 200, J("{'requests':[]}"));
+    expect("GET /requests/ended", 200, R"({"requests":[]})");
     generate("one");
     generate("two");
-    expect("GET /requests/ended", 200, J("{'requests':[{'request_id':'two','tenant':'default',"));
+    expect("GET /requests/ended", 200, R"({"requests":[{"request_id":"two","tenant":"default",)");
     expect("GET /requests/ended?order=slowest&oldest_s=1000&tenant=default", 200,
-           J("'endpoint':'/v1/completions','status':200,'finish':'stop'"));
-    expect("GET /requests/ended?newest_s=1000", 200, J("{'requests':[]}"));
+           R"("endpoint":"/v1/completions","status":200,"finish":"stop")");
+    expect("GET /requests/ended?newest_s=1000", 200, R"({"requests":[]})");
 }
 
 Test(admin, what_is_not_understood_is_refused) {
-    static const char paths[] = "{\"error\":{\"message\":\"paths are /stats, /requests, ";
+    static const char paths[] = R"({"error":{"message":"paths are /stats, /requests, )";
     static const char watch[] = ERROR(400, "watch: must be from 100ms to 1h, as in ?watch=1s");
     static const struct {
         const char *request, *answer;
@@ -354,7 +358,9 @@ Test(admin, an_upgrade_is_answered_when_it_is_over) {
     world_turns(&w, 4);
     cr_expect_str_eq(did, "upgrade");
     admin_upgrade_over(admin, 42, NULL);
-    expect_answer(fd, 200, "{\"upgraded\":true,\"pid\":42}\n");
+    expect_answer(fd, 200,
+                  R"({"upgraded":true,"pid":42})"
+                  "\n");
     fd = ask("POST /upgrade");
     world_turns(&w, 4);
     admin_upgrade_over(admin, 0, "it ended");
@@ -373,7 +379,9 @@ Test(admin, a_reload_is_answered_when_it_is_over) {
     world_turns(&w, 4);
     cr_expect_str_eq(did, "reload");
     admin_reload_over(admin, later, 2, NULL);
-    expect_answer(fd, 200, "{\"reloaded\":true,\"needs_restart\":[\"listen\",\"threads\"]}\n");
+    expect_answer(fd, 200,
+                  R"({"reloaded":true,"needs_restart":["listen","threads"]})"
+                  "\n");
     fd = ask("POST /reload");
     world_turns(&w, 4);
     admin_reload_over(admin, NULL, 0, &err);
@@ -394,11 +402,14 @@ Test(admin, a_pull_tells_its_lines) {
 
         world_turns(&w, 4);
         t = pull;
-        t->line(t, "{\"a\":1}", 7);
+        t->line(t, R"({"a":1})", 7);
         t->over(t, fails ? &gone : NULL);
         world_receive(&w, fd, &r);
         cr_expect_eq(r.status, 200);
-        cr_expect_str_eq(r.body.data, fails ? "{\"a\":1}\n" ERROR(404, "gone") : "{\"a\":1}\n");
+        cr_expect_str_eq(r.body.data, fails ? R"({"a":1})"
+                                              "\n" ERROR(404, "gone")
+                                            : R"({"a":1})"
+                                              "\n");
         reply_deinit(&r);
         world_drop(&w, fd);
     }
@@ -420,10 +431,10 @@ Test(admin, figures_are_watched) {
     fd = ask("GET /stats?watch=100ms");
     cr_expect(world_read_until(&w, fd, &b, "}\n"));
     world_drop(&w, fd);
-    expect("GET /stats?", 200, "{\"version\":\"");
+    expect("GET /stats?", 200, R"({"version":")");
 }
 
-#define MODEL "\"max_context\":512,\"n_pages\":64,\"page_tokens\":16"
+#define MODEL R"("max_context":512,"n_pages":64,"page_tokens":16)"
 
 Test(admin, stats_have_the_front_and_the_first_worker) {
     worker.pid = 7;
@@ -434,35 +445,40 @@ Test(admin, stats_have_the_front_and_the_first_worker) {
     worker.last.n_devices = 1;
     worker.last.device[0].number = 6;
     expect("GET /stats", 200,
-           "\",\"uptime_s\":5,\"health\":\"serving\",\"model\":{\"id\":\"tiny\"," MODEL
-           "},\"front\":{\"");
+           R"(","uptime_s":5,"health":"serving","model":{"id":"tiny",)" MODEL R"(},"front":{")");
     expect("GET /stats", 200,
-           "\"worker\":{\"state\":\"up\",\"pid\":7,\"starts\":2,\"weights\":\"kept\",\"deaths\":3,"
-           "\"hangs\":4,\"age_ms\":5,\"");
-    expect("GET /stats", 200, "\"devices\":[{\"device\":6,\"");
+           R"("worker":{"state":"up","pid":7,"starts":2,"weights":"kept","deaths":3,)"
+           R"("hangs":4,"age_ms":5,")");
+    expect("GET /stats", 200, R"("devices":[{"device":6,")");
     worker.last.n_devices = 0;
-    expect("GET /stats", 200, "\"devices\":[]}}\n");
+    expect("GET /stats", 200,
+           R"("devices":[]}})"
+           "\n");
     budget = 80;
-    expect("GET /stats", 200, "\"devices\":[]},\"models\":[{");
-    expect("GET /health", 200, "{\"health\":\"serving\",\"worker\":\"up\"}\n");
+    expect("GET /stats", 200, R"("devices":[]},"models":[{)");
+    expect("GET /health", 200,
+           R"({"health":"serving","worker":"up"})"
+           "\n");
     worker.failure = "no file";
     expect("GET /health", 200,
-           "{\"health\":\"serving\",\"worker\":\"up\",\"reason\":\"no file\"}\n");
+           R"({"health":"serving","worker":"up","reason":"no file"})"
+           "\n");
 }
 
 Test(admin, each_model_is_listed) {
     budget = 80;
     expect("GET /models", 200,
-           "{\"models\":[{\"model\":{\"id\":\"tiny\"," MODEL
-           "},\"id\":\"tiny\",\"state\":\"ready\",\"file\":\"/a\",\"bytes\":70,\"progress\":0.5,"
-           "\"pinned\":true,\"running\":1,\"waiting\":2,\"loads\":3,\"idle_ms\":4,\"unload_ms\":5,"
-           "\"worker\":{");
+           R"({"models":[{"model":{"id":"tiny",)" MODEL
+           R"(},"id":"tiny","state":"ready","file":"/a","bytes":70,"progress":0.5,)"
+           R"("pinned":true,"running":1,"waiting":2,"loads":3,"idle_ms":4,"unload_ms":5,)"
+           R"("worker":{)");
     expect("GET /models", 200,
-           "\"id\":\"b\",\"state\":\"failed\",\"reason\":\"no? room\",\"swap\":\"next\","
-           "\"file\":\"/b\",\"bytes\":0,\"progress\":0.0,\"pinned\":false,");
+           R"("id":"b","state":"failed","reason":"no? room","swap":"next",)"
+           R"("file":"/b","bytes":0,"progress":0.0,"pinned":false,)");
     expect("GET /models", 200,
-           "],\"models_memory\":80,\"presets_not_read\":[{\"id\":\"bad\",\"reason\":\"is "
-           "wrong\"}]}\n");
+           R"(],"models_memory":80,"presets_not_read":[{"id":"bad","reason":"is )"
+           R"(wrong"}]})"
+           "\n");
 }
 
 /* Returns the number of audit lines that say that request @id was cancelled. */
@@ -472,7 +488,7 @@ static int n_audited(unsigned long long id) {
 
     rewind(log_file);
     snprintf(part, sizeof(part),
-             "audit action=cancel target=\"%llu\" detail=\"\" by=admin client=uid:%u "
+             R"(audit action=cancel target="%llu" detail="" by=admin client=uid:%u )"
              "result=accepted",
              id, getuid());
     while (fgets(line, sizeof(line), log_file))
@@ -483,20 +499,25 @@ static int n_audited(unsigned long long id) {
 Test(admin, live_requests_are_listed_and_cancelled) {
     char text[200];
 
-    expect("GET /requests", 200, "{\"requests\":[]}\n");
+    expect("GET /requests", 200,
+           R"({"requests":[]})"
+           "\n");
     int fd = world_connect(&w);
-    world_post(&w, fd, "/v1/completions",
-               "{\"model\":\"tiny\",\"prompt\":\"hi\",\"max_tokens\":9}");
+    world_post(&w, fd, "/v1/completions", R"({"model":"tiny","prompt":"hi","max_tokens":9})");
     world_turns(&w, 4);
     fake_accept(&w.port, 0);
     world_turns(&w, 4);
     const unsigned long long id = w.port.r[0].id;
-    snprintf(text, sizeof(text), "{\"requests\":[{\"id\":%llu,\"request_id\":\"", id);
+    snprintf(text, sizeof(text), R"({"requests":[{"id":%llu,"request_id":")", id);
     expect("GET /requests", 200, text);
-    expect("GET /requests", 200, J("'prompt_tokens_done':0,'max_tokens':9,'waits_for':'"));
-    expect("GET /requests", 200, ",\"session\":\"-\",\"session_from\":\"-\"}]}\n");
+    expect("GET /requests", 200, R"("prompt_tokens_done":0,"max_tokens":9,"waits_for":")");
+    expect("GET /requests", 200,
+           R"(,"session":"-","session_from":"-"}]})"
+           "\n");
     snprintf(text, sizeof(text), "POST /requests/%llu/cancel", id);
-    expect(text, 200, "{\"cancelled\":true}\n");
+    expect(text, 200,
+           R"({"cancelled":true})"
+           "\n");
     expect(text, 404, "no live request");
     world_drop(&w, fd);
     cr_expect_eq(n_audited(id), 1, "the refused one changed nothing");
@@ -509,8 +530,8 @@ static void expect_age(const char *request, long long least) {
     int fd = ask(request);
 
     world_receive(&w, fd, &r);
-    const char *at = strstr(r.body.data, "\"age_ms\":");
-    cr_assert(at && sscanf(at, "\"age_ms\":%lld", &age) == 1, "%s", r.body.data);
+    const char *at = strstr(r.body.data, R"("age_ms":)");
+    cr_assert(at && sscanf(at, R"("age_ms":%lld)", &age) == 1, "%s", r.body.data);
     cr_expect(age >= least && age < least + 60000, "%lld", age);
     reply_deinit(&r);
     close(fd);
@@ -522,9 +543,9 @@ Test(admin, decisions_about_a_request_are_told) {
         uint32_t detail;
         const char *text;
     } rows[] = {
-        {WHY_TIME, 4, "\"row_us\":4}"},          {WHY_PREEMPTED, 7, "\"pages\":7}"},
-        {WHY_DECODE, 4, "\"rows\":1}"},          {WHY_ENDED, 0, "\"finish\":\"none\"}"},
-        {WHY_ENDED, 5, "\"finish\":\"error\"}"}, {WHY_ENDED, 77, "\"finish\":\"error\"}"},
+        {WHY_TIME, 4, R"("row_us":4})"},        {WHY_PREEMPTED, 7, R"("pages":7})"},
+        {WHY_DECODE, 4, R"("rows":1})"},        {WHY_ENDED, 0, R"("finish":"none"})"},
+        {WHY_ENDED, 5, R"("finish":"error"})"}, {WHY_ENDED, 77, R"("finish":"error"})"},
     };
     uint64_t at = 0;
 
@@ -533,12 +554,13 @@ Test(admin, decisions_about_a_request_are_told) {
     flight_note(flight, &at, 9, WHY_PROMPT, 2, 7, 1003000000);
     flight_note(flight, &at, 9, WHY_ENDED, 0, 2, 1004000999);
     expect("GET /requests/9/why", 200,
-           "\"records\":[{\"why\":\"admitted\",\"text\":\"was admitted\",\"at_ms\":0.0,\"ms\":2.5,"
-           "\"steps\":1,\"rows\":0,\"cached_tokens\":5},"
-           "{\"why\":\"prompt\",\"text\":\"computed its prompt\",\"at_ms\":2.5,\"ms\":1.5,"
-           "\"steps\":2,\"rows\":5,\"row_us\":7},"
-           "{\"why\":\"ended\",\"text\":\"ended\",\"at_ms\":4.0,\"ms\":0.0,\"steps\":1,\"rows\":0,"
-           "\"finish\":\"length\"}]}\n");
+           R"("records":[{"why":"admitted","text":"was admitted","at_ms":0.0,"ms":2.5,)"
+           R"("steps":1,"rows":0,"cached_tokens":5},)"
+           R"({"why":"prompt","text":"computed its prompt","at_ms":2.5,"ms":1.5,)"
+           R"("steps":2,"rows":5,"row_us":7},)"
+           R"({"why":"ended","text":"ended","at_ms":4.0,"ms":0.0,"steps":1,"rows":0,)"
+           R"("finish":"length"}]})"
+           "\n");
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         char request[40];
 
@@ -571,8 +593,8 @@ Test(admin, tenants_are_listed_and_nothing_else) {
     int fd = ask("GET /tenants");
 
     world_receive(&w, fd, &r);
-    cr_expect(strstr(r.body.data, "\"tenant\":\"default\""), "%s", r.body.data);
-    cr_expect_null(strstr(r.body.data, "\"tenant\":\"\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, R"("tenant":"default")"), "%s", r.body.data);
+    cr_expect_null(strstr(r.body.data, R"("tenant":"")"), "%s", r.body.data);
     reply_deinit(&r);
     world_drop(&w, fd);
 }
@@ -590,7 +612,7 @@ Test(admin, the_file_is_for_the_group) {
 
     cr_assert_eq(stat(path, &st), 0);
     cr_expect_eq(st.st_mode & 07777u, 0660);
-    expect("GET /tenants", 200, "{\"tenants\":[{\"tenant\":\"");
-    expect("GET /tenants", 200, "\"class\":\"normal\"");
+    expect("GET /tenants", 200, R"({"tenants":[{"tenant":")");
+    expect("GET /tenants", 200, R"("class":"normal")");
     expect("GET /usage", 200, "{");
 }

@@ -208,10 +208,10 @@ Test(args, all_that_cannot_be_used_is_told_at_once) {
         "--thread: unknown option; is --threads meant?",
         "x.gguf: not an option; a model is given with --model FILE",
         "-ctk: format q5_1 does not exist here: use --kv-type-k f16|q8_0|q4_0",
-        "-c: \"4x\" is not a whole number",
-        "-c: \"-4\" is not a whole number",
-        "-c: \"18446744073709551615\" is too large",
-        "--port: \"http\" is not a whole number",
+        R"(-c: "4x" is not a whole number)",
+        R"(-c: "-4" is not a whole number)",
+        R"(-c: "18446744073709551615" is too large)",
+        R"(--port: "http" is not a whole number)",
         "-m: needs a value",
     };
     CLEANUP(args_deinit)

@@ -10,7 +10,6 @@
 #include "daemon/worker/compiler.h"
 #include "grammar/constraint.h"
 #include "tests/support/json_vocab.h"
-#include "tests/support/quotes.h"
 
 #define TOLD_MAX 256
 
@@ -109,16 +108,16 @@ Test(compiler, equal_texts_are_compiled_once) {
 
     begin(1 << 20);
     for (uint64_t id = 1; id <= 5; id++)
-        cr_assert_eq(ask_for(id, 0, "{\"json_object\":true}", "", &c), 1);
+        cr_assert_eq(ask_for(id, 0, R"({"json_object":true})", "", &c), 1);
     wait_for(5);
     for (uint32_t i = 0; i < 5; i++) {
         cr_assert_eq(told[i].id, i + 1);
         cr_assert_eq(told[i].constraint, told[0].constraint);
     }
-    cr_assert_eq(ask_for(6, 0, "{\"json_object\":true}", "", &c), 0);
+    cr_assert_eq(ask_for(6, 0, R"({"json_object":true})", "", &c), 0);
     cr_assert_eq(c, told[0].constraint);
     /* The triggers belong to the text that is compared. */
-    cr_assert_eq(ask_for(7, 0, "{\"json_object\":true}", "{\"after\":[\"x\"]}", &c), 1);
+    cr_assert_eq(ask_for(7, 0, R"({"json_object":true})", R"({"after":["x"]})", &c), 1);
     wait_for(6);
     wait_until_prepared(2);
     cr_assert_eq(stats().n_prepared, 2);
@@ -134,7 +133,7 @@ Test(compiler, equal_texts_are_compiled_once) {
 
 static int ask_under(uint64_t id, uint8_t key, const struct constraint **out) {
     const struct sched_constraints *s = compiler_source(compiler);
-    struct submit m = {.id = id, .grammar = {"{\"regex\":\"a\"}", 13}};
+    struct submit m = {.id = id, .grammar = {R"({"regex":"a"})", 13}};
     struct err err;
 
     memset(m.isolation_key, key, sizeof(m.isolation_key));
@@ -175,7 +174,7 @@ Test(compiler, grammars_in_use_are_prepared) {
         /* Is read before the request: its preparation may end within wait_for(). */
         const uint64_t n_before = stats().n_prepared;
 
-        snprintf(text, sizeof(text), "{\"json_schema\":{\"pattern\":\"[^a]%d*[^bc]\"}}", (int)id);
+        snprintf(text, sizeof(text), R"({"json_schema":{"pattern":"[^a]%d*[^bc]"}})", (int)id);
         cr_assert_eq(ask_for(id, 0, text, "", &c), 1);
         wait_for((uint32_t)id);
         if (id % 3 == 0)
@@ -191,9 +190,9 @@ Test(compiler, refusals_are_told_and_forgotten) {
     const struct constraint *c;
 
     begin(1 << 20);
-    cr_assert_eq(ask_for(1, 0, "{\"regex\":\"(\"}", "", &c), 1);
-    cr_assert_eq(ask_for(2, 0, "{\"regex\":\"(\"}", "", &c), 1);
-    cr_assert_eq(ask_for(3, 0, "{\"regex\":\"a\"}", "[]", &c), 1);
+    cr_assert_eq(ask_for(1, 0, R"({"regex":"("})", "", &c), 1);
+    cr_assert_eq(ask_for(2, 0, R"({"regex":"("})", "", &c), 1);
+    cr_assert_eq(ask_for(3, 0, R"({"regex":"a"})", "[]", &c), 1);
     wait_for(3);
     for (int i = 0; i < 3; i++) {
         cr_assert_null(told[i].constraint);
@@ -211,7 +210,7 @@ Test(compiler, what_is_not_in_use_makes_room) {
 
     begin(30000);
     for (uint64_t id = 1; id <= 100; id++) {
-        snprintf(text, sizeof(text), "{\"regex\":\"[a-z]{%d}\"}", (int)id);
+        snprintf(text, sizeof(text), R"({"regex":"[a-z]{%d}"})", (int)id);
         cr_assert_eq(ask_for(id, 0, text, "", &c), 1);
         wait_for((uint32_t)id);
         if (id == 3)
@@ -222,10 +221,10 @@ Test(compiler, what_is_not_in_use_makes_room) {
     cr_assert_leq(stats().bytes, 30000);
     cr_assert(stats().n_entries > 1 && stats().n_entries < 60);
     /* The grammar in use still exists, and so does the last one. */
-    cr_assert_eq(ask_for(200, 0, "{\"regex\":\"[a-z]{3}\"}", "", &c), 0);
+    cr_assert_eq(ask_for(200, 0, R"({"regex":"[a-z]{3}"})", "", &c), 0);
     cr_assert_eq(c, kept);
-    cr_assert_eq(ask_for(201, 0, "{\"regex\":\"[a-z]{100}\"}", "", &c), 0);
-    cr_assert_eq(ask_for(202, 0, "{\"regex\":\"[a-z]{1}\"}", "", &c), 1);
+    cr_assert_eq(ask_for(201, 0, R"({"regex":"[a-z]{100}"})", "", &c), 0);
+    cr_assert_eq(ask_for(202, 0, R"({"regex":"[a-z]{1}"})", "", &c), 1);
     wait_for(101);
     release(kept, 0), release(kept, 0), release_told(99), release_told(100);
     end();
@@ -238,10 +237,10 @@ Test(compiler, tenants_take_turns) {
 
     begin(1 << 20);
     for (uint64_t id = 1; id <= 40; id++) {
-        snprintf(text, sizeof(text), "{\"regex\":\"[a-z]{%d}\"}", (int)id);
+        snprintf(text, sizeof(text), R"({"regex":"[a-z]{%d}"})", (int)id);
         cr_assert_eq(ask_for(id, 1, text, "", &c), 1);
     }
-    cr_assert_eq(ask_for(100, 2, "{\"regex\":\"x\"}", "", &c), 1);
+    cr_assert_eq(ask_for(100, 2, R"({"regex":"x"})", "", &c), 1);
     wait_for(41);
     while (told[at].id != 100)
         at++;
@@ -252,7 +251,7 @@ Test(compiler, tenants_take_turns) {
 }
 
 /* A grammar that takes the whole work of a compilation. */
-#define HARD "{\"regex\":\"(a|b)*a(a|b){16}(c|d)*c(c|d){15}\"}"
+#define HARD R"({"regex":"(a|b)*a(a|b){16}(c|d)*c(c|d){15}"})"
 
 static void wait_until_compiling(void) {
     for (int i = 0; __atomic_load_n(&crash_page.n_compiling, __ATOMIC_ACQUIRE) == 0; i++) {
@@ -267,7 +266,7 @@ Test(compiler, a_small_grammar_is_ready_in_the_middle_of_a_hard_one) {
     begin(1 << 20);
     cr_assert_eq(ask_for(1, 1, HARD, "", &c), 1);
     wait_until_compiling();
-    cr_assert_eq(ask_for(2, 2, "{\"regex\":\"x\"}", "", &c), 1);
+    cr_assert_eq(ask_for(2, 2, R"({"regex":"x"})", "", &c), 1);
     wait_for(2);
     cr_expect_eq(told[0].id, 2);
     release_told(0);
@@ -320,7 +319,7 @@ Test(compiler, who_has_gone_is_not_told) {
     begin(1 << 20);
     s = compiler_source(compiler);
     for (uint64_t id = 1; id <= 20; id++) {
-        snprintf(text, sizeof(text), "{\"regex\":\"[a-z]{%d}\"}", (int)id);
+        snprintf(text, sizeof(text), R"({"regex":"[a-z]{%d}"})", (int)id);
         cr_assert_eq(ask_for(id, 1, text, "", &c), 1);
     }
     for (uint64_t id = 1; id < 20; id++)
@@ -337,14 +336,14 @@ Test(compiler, ends_while_requests_wait_for_memory) {
     const struct constraint *c;
 
     begin(1);
-    cr_assert_eq(ask_for(1, 1, "{\"regex\":\"[a-z]{5}\"}", "", &c), 1);
-    cr_assert_eq(ask_for(2, 1, "{\"regex\":\"[a-z]{6}\"}", "", &c), 1);
+    cr_assert_eq(ask_for(1, 1, R"({"regex":"[a-z]{5}"})", "", &c), 1);
+    cr_assert_eq(ask_for(2, 1, R"({"regex":"[a-z]{6}"})", "", &c), 1);
     wait_for(1);
     while (stats().n_compiled < 2)
         compiler_deliver(compiler, on_ready, NULL);
     cr_expect_eq(stats().n_held, 1);
     release_told(0);
-    cr_assert_eq(ask_for(3, 2, "{\"regex\":\"[a-z]{7}\"}", "", &c), 1);
+    cr_assert_eq(ask_for(3, 2, R"({"regex":"[a-z]{7}"})", "", &c), 1);
     end(); /* calls no function for the request that would have room now */
 }
 
@@ -355,7 +354,7 @@ Test(compiler, memory_in_use_has_a_limit) {
 
     begin(20000);
     for (uint64_t id = 1; id <= 60; id++) {
-        snprintf(text, sizeof(text), "{\"regex\":\"[a-z]{%d}\"}", (int)id + 20);
+        snprintf(text, sizeof(text), R"({"regex":"[a-z]{%d}"})", (int)id + 20);
         cr_assert_eq(ask_for(id, 1 + (uint32_t)id % 6, text, "", &c), 1);
     }
     while (n_told < 60) {
@@ -383,7 +382,7 @@ Test(compiler, memory_in_use_is_charged_to_the_tenant) {
 
     begin(20000);
     for (uint64_t id = 1; id <= 30; id++) {
-        snprintf(text, sizeof(text), "{\"regex\":\"[a-z]{%d}\"}", (int)id + 20);
+        snprintf(text, sizeof(text), R"({"regex":"[a-z]{%d}"})", (int)id + 20);
         cr_assert_eq(ask_for(id, 1, text, "", &c), 1);
     }
     while (stats().used < 20000 * COMPILER_USED_FACTOR || stats().n_away) {
@@ -394,7 +393,7 @@ Test(compiler, memory_in_use_is_charged_to_the_tenant) {
     }
     n_first = n_told;
     cr_assert(n_first > 0 && n_first < 30 && stats().n_queued + stats().n_held == 30 - n_first);
-    cr_assert_eq(ask_for(31, 2, "{\"regex\":\"[b-z]{40}\"}", "", &c), 1);
+    cr_assert_eq(ask_for(31, 2, R"({"regex":"[b-z]{40}"})", "", &c), 1);
     wait_for(n_first + 1);
     cr_expect_eq(told[n_first].id, 31);
     cr_expect_eq(stats().n_queued + stats().n_held, 30 - n_first, "the others still wait");
@@ -422,7 +421,7 @@ Test(compiler, places_are_charged_to_the_tenant) {
     const struct sched_constraints *s;
     const int64_t all = 20000 * COMPILER_USED_FACTOR;
     const struct constraint *c, *mine;
-    const char *text = "{\"regex\":\"[a-z]{3}\"}";
+    const char *text = R"({"regex":"[a-z]{3}"})";
 
     begin(20000);
     s = compiler_source(compiler);
@@ -463,12 +462,12 @@ Test(compiler, another_tenants_request_for_the_same_text_does_not_wait) {
     const struct constraint *c;
 
     begin(20000);
-    cr_assert_eq(ask_for(1, 1, "{\"regex\":\"a\"}", "", &c), 1);
+    cr_assert_eq(ask_for(1, 1, R"({"regex":"a"})", "", &c), 1);
     wait_for(1);
     charge(1, 20000 * COMPILER_USED_FACTOR);
-    cr_assert_eq(ask_for(2, 1, "{\"regex\":\"b\"}", "", &c), 1);
+    cr_assert_eq(ask_for(2, 1, R"({"regex":"b"})", "", &c), 1);
     cr_assert_eq(stats().n_away, 0);
-    cr_assert_eq(ask_for(3, 2, "{\"regex\":\"b\"}", "", &c), 1);
+    cr_assert_eq(ask_for(3, 2, R"({"regex":"b"})", "", &c), 1);
     wait_for(2);
     cr_expect_eq(told[1].id, 3);
     cr_expect_eq(stats().n_held, 1);
@@ -485,7 +484,7 @@ Test(compiler, another_tenants_request_for_the_same_text_does_not_wait) {
 Test(compiler, the_charge_of_a_shared_grammar_moves_to_who_uses_it) {
     const int64_t all = 20000 * COMPILER_USED_FACTOR;
     const struct constraint *c, *shared;
-    const char *text = "{\"regex\":\"[a-z]{3}\"}";
+    const char *text = R"({"regex":"[a-z]{3}"})";
 
     begin(20000);
     cr_assert_eq(ask_for(1, 1, text, "", &c), 1);
@@ -528,12 +527,12 @@ Test(compiler, shares_are_by_weight) {
     const struct sched_constraints *s;
     const int64_t all = 20000 * COMPILER_USED_FACTOR;
     const struct constraint *c;
-    struct submit m = {.tenant = 2, .weight_milli = 3000, .grammar = {"{\"regex\":\"a\"}", 13}};
+    struct submit m = {.tenant = 2, .weight_milli = 3000, .grammar = {R"({"regex":"a"})", 13}};
     struct err err;
 
     begin(20000);
     s = compiler_source(compiler);
-    cr_assert_eq(ask_for(1, 1, "{\"regex\":\"a\"}", "", &c), 1);
+    cr_assert_eq(ask_for(1, 1, R"({"regex":"a"})", "", &c), 1);
     wait_for(1);
     charge(1, all / 4);
     m.id = 2;
@@ -541,7 +540,7 @@ Test(compiler, shares_are_by_weight) {
     charge(2, all * 3 / 4 - 1);
     m.id = 3;
     cr_expect_eq(s->ask(s->ctx, &m, &c, &err), 0, "its share is not used up");
-    cr_expect_eq(ask_for(4, 1, "{\"regex\":\"a\"}", "", &c), 1);
+    cr_expect_eq(ask_for(4, 1, R"({"regex":"a"})", "", &c), 1);
     charge(2, 1 - all * 3 / 4);
     wait_for(2);
     charge(1, -all / 4);
@@ -560,14 +559,14 @@ static bool look(void *ctx, uint64_t id, const struct constraint *c, const struc
 Test(compiler, a_quarantined_one_is_compiled_when_nothing_else_runs) {
     const struct sched_constraints *s;
     const struct constraint *c;
-    struct submit m = {.id = 2, .n_faults = 1, .grammar = {"{\"regex\":\"b\"}", 13}};
+    struct submit m = {.id = 2, .n_faults = 1, .grammar = {R"({"regex":"b"})", 13}};
     struct err err;
 
     begin(1 << 20);
     s = compiler_source(compiler);
-    cr_assert_eq(ask_for(1, 0, "{\"regex\":\"[a-z]{1,90}\"}", "", &c), 1);
+    cr_assert_eq(ask_for(1, 0, R"({"regex":"[a-z]{1,90}"})", "", &c), 1);
     cr_assert_eq(s->ask(s->ctx, &m, &c, &err), 1);
-    cr_assert_eq(ask_for(3, 0, "{\"regex\":\"c\"}", "", &c), 1);
+    cr_assert_eq(ask_for(3, 0, R"({"regex":"c"})", "", &c), 1);
     cr_assert(compiler_has_quarantined(compiler));
     while (stats().n_away > 0) { /* the other tenants do not wait for it */
         struct pollfd p = {compiler_fd(compiler), POLLIN, 0};
@@ -594,7 +593,7 @@ Test(compiler, a_quarantined_one_is_compiled_when_nothing_else_runs) {
 }
 
 Test(compiler, a_quarantined_one_makes_others_leave_its_room) {
-    const char *text = J("{'regex':'[b-z]{90}'}");
+    const char *text = R"({"regex":"[b-z]{90}"})";
     const struct sched_constraints *s;
     const struct constraint *c;
     struct submit m = {.id = 101, .n_faults = 1, .grammar = {text, (uint32_t)strlen(text)}};
@@ -605,8 +604,8 @@ Test(compiler, a_quarantined_one_makes_others_leave_its_room) {
     for (uint32_t id = 1; id <= 100; id++) {
         char other[64];
 
-        snprintf(other, sizeof(other), "{'regex':'[a-z]{%u}'}", id);
-        cr_assert_eq(ask_for(id, 0, json_quotes(other), "", &c), 1);
+        snprintf(other, sizeof(other), R"({"regex":"[a-z]{%u}"})", id);
+        cr_assert_eq(ask_for(id, 0, other, "", &c), 1);
         wait_for(id);
         release_told(id - 1);
     }
@@ -626,7 +625,7 @@ Test(compiler, ends_with_work_under_way) {
     for (int round = 0; round < 5; round++) {
         begin(1 << 20);
         for (uint64_t id = 1; id <= 10; id++) {
-            snprintf(text, sizeof(text), "{\"regex\":\"([a-z]{%d}x?){3}\"}", (int)id);
+            snprintf(text, sizeof(text), R"({"regex":"([a-z]{%d}x?){3}"})", (int)id);
             cr_assert_eq(ask_for(id, 1, text, "", &c), 1);
         }
         end();

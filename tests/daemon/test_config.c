@@ -198,7 +198,7 @@ Test(config, name_of_a_model_is_text) {
     static const struct {
         const char *name;
         int r;
-    } all[] = {{"mod\xc3\xa8le 1", 0}, {"mod\xe8le", -EINVAL}, {"a\nb", -EINVAL}, {"~\"x\"", 0}};
+    } all[] = {{"mod\xc3\xa8le 1", 0}, {"mod\xe8le", -EINVAL}, {"a\nb", -EINVAL}, {R"(~"x")", 0}};
 
     for (size_t i = 0; i < ARRAY_SIZE(all); i++) {
         cr_assert_eq(config_set(&config, "model", "m.gguf", &err), 0);
@@ -275,7 +275,7 @@ Test(config, wrong_types_and_ranges_say_what_is_allowed) {
     expect_error("[engine]\nbackend = gpu\n", 2, "auto|cpu|cuda|reference");
     unlink(path);
     expect_error("[engine]\nlogits-digest = maybe\n", 2,
-                 "logits-digest: must be yes or no, not \"maybe\"");
+                 R"(logits-digest: must be yes or no, not "maybe")");
 }
 
 Test(config, sizes_take_units) {
@@ -418,7 +418,7 @@ Test(config, a_size_has_at_most_one_unit) {
             cr_expect_eq(config.engine.kv_bytes, all[i].bytes, "%s", all[i].text);
     }
     cr_expect_str_eq(err.message, "kv-memory: must be a size from 0 to 4096G, such as 512M or 4G, "
-                                  "not \"1 \"");
+                                  R"(not "1 ")");
 }
 
 Test(config, yes_and_no_have_four_words_each) {

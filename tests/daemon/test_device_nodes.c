@@ -8,8 +8,10 @@
 
 /* A nvidia-modprobe that makes files: the devices are listed only after the control node exists. */
 static const char program[] = "#!/bin/sh\n"
-                              "cd \"${0%/*}\" && echo \"$*\" >> said || exit 1\n"
-                              "case \"$*\" in\n"
+                              R"(cd "${0%/*}" && echo "$*" >> said || exit 1)"
+                              "\n"
+                              R"(case "$*" in)"
+                              "\n"
                               "*-u) : > dev/nvidia-uvm ;;\n"
                               "'-c 255') : > dev/nvidiactl; mkdir gpus/0000:17:00.0 "
                               "gpus/0000:65:00.0 ;;\n"

@@ -664,7 +664,7 @@ Test(models, a_pull_ends_as_weftctl_does) {
         cr_expect_str_eq(text_of("args"), args);
         cr_expect_eq(c.err.status, cases[i].status, "%s: %d", cases[i].name, c.err.status);
         cr_expect_str_eq(c.err.message, cases[i].why);
-        cr_expect_str_eq(c.lines, "{\"part\":1}");
+        cr_expect_str_eq(c.lines, R"({"part":1})");
     }
     cr_expect(list_empty(&models->pulls));
     remove_weftctl();

@@ -97,17 +97,17 @@ Test(audit, who_did_what_and_how_it_ended) {
 
     listen_to_log();
     cr_expect_eq(audit_admin("uid=7", "swap", "a b", "/c", 0, &err), 0);
-    cr_expect_str_eq(logged("audit"), "audit action=swap target=\"a b\" detail=\"/c\" by=admin "
-                                      "client=uid=7 result=accepted reason=\"\"");
+    cr_expect_str_eq(logged("audit"), R"(audit action=swap target="a b" detail="/c" by=admin )"
+                                      R"(client=uid=7 result=accepted reason="")");
     err_set(&err, 409, NULL, "it is busy");
     listen_to_log();
     cr_expect_eq(audit_admin("uid=7", "unload", NULL, NULL, -EINVAL, &err), -EINVAL);
-    cr_expect_str_eq(logged("audit"), "audit action=unload target=\"\" detail=\"\" by=admin "
-                                      "client=uid=7 result=refused reason=\"it is busy\"");
+    cr_expect_str_eq(logged("audit"), R"(audit action=unload target="" detail="" by=admin )"
+                                      R"(client=uid=7 result=refused reason="it is busy")");
     err = (struct err){0};
     listen_to_log();
     cr_expect_eq(audit_admin("uid=7", "unload", NULL, NULL, -ENOMEM, &err), -ENOMEM);
-    cr_expect(strstr(logged("audit"), "refused reason=\"Cannot allocate memory\""), "%s", line);
+    cr_expect(strstr(logged("audit"), R"(refused reason="Cannot allocate memory")"), "%s", line);
     listen_to_log();
     audit_signal("reload");
     cr_expect_str_eq(logged("audit"), "audit action=reload by=signal result=accepted");
@@ -121,7 +121,7 @@ Test(audit, keys_that_every_user_can_read_are_told_of) {
     fchmod(fd, 0664);
     listen_to_log();
     audit_key_file(path);
-    cr_expect(strstr(logged("keys_readable"), "mode=0664 reason=\"every user can read it"), "%s",
+    cr_expect(strstr(logged("keys_readable"), R"(mode=0664 reason="every user can read it)"), "%s",
               line);
     fchmod(fd, 0660);
     listen_to_log();

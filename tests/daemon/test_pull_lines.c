@@ -22,7 +22,7 @@ Test(pull_lines, objects_are_passed_on_and_errors_are_kept) {
 
         for (size_t at = 0; at < strlen(lines); at += piece)
             cr_assert_eq(pull_lines_add(&p, lines + at, MIN(piece, strlen(lines) - at)), 0);
-        cr_expect_str_eq(told, "{\"a\":1};{\"error\":3};{\"error\":\"a\\u0000b\"};");
+        cr_expect_str_eq(told, R"({"a":1};{"error":3};{"error":"a\u0000b"};)");
         cr_expect_str_eq(p.error, "no room");
         pull_lines_deinit(&p);
     }
@@ -30,10 +30,11 @@ Test(pull_lines, objects_are_passed_on_and_errors_are_kept) {
 
 Test(pull_lines, no_one_needs_to_listen) {
     struct pull_lines p = {0};
-    char error[400] = "{\"error\":\"";
+    char error[400] = R"({"error":")";
 
     memset(error + strlen(error), 'x', 350);
-    strcpy(error + 360, "\"}\n");
+    strcpy(error + 360, R"("})"
+                        "\n");
     cr_expect_eq(pull_lines_add(&p, lines, strlen(lines)), 0);
     cr_expect_eq(pull_lines_add(&p, "1}\n", 3), 0);
     cr_expect_str_eq(p.error, "no room");

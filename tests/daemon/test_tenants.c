@@ -65,7 +65,7 @@ Test(tenants, a_section_is_a_tenant_and_default_fills_what_it_leaves_out) {
 
 Test(tenants, what_is_wrong_is_named_with_its_line) {
     expect_error("[a]\nweight = 0\n", 2, "weight: must be a number from 0.01 to 1000");
-    expect_error("[a]\nweight = 1x\n", 2, "\"1x\"");
+    expect_error("[a]\nweight = 1x\n", 2, R"("1x")");
     expect_error("[a]\nweight = nan\n", 2, "weight");
     expect_error("[a]\n\nclass = fast\n", 3, "class: must be one of interactive|normal|batch");
     expect_error("[a]\nmax-running = -1\n", 2, "max-running: must be a whole number from 0");
@@ -74,13 +74,13 @@ Test(tenants, what_is_wrong_is_named_with_its_line) {
     expect_error("[a]\nspeed = 1\n", 2, "speed: unknown key");
     expect_error("weight = 1\n", 1, "a key must stand in a section");
     expect_error("[a b]\nweight = 1\n", 2, "section: must be 1 to 63 letters");
-    expect_error("[a]\nkeys = k\n[b]\nkeys = l, k\n", 4, "\"k\" belongs to tenant a");
-    expect_error("[a]\nuids = 7\n[b]\nuids = 7\n", 4, "\"7\" belongs to tenant a");
+    expect_error("[a]\nkeys = k\n[b]\nkeys = l, k\n", 4, R"("k" belongs to tenant a)");
+    expect_error("[a]\nuids = 7\n[b]\nuids = 7\n", 4, R"("7" belongs to tenant a)");
     expect_error("[a]\nuids = root\n", 2, "user ids");
     expect_error("[a]\nuids = +5\n", 2, "user ids");
     expect_error("[a]\nshare =\n", 2, "share: must be 1 to 63 letters");
-    expect_error("[a]\nkeys = j\n[b]\nkeys = k\n[c]\nkeys = k\n", 6, "\"k\" belongs to tenant b");
-    expect_error("[a]\nuids = 6\n[b]\nuids = 7\n[c]\nuids = 7\n", 6, "\"7\" belongs to tenant b");
+    expect_error("[a]\nkeys = j\n[b]\nkeys = k\n[c]\nkeys = k\n", 6, R"("k" belongs to tenant b)");
+    expect_error("[a]\nuids = 6\n[b]\nuids = 7\n[c]\nuids = 7\n", 6, R"("7" belongs to tenant b)");
     expect_error("[a]\nuids = 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17\n", 2, "at most 16");
     expect_error("[default]\nkeys = k\n", 2, "cannot be set in [default]");
     expect_error("[a]\nweight = 1\nweight = 2\n", 3, "given twice");

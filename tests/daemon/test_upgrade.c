@@ -12,10 +12,14 @@
 
 #include "daemon/upgrade/upgrade.h"
 
-#define SAY "say() { printf %s \"$1\" >&3; }\n"
+#define SAY                                                                                        \
+    R"(say() { printf %s "$1" >&3; })"                                                             \
+    "\n"
 #define HEAR "hear() { dd bs=500 count=1 <&3 2>/dev/null; }\n"
 /* the daemon ignores the number in the message */
-#define STARTED SAY HEAR "say \"started 1 abc\"\n"
+#define STARTED                                                                                    \
+    SAY HEAR R"(say "started 1 abc")"                                                              \
+             "\n"
 #define ENDLESS "\nexec sleep 1000"
 #define SEND(bytes)                                                                                \
     "exec python3 -c 'import socket, time; s = socket.socket(fileno=3); s.send(" bytes             \
@@ -161,7 +165,7 @@ Test(upgrade, one_of_other_sources_takes_no_requests, .timeout = 60) {
     struct scene s;
 
     begin(&s);
-    run(&s, SAY HEAR "say \"started 1 ab\"; say ready; hear >/dev/null; say taken", 60000, false);
+    run(&s, SAY HEAR R"(say "started 1 ab"; say ready; hear >/dev/null; say taken)", 60000, false);
     cr_expect_str_eq(s.told, "ready;taken;");
     end(&s);
 }
@@ -181,7 +185,10 @@ Test(upgrade, sockets_of_requests_are_handed_over_before_it_takes, .timeout = 60
 
     begin(&s);
     s.guests = "tiny";
-    run(&s, STARTED "say ready; a=$(hear); b=$(hear); say \"failed $a, $b\"" ENDLESS, 60000, false);
+    run(&s,
+        STARTED R"(say ready; a=$(hear); b=$(hear); say "failed $a,)"
+                R"( $b")" ENDLESS,
+        60000, false);
     cr_expect_str_eq(s.told, "ready for requests;failed: guests tiny, take");
     end(&s);
 }
@@ -197,9 +204,9 @@ Test(upgrade, whatever_is_not_expected_fails_it, .timeout = 100) {
         {SAY "say hello" ENDLESS, unexpected, false, 0},
         {SAY "say ready" ENDLESS, unexpected, false, 0},
         {SAY "say started" ENDLESS, unexpected, false, 0},
-        {STARTED SEND("b\"\""), unexpected, false, 0},
-        {STARTED SEND("b\"\\0ready\""), unexpected, false, 0},
-        {STARTED "say \"started 1 abc\"" ENDLESS, unexpected, false, 0},
+        {STARTED SEND(R"(b"")"), unexpected, false, 0},
+        {STARTED SEND(R"(b"\0ready")"), unexpected, false, 0},
+        {STARTED R"(say "started 1 abc")" ENDLESS, unexpected, false, 0},
         {STARTED "say opened" ENDLESS, unexpected, false, 0},
         {STARTED "say taken" ENDLESS, unexpected, false, 0},
         {STARTED "say take" ENDLESS, unexpected, true, 0},
@@ -209,7 +216,7 @@ Test(upgrade, whatever_is_not_expected_fails_it, .timeout = 100) {
         {STARTED "say 'failed no model'" ENDLESS, "failed: no model", false, 0},
         {":", "failed: it ended before it took over; its last log line may say why", false, 0},
         {STARTED, "failed: it ended before it took over; its last log line may say why", false, 0},
-        {SAY "say \"started 1 other\"" ENDLESS,
+        {SAY R"(say "started 1 other")" ENDLESS,
          "failed: two workers cannot share a device, and a daemon of another version cannot "
          "continue the running requests; restart weftd instead",
          true, 0},
@@ -244,8 +251,10 @@ Test(upgrade, a_daemon_in_the_background_is_ended_too, .timeout = 60) {
     begin(&s);
     cr_assert_eq(pipe2(pair, O_CLOEXEC), 0);
     cr_assert_eq(upgrade_add(&f, pair[1], "pipe", NULL), 0);
-    cr_assert_eq(start(&s, "sh -c '" SAY "say \"started 1 abc\"; say more" ENDLESS "' &", &f, 60000,
-                       false, &err),
+    cr_assert_eq(start(&s,
+                       "sh -c '" SAY R"(say "started 1 )"
+                       R"(abc"; say more)" ENDLESS "' &",
+                       &f, 60000, false, &err),
                  0);
     close(pair[1]);
     uv_run(&s.loop, UV_RUN_DEFAULT);
@@ -294,7 +303,7 @@ Test(upgrade, descriptors_come_with_their_names, .timeout = 60) {
                                       "WATCHDOG_PID", UPGRADE_VARIABLE, UPGRADE_WAITS,
                                       UPGRADE_MAIN};
     static const char script[] =
-        SAY "say \"failed $LISTEN_PID$LISTEN_FDS$LISTEN_FDNAMES$WATCHDOG_PID$WEFT_UPGRADE_WAITS,"
+        SAY R"(say "failed $LISTEN_PID$LISTEN_FDS$LISTEN_FDNAMES$WATCHDOG_PID$WEFT_UPGRADE_WAITS,)"
             "$WEFT_UPGRADE_MAIN,$OTHER,$WEFT_UPGRADE,$(cat <&4),$(cat <&5)\"";
     struct upgrade_files f = {0};
     struct scene s;

@@ -268,7 +268,7 @@ Test(worker, serves_from_open_to_the_end_of_the_channel, .timeout = 60) {
               line);
     struct msg_stats st = next_stats(&s); /* without a request */
     cr_expect(st.at_ns > 0 && st.n_devices == 0 && st.n_grammars == 0);
-    generate(&s, 40, "{\"regex\":\"[a-z]{400}\"}", tokens);
+    generate(&s, 40, R"({"regex":"[a-z]{400}"})", tokens);
     cr_assert_eq(msg_cancel_pack(&b, 99), 0);
     for (int i = 0; i < 2; i++) { /* the first statistics may be those of the end of the request */
         say(&s, MSG_CANCEL, b.data, b.len); /* a request that is unknown */
@@ -356,7 +356,7 @@ Test(worker, a_refusal_has_its_reason_and_its_exit_code, .timeout = 60) {
         {{{model}, 1, "1", false}, &draft, "Protocol error", WORKER_REFUSED},
         {{{model, other}, 2, "2", false},
          &draft,
-         "draft-model: its vocabulary differs from the model's: token 0 is \"[PAD]\", not",
+         R"(draft-model: its vocabulary differs from the model's: token 0 is "[PAD]", not)",
          WORKER_REFUSED},
         {{{model}, 1, "1", true}, &plain, "Too many open files", WORKER_SHORT},
     };

@@ -84,43 +84,43 @@ void ask_free(struct ask *a) {
 static void write_body(const struct ask *a, struct buf *b) {
     const char *stream = a->stream ? "true" : "false";
 
-    buf_printf(b, "{\"model\":\"m%u\",\"stream\":%s,", a->model, stream);
+    buf_printf(b, R"({"model":"m%u","stream":%s,)", a->model, stream);
     switch (a->kind) {
     case ASK_CHAT:
     case ASK_MESSAGES:
         buf_printf(b,
-                   "\"max_tokens\":%u,\"temperature\":0,\"messages\":[{\"role\":\"user\","
-                   "\"content\":\"%s\"}]",
+                   R"("max_tokens":%u,"temperature":0,"messages":[{"role":"user",)"
+                   R"("content":"%s"}])",
                    a->max_tokens, a->prompt);
         break;
     case ASK_COMPLETIONS:
-        buf_printf(b, "\"max_tokens\":%u,\"temperature\":0,\"prompt\":\"%s\"", a->max_tokens,
-                   a->prompt);
+        buf_printf(b, R"("max_tokens":%u,"temperature":0,"prompt":"%s")", a->max_tokens, a->prompt);
         break;
     case ASK_OLLAMA_CHAT:
-        buf_printf(b, "\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}],", a->prompt);
+        buf_printf(b, R"("messages":[{"role":"user","content":"%s"}],)", a->prompt);
         break;
     case ASK_OLLAMA_GENERATE:
-        buf_printf(b, "\"raw\":true,\"prompt\":\"%s\",", a->prompt);
+        buf_printf(b, R"("raw":true,"prompt":"%s",)", a->prompt);
         break;
     case ASK_LLAMACPP:
-        buf_printf(b, "\"prompt\":\"%s\",\"n_predict\":%u,\"temperature\":0,\"repeat_penalty\":1",
+        buf_printf(b, R"("prompt":"%s","n_predict":%u,"temperature":0,"repeat_penalty":1)",
                    a->prompt, a->max_tokens);
         break;
     default:
-        buf_printf(b, "\"input\":\"%s\",\"max_output_tokens\":%u,\"temperature\":0,\"store\":%s",
+        buf_printf(b, R"("input":"%s","max_output_tokens":%u,"temperature":0,"store":%s)",
                    a->prompt, a->max_tokens, a->number % 2 ? "true" : "false");
     }
     if (*a->stop && a->kind <= ASK_MESSAGES)
-        buf_printf(b, ",\"%s\":[\"%s\"]", a->kind == ASK_MESSAGES ? "stop_sequences" : "stop",
+        buf_printf(b, R"(,"%s":["%s"])", a->kind == ASK_MESSAGES ? "stop_sequences" : "stop",
                    a->stop);
     if (*a->stop && a->kind == ASK_LLAMACPP)
-        buf_printf(b, ",\"stop\":[\"%s\"]", a->stop);
+        buf_printf(b, R"(,"stop":["%s"])", a->stop);
     if (a->kind == ASK_OLLAMA_CHAT || a->kind == ASK_OLLAMA_GENERATE)
         buf_printf(b,
-                   "\"options\":{\"temperature\":0,\"num_predict\":%u,\"repeat_penalty\":1,"
-                   "\"top_k\":0,\"top_p\":1%s%s%s}",
-                   a->max_tokens, *a->stop ? ",\"stop\":[\"" : "", a->stop, *a->stop ? "\"]" : "");
+                   R"("options":{"temperature":0,"num_predict":%u,"repeat_penalty":1,)"
+                   R"("top_k":0,"top_p":1%s%s%s})",
+                   a->max_tokens, *a->stop ? R"(,"stop":[")" : "", a->stop,
+                   *a->stop ? R"("])" : "");
     buf_add_char(b, '}');
 }
 
@@ -353,8 +353,8 @@ static void check_end(const struct reading *r) {
     if (tolerance.damage)
         return;
     if (r->finish && strcmp(r->finish, want) != 0)
-        sim_fail("FINISH", "request %u (kind %u): \"%s\", not \"%s\"", a->number, a->kind,
-                 r->finish, want);
+        sim_fail("FINISH", R"(request %u (kind %u): "%s", not "%s")", a->number, a->kind, r->finish,
+                 want);
     if (!r->finish && a->kind <= ASK_OLLAMA_GENERATE)
         sim_fail("FINISH", "request %u (kind %u) does not say why it ended", a->number, a->kind);
     if (r->n_prompt >= 0 && r->n_prompt != a->right.n_prompt && a->kind != ASK_MESSAGES)
@@ -373,7 +373,7 @@ static enum verdict judge(const struct reading *r, const struct answer *x) {
                  (r->text.len > 0 && memcmp(r->text.data, right->data, r->text.len) != 0);
 
     if (wrong && !tolerance.damage)
-        sim_fail("TOKENS", "request %u (kind %u, stream %d): \"%.*s\", not \"%s\"", r->a->number,
+        sim_fail("TOKENS", R"(request %u (kind %u, stream %d): "%.*s", not "%s")", r->a->number,
                  r->a->kind, r->a->stream, (int)r->text.len, r->text.data, right->data);
     if (r->failed)
         return ANSWER_ERROR;

@@ -92,7 +92,7 @@ static bool read_chunks(const struct client *c, size_t *at, struct buf *body) {
         char *end = NULL;
         size_t n = strtoul(p, &end, 16), begin = (size_t)(line + 1 - c->in.data);
         if (end == p)
-            sim_fail("FORM", "client %u: a chunk begins with \"%.20s\": %s", c->number, p,
+            sim_fail("FORM", R"(client %u: a chunk begins with "%.20s": %s)", c->number, p,
                      c->in.data);
         if (c->in.len < begin + n + 2) {
             if (n > 0)
@@ -117,7 +117,7 @@ static void parse(const struct client *c, struct parsed *p) {
     p->has_head = true;
     size_t at = (size_t)(end + 4 - head);
     if (strncmp(head, "HTTP/1.1 ", 9) != 0)
-        sim_fail("FORM", "client %u: an answer begins with \"%.30s\"", c->number, head);
+        sim_fail("FORM", R"(client %u: an answer begins with "%.30s")", c->number, head);
     p->answer.status = atoi(head + 9);
     p->answer.retry_after = header(head, end, "Retry-After", value) != NULL;
     p->closes = header(head, end, "Connection", value) && strcasecmp(value, "close") == 0;

@@ -82,16 +82,16 @@ static void write_large(struct member *m) {
     struct buf body = {.max = SIZE_MAX};
 
     buf_printf(&body,
-               "{\"model\":\"m0\",\"input\":\"number %u?\",\"max_output_tokens\":%u,"
-               "\"stream\":%s,\"background\":%s,\"tools\":[{\"type\":\"web_search_preview\","
-               "\"junk\":\"",
+               R"({"model":"m0","input":"number %u?","max_output_tokens":%u,)"
+               R"("stream":%s,"background":%s,"tools":[{"type":"web_search_preview",)"
+               R"("junk":")",
                m->number, sim_between(1, 30), sim_one_in(2) ? "true" : "false",
                sim_one_in(2) ? "true" : "false");
     buf_reserve(&body, n);
     memset(body.data + body.len, 'A', n);
     body.len += n;
     body.data[body.len] = 0;
-    buf_add_str(&body, "\"}]}");
+    buf_add_str(&body, R"("}]})");
     buf_printf(&m->out, "POST /v1/responses HTTP/1.1\r\nContent-Length: %zu\r\n", body.len);
     if (crowd.key)
         buf_printf(&m->out, "Authorization: Bearer %s\r\n", crowd.key);

@@ -151,8 +151,10 @@ static void print_bandwidth(const void *arg) {
 
     printf("%.0f\n", best * 1e-9);
     if (report_json())
-        fprintf(report_json(), "{\"device\": \"%s\", \"read_gb_s\": %g}\n", device.name,
-                best * 1e-9);
+        fprintf(report_json(),
+                R"({"device": "%s", "read_gb_s": %g})"
+                "\n",
+                device.name, best * 1e-9);
 }
 
 static void check_sampling_alone(const void *arg) {

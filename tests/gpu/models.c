@@ -428,7 +428,10 @@ static void report_step(struct driver *d, const char *name, double seconds, uint
     report_time(name, seconds, least_weights(d) + kv, report_bandwidth());
     printf("    %.1f tokens/s\n", tokens / seconds);
     if (report_json())
-        fprintf(report_json(), "{\"step\": \"%s\", \"tokens_s\": %g}\n", name, tokens / seconds);
+        fprintf(report_json(),
+                R"({"step": "%s", "tokens_s": %g})"
+                "\n",
+                name, tokens / seconds);
 }
 
 /* Lets @s continue from the first @shared tokens of @first: replaces its pages of these tokens by

@@ -75,7 +75,9 @@ static inline void report_check(const char *name, double value, double limit) {
     if (!ok)
         printf("FAILED %-44s %.3g, at most %.3g\n", name, value, limit);
     if (report_json())
-        fprintf(report_json(), "{\"check\": \"%s\", \"value\": %g, \"limit\": %g, \"ok\": %s}\n",
+        fprintf(report_json(),
+                R"({"check": "%s", "value": %g, "limit": %g, "ok": %s})"
+                "\n",
                 name, value == value && value < 1e30 ? value : 1e30, limit, ok ? "true" : "false");
     report_flush();
 }
@@ -88,8 +90,10 @@ static inline void report_broken(const char *name, const char *how, int number) 
     c->n_failed++;
     printf("FAILED %-44s %s %d\n", name, how, number);
     if (report_json())
-        fprintf(report_json(), "{\"check\": \"%s\", \"broken\": \"%s %d\", \"ok\": false}\n", name,
-                how, number);
+        fprintf(report_json(),
+                R"({"check": "%s", "broken": "%s %d", "ok": false})"
+                "\n",
+                name, how, number);
     report_flush();
 }
 
@@ -97,7 +101,10 @@ static inline void report_broken(const char *name, const char *how, int number) 
 static inline void report_skipped(const char *name, const char *why) {
     printf("skipped %-43s %s\n", name, why);
     if (report_json())
-        fprintf(report_json(), "{\"skipped\": \"%s\", \"why\": \"%s\"}\n", name, why);
+        fprintf(report_json(),
+                R"({"skipped": "%s", "why": "%s"})"
+                "\n",
+                name, why);
     report_flush();
 }
 
@@ -109,7 +116,9 @@ static inline void report_time(const char *name, double seconds, double bytes, d
     printf("%-48s %10.1f us  floor %9.1f us  %5.1f %%\n", name, seconds * 1e6, floor * 1e6,
            seconds > 0 ? floor / seconds * 100 : 0);
     if (report_json())
-        fprintf(report_json(), "{\"time\": \"%s\", \"us\": %g, \"floor_us\": %g, \"bytes\": %g}\n",
+        fprintf(report_json(),
+                R"({"time": "%s", "us": %g, "floor_us": %g, "bytes": %g})"
+                "\n",
                 name, seconds * 1e6, floor * 1e6, bytes);
     report_flush();
 }
@@ -118,8 +127,10 @@ static inline void report_time(const char *name, double seconds, double bytes, d
 static inline void report_value(const char *name, double value, const char *unit) {
     printf("%-48s %10.2f %s\n", name, value, unit);
     if (report_json())
-        fprintf(report_json(), "{\"value\": \"%s\", \"number\": %g, \"unit\": \"%s\"}\n", name,
-                value, unit);
+        fprintf(report_json(),
+                R"({"value": "%s", "number": %g, "unit": "%s"})"
+                "\n",
+                name, value, unit);
     report_flush();
 }
 

@@ -107,8 +107,9 @@ static inline void trace_print(const struct trace_slot *slot, uint32_t n, uint32
                r->place, (double)r->n / n_steps, median, p90, early);
         if (report_json())
             fprintf(report_json(),
-                    "{\"kernel\": \"%s\", \"step\": \"%s\", \"grid\": [%u, %u], \"place\": %u, "
-                    "\"n\": %u, \"us\": %.3f, \"p90\": %.3f, \"early_us\": %.3f}\n",
+                    R"({"kernel": "%s", "step": "%s", "grid": [%u, %u], "place": %u, )"
+                    R"("n": %u, "us": %.3f, "p90": %.3f, "early_us": %.3f})"
+                    "\n",
                     r->name, what, r->grid_x, r->grid_y, r->place, r->n, median, p90, early);
         free(row[i].us);
         free(row[i].early);

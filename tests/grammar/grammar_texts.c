@@ -34,7 +34,9 @@ int main(void) {
         yyjson_mut_doc_set_root(doc, list);
         char *json = yyjson_mut_write(doc, 0, NULL);
 
-        printf("{\"schema\": %.*s, \"texts\": %s}\n", (int)src.len, line, json);
+        printf(R"({"schema": %.*s, "texts": %s})"
+               "\n",
+               (int)src.len, line, json);
         free(json);
         yyjson_mut_doc_free(doc);
     }

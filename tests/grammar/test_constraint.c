@@ -7,7 +7,6 @@
 #include "base/buf.h"
 #include "grammar/constraint.h"
 #include "tests/grammar/grammar_support.h"
-#include "tests/support/quotes.h"
 
 static struct grammar *compile(const char *text) {
     struct grammar *g = NULL;
@@ -37,87 +36,89 @@ static struct err refused(const char *text) {
 }
 
 Test(constraint, nodes_are_their_grammars) {
-    lists(J("{'json_schema':{'type':'integer','minimum':10,'maximum':12}}"), YES("10", "11", "12"),
+    lists(R"({"json_schema":{"type":"integer","minimum":10,"maximum":12}})", YES("10", "11", "12"),
           YES("9", "13", "1"));
-    lists(J("{'json_object':true}"), YES("{}", J("{'a': 1}")), YES("[]", "1"));
-    lists(J("{'json_object':true,'compact':true}"), YES(J("{'a':1}")), YES(J("{'a': 1}")));
-    lists(J("{'regex':'a+b'}"), YES("ab", "aab"), YES("b", "aba"));
-    lists(J("{'ebnf':'root ::= \\'x\\'*'}"), YES("", "xx"), YES("y"));
-    lists(J("{'json_schema':{'items':{'enum':[true,null,1]}},'python':true}"),
+    lists(R"({"json_object":true})", YES("{}", R"({"a": 1})"), YES("[]", "1"));
+    lists(R"({"json_object":true,"compact":true})", YES(R"({"a":1})"), YES(R"({"a": 1})"));
+    lists(R"({"regex":"a+b"})", YES("ab", "aab"), YES("b", "aba"));
+    lists(R"({"ebnf":"root ::= \"x\"*"})", YES("", "xx"), YES("y"));
+    lists(R"({"json_schema":{"items":{"enum":[true,null,1]}},"python":true})",
           YES("[True, null]", "[true,None,1]"), YES("[False]", "[TRUE]", "[none]"));
-    lists(J("{'json_object':true,'python':true}"), YES(J("{'a': True}"), J("{'b':[false,None]}")),
+    lists(R"({"json_object":true,"python":true})", YES(R"({"a": True})", R"({"b":[false,None]})"),
           YES("{True: 1}"));
-    lists(J("{'json_schema':{'items':{'type':['boolean','null']},'uniqueItems':true}}"),
+    lists(R"({"json_schema":{"items":{"type":["boolean","null"]},"uniqueItems":true}})",
           YES("[true, null]"), YES("[True]", "[None]", "[true,true]"));
     lists(
-        J("{'json_schema':{'items':{'type':['boolean','null']},'uniqueItems':true},'python':true}"),
+        R"({"json_schema":{"items":{"type":["boolean","null"]},"uniqueItems":true},"python":true})",
         YES("[true, null]"), YES("[True,true]", "[null, None]"));
-    lists(J("{'choice':['yes','no']}"), YES("yes", "no"), YES("", "yesno"));
-    lists(J("{'literal':'abc'}"), YES("abc"), YES("ab", "abcd"));
-    lists(J("{'free_text':'END'}"), YES("", "EN", "text"), YES("END", "xENDx"));
+    lists(R"({"choice":["yes","no"]})", YES("yes", "no"), YES("", "yesno"));
+    lists(R"({"literal":"abc"})", YES("abc"), YES("ab", "abcd"));
+    lists(R"({"free_text":"END"})", YES("", "EN", "text"), YES("END", "xENDx"));
 }
 
 Test(constraint, nodes_compose) {
-    lists(J("{'sequence':[{'literal':'<'},{'either':[{'regex':'[0-9]'},{'literal':'x'}]},{'literal'"
-            ":'>'}]}"),
+    lists(R"({"sequence":[{"literal":"<"},{"either":[{"regex":"[0-9]"},)"
+          R"({"literal":"x"}]},{"literal")"
+          R"(:">"}]})",
           YES("<1>", "<x>"), YES("<>", "<1x>"));
-    lists(J("{'repeat':{'literal':'a'},'separator':{'literal':','},'min':1,'max':2}"),
+    lists(R"({"repeat":{"literal":"a"},"separator":{"literal":","},"min":1,"max":2})",
           YES("a", "a,a"), YES("", "a,", "aa", "a,a,a"));
-    lists(J("{'repeat':{'literal':'a'}}"), YES("", "aaaa"), YES("b"));
+    lists(R"({"repeat":{"literal":"a"}})", YES("", "aaaa"), YES("b"));
 }
 
 Test(constraint, members_come_once_in_their_order) {
     static const char list[] =
-        "{\"members\":[{\"key\":\"a\",\"value\":{\"regex\":\"[0-9]\"},\"optional\":true},"
-        "{\"key\":\"ab\",\"value\":{\"literal\":\"!\"}},"
-        "{\"key\":\"c\",\"value\":{\"literal\":\"\"},\"optional\":true}],"
-        "\"before\":{\"literal\":\"%s\"}}";
+        R"({"members":[{"key":"a","value":{"regex":"[0-9]"},"optional":true},)"
+        R"({"key":"ab","value":{"literal":"!"}},)"
+        R"({"key":"c","value":{"literal":""},"optional":true}],)"
+        R"("before":{"literal":"%s"}})";
     char text[300];
 
     snprintf(text, sizeof(text), list, "");
     lists(text, YES("ab!", "a1ab!", "a1ab!c", "ab!c"), YES("", "a1", "c", "ab!ab!", "cab!", "ac"));
     snprintf(text, sizeof(text), list, "<");
     lists(text, YES("<ab!", "<a1<ab!<c"), YES("ab!", "<a1", "<", "<ab!<"));
-    lists(J("{'members':[],'before':{'literal':'<'}}"), YES(""), YES("<"));
-    lists(J("{'members':[{'key':'a','value':{'literal':''},'optional':true}],'before':{'literal':'<"
-            "'}}"),
+    lists(R"({"members":[],"before":{"literal":"<"}})", YES(""), YES("<"));
+    lists(R"({"members":[{"key":"a","value":{"literal":""},)"
+          R"("optional":true}],"before":{"literal":"<)"
+          R"("}})",
           YES("", "<a"), YES("<", "a", "<a<a"));
 }
 
 Test(constraint, numbers_of_schemas_stay_exact) {
-    lists(J("{'json_schema':{'const':0.10000000000000000001}}"), YES("0.10000000000000000001"),
+    lists(R"({"json_schema":{"const":0.10000000000000000001}})", YES("0.10000000000000000001"),
           YES("0.1"));
 }
 
 Test(constraint, refusals_name_what_is_wrong) {
     struct err e =
-        refused(J("{'json_schema':{'$dynamicRef':'#'},'param':'tools[2].function.parameters'}"));
+        refused(R"({"json_schema":{"$dynamicRef":"#"},"param":"tools[2].function.parameters"})");
 
     cr_assert_str_eq(e.code, "grammar_unsupported");
     cr_assert_str_eq(e.param, "tools[2].function.parameters");
-    cr_assert_str_eq(refused(J("{'regex':'('}")).code, "grammar_invalid");
+    cr_assert_str_eq(refused(R"({"regex":"("})").code, "grammar_invalid");
     const char *const rows[][2] = {
         {"", "not JSON"},
         {"[]", "a node of a grammar must be an object"},
         {"{}", "a node of the grammar has no known key"},
-        {J("{'regex':1}"), "regex, ebnf and lark must be strings"},
-        {J("{'json_object':false}"), "json_object must be true"},
-        {J("{'either':[]}"), "sequence and either must be arrays of nodes"},
-        {J("{'sequence':{}}"), "sequence and either must be arrays of nodes"},
-        {J("{'repeat':{'literal':'a'},'min':2,'max':1}"), "min is greater than max"},
-        {J("{'repeat':{'literal':'a'},'min':-1}"), "min and max must be whole numbers"},
-        {J("{'repeat':{'literal':'a'},'max':99999999999}"), "min and max must be whole"},
-        {J("{'repeat':{'literal':'a'},'max':'3'}"), "min and max must be whole numbers"},
-        {J("{'literal':1}"), "a node of the grammar has no known key"},
-        {J("{'members':{},'before':{'literal':''}}"), "members must be an array"},
-        {J("{'members':[1],'before':{'literal':''}}"), J("must have a string 'key'")},
-        {J("{'members':[{'key':1,'value':{'literal':''}}],'before':{'literal':''}}"),
-         J("must have a string 'key'")},
-        {J("{'members':[{'key':'','value':{'literal':''}}],'before':{'literal':''}}"),
-         J("must have a string 'key'")},
-        {J("{'members':[{'key':'a'}],'before':{'literal':''}}"),
+        {R"({"regex":1})", "regex, ebnf and lark must be strings"},
+        {R"({"json_object":false})", "json_object must be true"},
+        {R"({"either":[]})", "sequence and either must be arrays of nodes"},
+        {R"({"sequence":{}})", "sequence and either must be arrays of nodes"},
+        {R"({"repeat":{"literal":"a"},"min":2,"max":1})", "min is greater than max"},
+        {R"({"repeat":{"literal":"a"},"min":-1})", "min and max must be whole numbers"},
+        {R"({"repeat":{"literal":"a"},"max":99999999999})", "min and max must be whole"},
+        {R"({"repeat":{"literal":"a"},"max":"3"})", "min and max must be whole numbers"},
+        {R"({"literal":1})", "a node of the grammar has no known key"},
+        {R"({"members":{},"before":{"literal":""}})", "members must be an array"},
+        {R"({"members":[1],"before":{"literal":""}})", R"(must have a string "key")"},
+        {R"({"members":[{"key":1,"value":{"literal":""}}],"before":{"literal":""}})",
+         R"(must have a string "key")"},
+        {R"({"members":[{"key":"","value":{"literal":""}}],"before":{"literal":""}})",
+         R"(must have a string "key")"},
+        {R"({"members":[{"key":"a"}],"before":{"literal":""}})",
          "a node of a grammar must be an object"},
-        {J("{'members':[],'before':1}"), "a node of a grammar must be an object"},
+        {R"({"members":[],"before":1})", "a node of a grammar must be an object"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         struct err e_of = refused(rows[i][0]);
@@ -131,8 +132,8 @@ Test(constraint, nesting_is_limited) {
     size_t n = 0;
 
     for (int i = 0; i < 100; i++)
-        n += (size_t)snprintf(text + n, sizeof(text) - n, "{\"repeat\":");
-    n += (size_t)snprintf(text + n, sizeof(text) - n, "{\"literal\":\"a\"}");
+        n += (size_t)snprintf(text + n, sizeof(text) - n, R"({"repeat":)");
+    n += (size_t)snprintf(text + n, sizeof(text) - n, R"({"literal":"a"})");
     for (int i = 0; i < 100; i++)
         n += (size_t)snprintf(text + n, sizeof(text) - n, "}");
     struct err e = refused(text);
@@ -144,44 +145,44 @@ Test(constraint, nesting_is_limited) {
 /* Returns what constraint_new() says of these triggers, behind which a literal comes. */
 static int check_triggers(const char *text, size_t len, struct err *err) {
     CLEANUP(constraint_freep) struct constraint *c = NULL;
-    const char *grammar = J("{'literal':'x'}");
+    const char *grammar = R"({"literal":"x"})";
 
     return constraint_new(&c, test_vocab(), grammar, strlen(grammar), text, len, NULL, err);
 }
 
 Test(constraint, triggers_are_checked) {
     const char *const good[] = {"",
-                                J("{'after':['</think>']}"),
-                                J("{'after':['a','b'],'repeat':true}"),
-                                J("{'after':['a'],'required':true}"),
-                                J("{'after':['a'],'quiet':{'open':'b','close':'c'}}"),
-                                J("{'after':['a'],'quiet':{'open':'b','close':'c','now':true}}"),
-                                J("{'after':[{'text':'a','held':'b'}],'start':[]}"),
-                                J("{'after':['a'],'start':['b',{'text':'a','held':'a'}]}")};
-    static const char LIST[] = "triggers must have an array \"after\" of 1 to 16 strings",
-                      ONE[] = "a trigger must be a string of 1 to 256 bytes, or \"text\" and "
-                              "\"held\" that are",
-                      FLAG[] = "\"repeat\" and \"required\" of triggers must be booleans",
-                      QUIET[] = "\"quiet\" of triggers must have \"open\" and \"close\", strings "
-                                "of 1 to 256 bytes, and may have \"now\", a boolean";
+                                R"({"after":["</think>"]})",
+                                R"({"after":["a","b"],"repeat":true})",
+                                R"({"after":["a"],"required":true})",
+                                R"({"after":["a"],"quiet":{"open":"b","close":"c"}})",
+                                R"({"after":["a"],"quiet":{"open":"b","close":"c","now":true}})",
+                                R"({"after":[{"text":"a","held":"b"}],"start":[]})",
+                                R"({"after":["a"],"start":["b",{"text":"a","held":"a"}]})"};
+    static const char LIST[] = R"(triggers must have an array "after" of 1 to 16 strings)",
+                      ONE[] = R"(a trigger must be a string of 1 to 256 bytes, or "text" and )"
+                              R"("held" that are)",
+                      FLAG[] = R"("repeat" and "required" of triggers must be booleans)",
+                      QUIET[] = R"("quiet" of triggers must have "open" and "close", strings )"
+                                R"(of 1 to 256 bytes, and may have "now", a boolean)";
     const char *const bad[][2] = {
         {"[]", LIST},
         {"{}", LIST},
-        {J("{'after':[]}"), LIST},
-        {J("{'after':'a'}"), LIST},
-        {J("{'after':['']}"), ONE},
-        {J("{'after':[1]}"), ONE},
-        {J("{'after':['a'],'repeat':1}"), FLAG},
-        {J("{'after':['a'],'quiet':true}"), QUIET},
-        {J("{'after':['a'],'start':'b'}"),
-         J("'start' of triggers must be an array of at most 1024")},
-        {J("{'after':['a'],'start':[{'text':'b'}]}"), ONE},
-        {J("{'after':[{'text':'','held':'b'}]}"), ONE},
-        {J("{'after':['a'],'quiet':{'open':'b'}}"), QUIET},
-        {J("{'after':['a'],'quiet':{'open':'b','close':''}}"), QUIET},
-        {J("{'after':['a'],'quiet':{'open':'b','close':'c','now':1}}"), QUIET},
-        {J("{'after':['1','2','3','4','5','6','7','8','9','10','11','12','13','14','15','16','17']"
-           "}"),
+        {R"({"after":[]})", LIST},
+        {R"({"after":"a"})", LIST},
+        {R"({"after":[""]})", ONE},
+        {R"({"after":[1]})", ONE},
+        {R"({"after":["a"],"repeat":1})", FLAG},
+        {R"({"after":["a"],"quiet":true})", QUIET},
+        {R"({"after":["a"],"start":"b"})",
+         R"("start" of triggers must be an array of at most 1024)"},
+        {R"({"after":["a"],"start":[{"text":"b"}]})", ONE},
+        {R"({"after":[{"text":"","held":"b"}]})", ONE},
+        {R"({"after":["a"],"quiet":{"open":"b"}})", QUIET},
+        {R"({"after":["a"],"quiet":{"open":"b","close":""}})", QUIET},
+        {R"({"after":["a"],"quiet":{"open":"b","close":"c","now":1}})", QUIET},
+        {R"({"after":["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"])"
+         "}",
          LIST},
         {"{", "the triggers are not JSON"},
     };
@@ -198,16 +199,18 @@ Test(constraint, triggers_are_checked) {
 /* What a front that has lost its mind would send: it is a grammar or a 400. */
 Test(constraint, mutated_texts_are_grammars_or_refused) {
     const char *const texts[] = {
-        J("{'sequence':[{'literal':'<tool_call>'},{'json_schema':{'type':'object','properties':{'a'"
-          ":{'enum':[1,'b']}}},'compact':true,'param':'x'},{'free_text':'END'}]}"),
-        J("{'repeat':{'either':[{'regex':'[a-z]+(x|y)'},{'choice':['a','b']}]},'separator':{'"
-          "literal':','},'min':1,'max':30}"),
-        J("{'ebnf':'root ::= a b*\\na ::= [0-9]{2}\\nb ::= \\'x\\''}"),
-        J("{'members':[{'key':'a','value':{'regex':'b*'},'optional':true},{'key':'ab','value':{'"
-          "literal':'c'}}],'before':{'literal':'<'}}"),
-        J("{'after':['</"
-          "think>','ab'],'start':['x',{'text':'<a','held':'b'}],'repeat':true,'required':false,'"
-          "quiet':{'open':'<x>','close':'y','now':false}}")};
+        R"({"sequence":[{"literal":"<tool_call>"},)"
+        R"({"json_schema":{"type":"object","properties":{"a")"
+        R"(:{"enum":[1,"b"]}}},"compact":true,"param":"x"},{"free_text":"END"}]})",
+        "{\"repeat\":{\"either\":[{\"regex\":\"[a-z]+(x|y)\"},{\"choice\":[\"a\",\"b\"]}]},"
+        "\"separator\":{\""
+        R"(literal":","},"min":1,"max":30})",
+        R"({"ebnf":"root ::= a b*\na ::= [0-9]{2}\nb ::= \"x\""})",
+        R"({"members":[{"key":"a","value":{"regex":"b*"},"optional":true},{"key":"ab","value":{")"
+        R"(literal":"c"}}],"before":{"literal":"<"}})",
+        R"({"after":["</)"
+        R"(think>","ab"],"start":["x",{"text":"<a","held":"b"}],"repeat":true,"required":false,")"
+        R"(quiet":{"open":"<x>","close":"y","now":false}})"};
     struct rng r = {9};
     int n_good = 0, n_bad = 0;
 
@@ -259,27 +262,26 @@ static struct constraint *constrain(const char *grammar, const char *triggers) {
 static const struct {
     const char *grammar, *triggers;
 } CASES[] = {
-    {"{\"json_object\":true}", ""},
-    {"{\"json_object\":true}", "{\"after\":[\"</tool_call>\"]}"},
-    {"{\"json_object\":true}", "{\"after\":[\"</\", \"abc\"],\"required\":true}"},
-    {"{\"regex\":\"[a-z]{1,6}\"}", "{\"after\":[\"\\\"\", \"id\"],\"repeat\":true}"},
-    {"{\"regex\":\"name( [0-9]*)?\"}", "{\"after\":[\"{\", \":0\"],\"repeat\":true}"},
-    {"{\"sequence\":[{\"json_object\":true},{\"literal\":\"</tool_call>\"}]}",
-     "{\"after\":[\"<tool_call>\"],\"repeat\":true,\"required\":true}"},
-    {"{\"literal\":\"\"}", "{\"after\":[\"a\", \"aab\"],\"repeat\":true}"},
-    {"{\"json_object\":true}", "{\"after\":[\"a\"],\"quiet\":{\"open\":\"{\",\"close\":\"}\"}}"},
-    {"{\"regex\":\"[a-z]{1,6}\"}",
-     "{\"after\":[\"\\\"\", "
-     "\"id\"],\"repeat\":true,\"quiet\":{\"open\":\"<tool\",\"close\":\"a\",\"now\":true}}"},
-    {"{\"json_object\":true}", "{\"after\":[\"a{\",\"{\"],\"repeat\":true,\"quiet\":{\"open\":"
-                               "\"abc\",\"close\":\"aa\",\"now\":true}}"},
-    {"{\"json_object\":true}",
-     "{\"after\":[\"abc\"],\"start\":[{\"text\":\"{\\\"\",\"held\":\"{\\\"\"}],"
-     "\"repeat\":true}"},
-    {"{\"regex\":\"name[0-9]*( [a-z]+)?\"}",
-     "{\"after\":[{\"text\":\"id\",\"held\":\"name1\"}],\"start\":[\"a\",{\"text\":\"value\","
-     "\"held\":"
-     "\"name\"}],\"repeat\":true,\"quiet\":{\"open\":\"{\",\"close\":\"}\"}}"},
+    {R"({"json_object":true})", ""},
+    {R"({"json_object":true})", R"({"after":["</tool_call>"]})"},
+    {R"({"json_object":true})", R"({"after":["</", "abc"],"required":true})"},
+    {R"({"regex":"[a-z]{1,6}"})", R"({"after":["\"", "id"],"repeat":true})"},
+    {R"({"regex":"name( [0-9]*)?"})", R"({"after":["{", ":0"],"repeat":true})"},
+    {R"({"sequence":[{"json_object":true},{"literal":"</tool_call>"}]})",
+     R"({"after":["<tool_call>"],"repeat":true,"required":true})"},
+    {R"({"literal":""})", R"({"after":["a", "aab"],"repeat":true})"},
+    {R"({"json_object":true})", R"({"after":["a"],"quiet":{"open":"{","close":"}"}})"},
+    {R"({"regex":"[a-z]{1,6}"})",
+     R"({"after":["\"", )"
+     R"("id"],"repeat":true,"quiet":{"open":"<tool","close":"a","now":true}})"},
+    {R"({"json_object":true})", R"({"after":["a{","{"],"repeat":true,"quiet":{"open":)"
+                                R"("abc","close":"aa","now":true}})"},
+    {R"({"json_object":true})", R"({"after":["abc"],"start":[{"text":"{\"","held":"{\""}],)"
+                                R"("repeat":true})"},
+    {R"({"regex":"name[0-9]*( [a-z]+)?"})",
+     R"({"after":[{"text":"id","held":"name1"}],"start":["a",{"text":"value",)"
+     R"("held":)"
+     R"("name"}],"repeat":true,"quiet":{"open":"{","close":"}"}})"},
 };
 
 /* The mask has exactly the tokens that are accepted. */
@@ -381,7 +383,7 @@ Test(constraint_state, rollback_equals_replay) {
 Test(constraint, what_no_token_begins_is_refused) {
     const struct grammar_token tokens[] = {{"a", 1, false}, {"ab", 2, false}, {"", 0, true}};
     CLEANUP(grammar_vocab_freep) struct grammar_vocab *v = NULL;
-    const char *good = J("{'literal':'aq'}"), *bad = J("{'literal':'qa'}");
+    const char *good = R"({"literal":"aq"})", *bad = R"({"literal":"qa"})";
     const int32_t ends = 2;
     struct constraint *c;
     struct err err = {0};
@@ -424,7 +426,7 @@ Test(constraint, what_may_begin_in_too_many_ways_is_refused) {
     struct constraint *c = NULL;
     struct err err = {0};
 
-    buf_add_str(&b, J("{'regex':'("));
+    buf_add_str(&b, R"({"regex":"()");
     for (int i = 1; i < 300; i++)
         buf_printf(&b, "%s[a-z]{%d}x", i > 1 ? "|" : "", i);
     buf_add_str(&b, ")\"}");
@@ -436,7 +438,7 @@ Test(constraint, what_may_begin_in_too_many_ways_is_refused) {
 
 Test(constraint_state, a_trigger_lets_the_grammar_hold_to_the_end) {
     CLEANUP(constraint_freep)
-    struct constraint *c = constrain(J("{'json_object':true}"), J("{'after':['</think>']}"));
+    struct constraint *c = constrain(R"({"json_object":true})", R"({"after":["</think>"]})");
     CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
     uint32_t bits[64];
 
@@ -447,7 +449,7 @@ Test(constraint_state, a_trigger_lets_the_grammar_hold_to_the_end) {
     cr_assert_eq(feed(s, ">"), -1);
     cr_assert(!constraint_is_free(s) && !constraint_can_end(s));
     cr_assert_eq(feed(s, "hello"), 0);
-    cr_assert_eq(feed(s, J("{'a': 1}")), -1);
+    cr_assert_eq(feed(s, R"({"a": 1})"), -1);
     cr_assert(constraint_can_end(s));
     cr_assert_eq(check_mask(s, bits), 1);
     cr_assert_eq(feed(s, "</think>"), 0);
@@ -478,10 +480,10 @@ Test(constraint_state, triggers_are_text_where_it_is_quiet) {
         char triggers[200], text[100];
 
         snprintf(triggers, sizeof(triggers),
-                 "{\"after\":[\"<tool_call>\"],\"quiet\":"
-                 "{\"open\":\"<think>\",\"close\":\"</think>\",\"now\":%s}}",
+                 R"({"after":["<tool_call>"],"quiet":)"
+                 R"({"open":"<think>","close":"</think>","now":%s}})",
                  cases[i].now);
-        c = constrain(J("{'json_object':true}"), triggers);
+        c = constrain(R"({"json_object":true})", triggers);
         cr_assert_eq(constraint_state_new(&s, c), 0);
         for (int n = 0; n < (int)strlen(cases[i].text); n++) {
             cr_expect(constraint_can_end(s), "%s: held at %d", cases[i].text, n);
@@ -496,27 +498,27 @@ Test(constraint_state, triggers_are_text_where_it_is_quiet) {
  * or with another name, it is text. */
 Test(constraint_state, triggers_at_a_start_may_be_part_of_the_grammar) {
     const char *grammar =
-        J("{'regex':'\\\\{\\'name\\': \\'(f\\', \\'a\\': [0-9]+|g\\', \\'a\\': [a-z]+)\\\\}'}");
-    static const char triggers[] = "{\"after\":[\"<tool_call>\"],\"repeat\":true,\"start\":["
-                                   "{\"text\":\"{\\\"name\\\": \\\"f\\\", "
-                                   "\\\"a\",\"held\":\"{\\\"name\\\": \\\"f\\\", \\\"a\"},"
-                                   "{\"text\":\"{\\\"name\\\": \\\"g\\\", "
-                                   "\\\"a\",\"held\":\"{\\\"name\\\": \\\"g\\\", \\\"a\"}]}";
+        R"({"regex":"\\{\"name\": \"(f\", \"a\": [0-9]+|g\", \"a\": [a-z]+)\\}"})";
+    static const char triggers[] = R"({"after":["<tool_call>"],"repeat":true,"start":[)"
+                                   R"({"text":"{\"name\": \"f\", )"
+                                   R"(\"a","held":"{\"name\": \"f\", \"a"},)"
+                                   R"({"text":"{\"name\": \"g\", )"
+                                   R"(\"a","held":"{\"name\": \"g\", \"a"}]})";
     const struct {
         const char *text;
         /* feed() */
         int refused;
     } cases[] = {
-        {J("{'name': 'f', 'a': 12}"), -1},
-        {J("{'name': 'g', 'a': xy}"), -1},
-        {J("{'name': 'h', 'a': {xy 1"), -1},
-        {J("{'name': 'f', 'b': {xy 1"), -1},
-        {J(" {'name': 'f', 'a': {xy 1"), -1},
-        {J("{'name': 'f', 'a': 1}{'name': 'g', 'a': x}"), -1},
-        {J("<tool_call>{'name': 'g', 'a': x}"), -1},
-        {J("{'name': 'f', 'a': x"), 19},
-        {J("{'name': 'g', 'a': 1"), 19},
-        {J("{'name': 'f', 'a': 1}{'name': 'g', 'a': 1"), 40},
+        {R"({"name": "f", "a": 12})", -1},
+        {R"({"name": "g", "a": xy})", -1},
+        {R"({"name": "h", "a": {xy 1)", -1},
+        {R"({"name": "f", "b": {xy 1)", -1},
+        {R"( {"name": "f", "a": {xy 1)", -1},
+        {R"({"name": "f", "a": 1}{"name": "g", "a": x})", -1},
+        {R"(<tool_call>{"name": "g", "a": x})", -1},
+        {R"({"name": "f", "a": x)", 19},
+        {R"({"name": "g", "a": 1)", 19},
+        {R"({"name": "f", "a": 1}{"name": "g", "a": 1)", 40},
     };
     CLEANUP(constraint_freep) struct constraint *c = constrain(grammar, triggers);
 
@@ -532,7 +534,7 @@ Test(constraint_state, triggers_at_a_start_may_be_part_of_the_grammar) {
 
 Test(constraint_state, a_token_may_reach_beyond_a_trigger) {
     CLEANUP(constraint_freep)
-    struct constraint *c = constrain(J("{'regex':'value|a|o'}"), J("{'after':['xf']}"));
+    struct constraint *c = constrain(R"({"regex":"value|a|o"})", R"({"after":["xf"]})");
     CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
     uint32_t bits[64];
 
@@ -552,8 +554,8 @@ Test(constraint_state, a_token_may_reach_beyond_a_trigger) {
 Test(constraint_state, repeated_triggers_set_the_text_free_again) {
     CLEANUP(constraint_freep)
     struct constraint *c =
-        constrain(J("{'sequence':[{'json_object':true},{'literal':'</tool_call>'}]}"),
-                  J("{'after':['<tool_call>'],'repeat':true}"));
+        constrain(R"({"sequence":[{"json_object":true},{"literal":"</tool_call>"}]})",
+                  R"({"after":["<tool_call>"],"repeat":true})");
     CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
 
     cr_assert_eq(constraint_state_new(&s, c), 0);
@@ -562,7 +564,7 @@ Test(constraint_state, repeated_triggers_set_the_text_free_again) {
         cr_assert_eq(feed(s, "hello <tool_call>"), -1);
         cr_assert(!constraint_is_free(s) && !constraint_can_end(s));
         cr_assert_eq(constraint_accept(s, TEST_END), -EINVAL);
-        cr_assert_eq(feed(s, J("{'a':[]}")), -1);
+        cr_assert_eq(feed(s, R"({"a":[]})"), -1);
         cr_assert_eq(feed(s, "hello"), 0);
         cr_assert_eq(feed(s, "</tool_call>"), -1);
     }
@@ -572,7 +574,7 @@ Test(constraint_state, repeated_triggers_set_the_text_free_again) {
 Test(constraint_state, what_may_end_is_left_by_what_does_not_fit) {
     CLEANUP(constraint_freep)
     struct constraint *c =
-        constrain(J("{'repeat':{'literal':'ab'},'min':1}"), J("{'after':['@'],'repeat':true}"));
+        constrain(R"({"repeat":{"literal":"ab"},"min":1})", R"({"after":["@"],"repeat":true})");
     CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
 
     cr_assert_eq(constraint_state_new(&s, c), 0);
@@ -590,7 +592,7 @@ Test(constraint_state, what_may_end_is_left_by_what_does_not_fit) {
 Test(constraint_state, required_triggers_come_before_the_end) {
     CLEANUP(constraint_freep)
     struct constraint *c =
-        constrain(J("{'json_object':true}"), J("{'after':['@'],'required':true}"));
+        constrain(R"({"json_object":true})", R"({"after":["@"],"required":true})");
     CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
 
     cr_assert_eq(constraint_state_new(&s, c), 0);
@@ -600,13 +602,13 @@ Test(constraint_state, required_triggers_come_before_the_end) {
 }
 
 Test(constraint_state, the_longest_triggers_are_no_trouble) {
-    char grammar[] = "{\"literal\":\"b\"}", triggers[8192];
-    size_t n = (size_t)snprintf(triggers, sizeof(triggers), "{\"after\":[");
+    char grammar[] = R"({"literal":"b"})", triggers[8192];
+    size_t n = (size_t)snprintf(triggers, sizeof(triggers), R"({"after":[)");
     struct constraint *c = NULL;
     struct err err = {0};
 
     for (int i = 0; i < 16; i++) {
-        n += (size_t)snprintf(triggers + n, sizeof(triggers) - n, "%s\"%x", i ? "," : "", i);
+        n += (size_t)snprintf(triggers + n, sizeof(triggers) - n, R"(%s"%x)", i ? "," : "", i);
         for (int k = 0; k < 250; k++)
             triggers[n++] = 'a';
         triggers[n++] = '"';

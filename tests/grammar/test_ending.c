@@ -7,12 +7,12 @@
 
 enum { WORDS = 64 };
 
-#define ENUM "{\"json_schema\":{\"enum\":[\"foobar\",\"hello\",12]}}"
+#define ENUM R"({"json_schema":{"enum":["foobar","hello",12]}})"
 #define OBJECT                                                                                     \
-    "{\"json_schema\":{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},"        \
-    "\"items\":{\"type\":\"array\",\"minItems\":2,\"items\":{\"type\":\"integer\"}}},"             \
-    "\"required\":[\"name\",\"items\"],\"additionalProperties\":false}}"
-#define CALL "{\"sequence\":[" OBJECT ",{\"literal\":\"</tool_call>\"}]}"
+    R"({"json_schema":{"type":"object","properties":{"name":{"type":"string"},)"                   \
+    R"("items":{"type":"array","minItems":2,"items":{"type":"integer"}}},)"                        \
+    R"("required":["name","items"],"additionalProperties":false}})"
+#define CALL R"({"sequence":[)" OBJECT R"(,{"literal":"</tool_call>"}]})"
 
 static const struct {
     const char *grammar, *triggers;
@@ -20,22 +20,21 @@ static const struct {
     uint32_t distance;
 } CASES[] = {
     {ENUM, "", 1},
-    {OBJECT, "{\"after\":[\"foobar\",\"</\"]}", 0},
-    {ENUM, "{\"after\":[\"</think>\"],\"required\":true}", 7 + 1},
-    {OBJECT, "{\"after\":[\"</think>\",\"foobar\"],\"required\":true}", 1 + 12},
-    {ENUM, "{\"after\":[\"<tool_call>\"],\"required\":true}", 1 + 1},
-    {CALL, "{\"after\":[\"<tool_call>\"],\"repeat\":true}", 0},
-    {CALL, "{\"after\":[\"<tool_call>\",\"x=\"],\"repeat\":true,\"required\":true}", 1 + 13},
-    {"{\"regex\":\"[a-z]{5,}(\\\\)|\\\\]{9})\"}", "{\"after\":[\"foo(\",\"na\"],\"repeat\":true}",
-     0},
-    {"{\"regex\":\"a{3}(b{7}c)*\"}", "{\"after\":[\"foo\",\"a1\"],\"repeat\":true}", 0},
+    {OBJECT, R"({"after":["foobar","</"]})", 0},
+    {ENUM, R"({"after":["</think>"],"required":true})", 7 + 1},
+    {OBJECT, R"({"after":["</think>","foobar"],"required":true})", 1 + 12},
+    {ENUM, R"({"after":["<tool_call>"],"required":true})", 1 + 1},
+    {CALL, R"({"after":["<tool_call>"],"repeat":true})", 0},
+    {CALL, R"({"after":["<tool_call>","x="],"repeat":true,"required":true})", 1 + 13},
+    {"{\"regex\":\"[a-z]{5,}(\\\\)|\\\\]{9})\"}", R"({"after":["foo(","na"],"repeat":true})", 0},
+    {R"({"regex":"a{3}(b{7}c)*"})", R"({"after":["foo","a1"],"repeat":true})", 0},
     {CALL,
-     "{\"after\":[\"<tool_call>\"],\"repeat\":true,"
-     "\"quiet\":{\"open\":\"{}\",\"close\":\"b\",\"now\":true}}",
+     R"({"after":["<tool_call>"],"repeat":true,)"
+     R"("quiet":{"open":"{}","close":"b","now":true}})",
      0},
     {ENUM,
-     "{\"after\":[\"name\"],\"required\":true,"
-     "\"quiet\":{\"open\":\"{}\",\"close\":\"[]\",\"now\":true}}",
+     R"({"after":["name"],"required":true,)"
+     R"("quiet":{"open":"{}","close":"[]","now":true}})",
      1 + 1 + 1},
 };
 

@@ -8,43 +8,42 @@
 #include "tests/grammar/grammar_support.h"
 #include "tests/support/schemas.h"
 
-#define ARRAY(items, more) "{\"type\":\"array\",\"uniqueItems\":true,\"items\":" items more "}"
+#define ARRAY(items, more) R"({"type":"array","uniqueItems":true,"items":)" items more "}"
 
 static void schema(const char *text, const char *const *fits, const char *const *fits_not) {
     test_lists(GRAMMAR_JSON_SCHEMA, text, fits, fits_not);
 }
 
 Test(grammar_distinct, strings_are_compared_with_all_before) {
-    schema(ARRAY("{\"type\":\"string\"}", ""),
-           YES("[]", "[\"\"]", "[\"a\", \"\", \"ab\",\"abc\", \"b\"]", "[\"abc\",\"ab\",\"a\"]",
-               "[\"a,\\\"\",\"a\"]", "[\n  \"a\",\n  \"b\"\n]"),
-           YES("[\"\",\"\"]", "[\"a\",\"b\", \"a\"]", "[\"abc\",\"ab\",\"a\",\"abc\"]",
-               "[\"a\",\"\\u0061\"]", "[\n  \"a\",\n  \"a\"\n]"));
-    schema(ARRAY("{\"type\":\"string\",\"minLength\":2,\"maxLength\":2}", ",\"maxItems\":2"),
-           YES("[\"ab\",\"ac\"]", "[\"aé\",\"aè\"]"),
-           YES("[\"ab\",\"ab\"]", "[\"aa\",\"ab\",\"ac\"]"));
-    schema(ARRAY("{\"type\":[\"string\",\"null\",\"boolean\"]}", ",\"minItems\":1"),
-           YES("[null,true,\"null\",\"true\",false]"), YES("[]", "[null,\"\",null]"));
-    schema(ARRAY("{\"type\":\"string\",\"format\":\"date\"}", ""),
-           YES("[\"2024-02-29\",\"2024-02-28\"]"), YES("[\"2024-02-29\",\"2024-02-29\"]"));
+    schema(ARRAY(R"({"type":"string"})", ""),
+           YES("[]", R"([""])", R"(["a", "", "ab","abc", "b"])", R"(["abc","ab","a"])",
+               R"(["a,\"","a"])", "[\n  \"a\",\n  \"b\"\n]"),
+           YES(R"(["",""])", R"(["a","b", "a"])", R"(["abc","ab","a","abc"])", R"(["a","\u0061"])",
+               "[\n  \"a\",\n  \"a\"\n]"));
+    schema(ARRAY(R"({"type":"string","minLength":2,"maxLength":2})", R"(,"maxItems":2)"),
+           YES(R"(["ab","ac"])", R"(["aé","aè"])"), YES(R"(["ab","ab"])", R"(["aa","ab","ac"])"));
+    schema(ARRAY(R"({"type":["string","null","boolean"]})", R"(,"minItems":1)"),
+           YES(R"([null,true,"null","true",false])"), YES("[]", R"([null,"",null])"));
+    schema(ARRAY(R"({"type":"string","format":"date"})", ""), YES(R"(["2024-02-29","2024-02-28"])"),
+           YES(R"(["2024-02-29","2024-02-29"])"));
 }
 
 Test(grammar_distinct, integers_have_one_spelling) {
-    schema(ARRAY("{\"type\":\"integer\"}", ""), YES("[1,12,123, 2,0,-1]", "[12,1,11]"),
+    schema(ARRAY(R"({"type":"integer"})", ""), YES("[1,12,123, 2,0,-1]", "[12,1,11]"),
            YES("[1,1]", "[12,1,12]", "[-0]", "[1.0]"));
-    schema(ARRAY("{\"type\":\"integer\",\"minimum\":0,\"maximum\":11}", ""),
+    schema(ARRAY(R"({"type":"integer","minimum":0,"maximum":11})", ""),
            YES("[0,1,2,3,4,5,6,7,8,9,10,11]", "[11,1]"), YES("[1,11,1]", "[12]"));
 }
 
 /* A pattern with few matches: no text runs into a dead end, and no comma comes behind the last. */
 Test(grammar_distinct, what_is_used_up_is_not_begun) {
-    schema(ARRAY("{\"type\":\"string\",\"pattern\":\"^(ab|ac|b)$\"}", ""),
-           YES("[\"ac\",\"b\",\"ab\"]"), YES("[\"ab\",\"ab\"]"));
+    schema(ARRAY(R"({"type":"string","pattern":"^(ab|ac|b)$"})", ""), YES(R"(["ac","b","ab"])"),
+           YES(R"(["ab","ab"])"));
     CLEANUP(grammar_freep)
-    struct grammar *g = test_compile(
-        GRAMMAR_JSON_SCHEMA, ARRAY("{\"type\":\"string\",\"pattern\":\"^(ab|ac|b)$\"}", ""));
+    struct grammar *g = test_compile(GRAMMAR_JSON_SCHEMA,
+                                     ARRAY(R"({"type":"string","pattern":"^(ab|ac|b)$"})", ""));
     CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
-    static const char TEXT[] = "[\"ab\",\"ac\",\"";
+    static const char TEXT[] = R"(["ab","ac",")";
 
     cr_assert_eq(grammar_state_new(&s, g), 0);
     for (size_t i = 0; i < strlen(TEXT); i++)
@@ -58,21 +57,21 @@ Test(grammar_distinct, what_is_used_up_is_not_begun) {
 }
 
 Test(grammar_distinct, lists_of_values_with_counts) {
-    schema(ARRAY("{\"enum\":[1,2,3,4,5,6,7,8,9,10,11,12]}", ",\"maxItems\":3"),
+    schema(ARRAY(R"({"enum":[1,2,3,4,5,6,7,8,9,10,11,12]})", R"(,"maxItems":3)"),
            YES("[]", "[11,1,12]"), YES("[1,1]", "[11,1,11]", "[1,2,3,4]"));
 }
 
 Test(grammar_distinct, each_array_for_itself) {
-    schema("{\"type\":\"array\",\"items\":" ARRAY("{\"type\":\"string\"}", "") "}",
-           YES("[[\"a\",\"b\"],[\"a\",\"b\"]]"), YES("[[\"a\"],[\"b\",\"b\"]]"));
+    schema(R"({"type":"array","items":)" ARRAY(R"({"type":"string"})", "") "}",
+           YES(R"([["a","b"],["a","b"]])"), YES(R"([["a"],["b","b"]])"));
 }
 
 Test(grammar_distinct, what_is_refused) {
-    test_refused(GRAMMAR_JSON_SCHEMA, ARRAY("{\"type\":\"number\"}", ""), "grammar_unsupported",
+    test_refused(GRAMMAR_JSON_SCHEMA, ARRAY(R"({"type":"number"})", ""), "grammar_unsupported",
                  "#/uniqueItems");
-    test_refused(GRAMMAR_JSON_SCHEMA, ARRAY("{\"type\":\"object\"}", ""), "grammar_unsupported",
+    test_refused(GRAMMAR_JSON_SCHEMA, ARRAY(R"({"type":"object"})", ""), "grammar_unsupported",
                  "#/uniqueItems");
-    test_refused(GRAMMAR_JSON_SCHEMA, ARRAY("{\"type\":\"string\"}", ",\"minItems\":2"),
+    test_refused(GRAMMAR_JSON_SCHEMA, ARRAY(R"({"type":"string"})", R"(,"minItems":2)"),
                  "grammar_unsupported", "minItems");
 }
 
@@ -96,22 +95,22 @@ static void masks_are_exact_along(const char *text, const char *along) {
 /* Tokens that end one item and have another, at every place; and beside another reading of the
  * array, whose items may be the same. */
 Test(grammar_distinct, masks_know_the_items_before) {
-    masks_are_exact_along(ARRAY("{\"type\":\"string\"}", ""),
-                          "[\"a\",\"\",\"abcd\",\"ab\",\"b\",\",\",\"aa\"]");
-    masks_are_exact_along(ARRAY("{\"type\":\"integer\"}", ""), "[1,12,0,11,123]");
+    masks_are_exact_along(ARRAY(R"({"type":"string"})", ""),
+                          R"(["a","","abcd","ab","b",",","aa"])");
+    masks_are_exact_along(ARRAY(R"({"type":"integer"})", ""), "[1,12,0,11,123]");
     masks_are_exact_along(
-        "{\"anyOf\":[" ARRAY("{\"type\":\"string\"}", "") ",{\"type\":\"array\",\"items\":{"
-                                                          "\"type\":\"string\"},\"minItems\":3}]}",
-        "[\"b\",\"b\",\"a\",\"a\"]");
+        R"({"anyOf":[)" ARRAY(R"({"type":"string"})", "") R"(,{"type":"array","items":{)"
+                                                          R"("type":"string"},"minItems":3}]})",
+        R"(["b","b","a","a"])");
 }
 
 /* The shortest completion is not an item that was there. */
 Test(grammar_distinct, the_distance_is_that_of_another_item) {
     CLEANUP(grammar_freep)
     struct grammar *g =
-        test_compile_with(GRAMMAR_JSON_SCHEMA, GRAMMAR_COMPACT, ARRAY("{\"type\":\"string\"}", ""));
+        test_compile_with(GRAMMAR_JSON_SCHEMA, GRAMMAR_COMPACT, ARRAY(R"({"type":"string"})", ""));
     CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
-    static const char TEXT[] = "[\"\",\"";
+    static const char TEXT[] = R"(["",")";
 
     cr_assert_eq(grammar_state_new(&s, g), 0);
     for (size_t i = 0; i < strlen(TEXT); i++)
@@ -123,24 +122,23 @@ Test(grammar_distinct, the_distance_is_that_of_another_item) {
 
 /* Few letters, so that items meet; tokens that end two items at once are in the vocabulary. */
 static const char *const ITEMS[] = {
-    "{\"type\":\"string\",\"maxLength\":1,\"pattern\":\"^[ab]*$\"}",
-    "{\"type\":\"string\",\"pattern\":\"^[ab]{0,2}$\"}",
-    "{\"type\":\"string\",\"pattern\":\"^(a|ab|abb|b)$\"}",
-    "{\"type\":\"string\",\"maxLength\":2}",
-    "{\"type\":\"string\"}",
-    "{\"type\":[\"string\",\"null\"],\"pattern\":\"^a*$\"}",
-    "{\"type\":\"integer\",\"minimum\":0,\"maximum\":12}",
-    "{\"enum\":[1,11,111,\"1\",null,\"a\",\"aa\",\"ab\",\"b\"]}",
+    R"({"type":"string","maxLength":1,"pattern":"^[ab]*$"})",
+    R"({"type":"string","pattern":"^[ab]{0,2}$"})",
+    R"({"type":"string","pattern":"^(a|ab|abb|b)$"})",
+    R"({"type":"string","maxLength":2})",
+    R"({"type":"string"})",
+    R"({"type":["string","null"],"pattern":"^a*$"})",
+    R"({"type":"integer","minimum":0,"maximum":12})",
+    R"({"enum":[1,11,111,"1",null,"a","aa","ab","b"]})",
 };
 
 static const char *write_schema(struct rng *r, char *out, size_t cap) {
     uint32_t max = rng_below(r, 3) ? 0 : 2 + rng_below(r, 4);
     bool inner = rng_below(r, 2);
 
-    snprintf(out, cap,
-             "%s{\"type\":\"array\",\"uniqueItems\":true,\"items\":%s,\"minItems\":%u%s%.0u}%s",
-             inner ? "{\"type\":\"object\",\"required\":[\"k\"],\"properties\":{\"k\":" : "",
-             ITEMS[rng_below(r, ARRAY_SIZE(ITEMS))], rng_below(r, 2), max ? ",\"maxItems\":" : "",
+    snprintf(out, cap, R"(%s{"type":"array","uniqueItems":true,"items":%s,"minItems":%u%s%.0u}%s)",
+             inner ? R"({"type":"object","required":["k"],"properties":{"k":)" : "",
+             ITEMS[rng_below(r, ARRAY_SIZE(ITEMS))], rng_below(r, 2), max ? R"(,"maxItems":)" : "",
              max, inner ? "}}" : "");
     return out;
 }
@@ -152,7 +150,7 @@ static uint32_t choose(const uint32_t *bits, struct rng *r) {
     for (uint32_t id = 0; id < test_n_tokens(); id++) {
         size_t len;
         const char *bytes = test_token(id, &len);
-        bool plain = len > 0 && strspn(bytes, "[\",ab1 {k:") >= len;
+        bool plain = len > 0 && strspn(bytes, R"([",ab1 {k:)") >= len;
         uint32_t score = 1 + rng_below(r, 100) + (plain ? 70 : 0);
 
         if ((bits[id / 32] >> (id % 32) & 1) && score > best_score) {

@@ -77,15 +77,18 @@ Test(grammar_finish, the_distance_in_bytes_is_that_of_a_naive_search) {
     nearest_is(GRAMMAR_REGEX, 0, "a{12,20}", 12);
     nearest_is(GRAMMAR_REGEX, 0, "(ab){3,}", 6);
     nearest_is(GRAMMAR_REGEX, 0, "(x[yz]){2,400}w", 5);
-    nearest_is(GRAMMAR_CHOICE, 0, "[\"red\",\"green\",\"no\"]", 2);
+    nearest_is(GRAMMAR_CHOICE, 0, R"(["red","green","no"])", 2);
     nearest_is(GRAMMAR_EBNF, 0, "root ::= \"(\" root \")\" | \"x\" | \"yy\"", 1);
     nearest_is(GRAMMAR_EBNF, 0, "root ::= a a\na ::= \"(\" a \")\" | \"(\" b\nb ::= \"]\"", 4);
-    nearest_is(GRAMMAR_LARK, 0, "start: a\na: \"[\" a* \"]\"", 2);
-    nearest_is(GRAMMAR_JSON_SCHEMA, GRAMMAR_COMPACT, "{\"type\":\"null\"}", 4);
-    nearest_is(GRAMMAR_JSON_SCHEMA, GRAMMAR_COMPACT, "{\"const\":[1,2]}", 5);
-    nearest_is(GRAMMAR_JSON_SCHEMA, GRAMMAR_COMPACT, "{\"enum\":[\"abc\",12]}", 2);
+    nearest_is(GRAMMAR_LARK, 0,
+               "start: a\n"
+               R"(a: "[" a* "]")",
+               2);
+    nearest_is(GRAMMAR_JSON_SCHEMA, GRAMMAR_COMPACT, R"({"type":"null"})", 4);
+    nearest_is(GRAMMAR_JSON_SCHEMA, GRAMMAR_COMPACT, R"({"const":[1,2]})", 5);
+    nearest_is(GRAMMAR_JSON_SCHEMA, GRAMMAR_COMPACT, R"({"enum":["abc",12]})", 2);
     nearest_is(GRAMMAR_JSON_SCHEMA, GRAMMAR_COMPACT,
-               "{\"type\":\"array\",\"minItems\":1,\"items\":{\"enum\":[1,22]}}", 3);
+               R"({"type":"array","minItems":1,"items":{"enum":[1,22]}})", 3);
 }
 
 static uint32_t distance_of(unsigned flags, const char *schema) {
@@ -101,29 +104,27 @@ static uint32_t distance_of(unsigned flags, const char *schema) {
 }
 
 Test(grammar_finish, counters_members_and_names_are_in_the_distance) {
-    cr_expect_eq(distance_of(GRAMMAR_COMPACT, "{\"type\":\"string\",\"minLength\":100}"), 102);
-    cr_expect_eq(
-        distance_of(GRAMMAR_COMPACT,
-                    "{\"type\":\"array\",\"minItems\":500,\"items\":{\"type\":\"integer\"}}"),
-        2 + 500 + 499);
-    cr_expect_eq(distance_of(0, "{\"type\":\"object\"}"), 2);
+    cr_expect_eq(distance_of(GRAMMAR_COMPACT, R"({"type":"string","minLength":100})"), 102);
+    cr_expect_eq(distance_of(GRAMMAR_COMPACT,
+                             R"({"type":"array","minItems":500,"items":{"type":"integer"}})"),
+                 2 + 500 + 499);
+    cr_expect_eq(distance_of(0, R"({"type":"object"})"), 2);
     /* {"b":""} */
     cr_expect_eq(distance_of(GRAMMAR_COMPACT,
-                             "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"},"
-                             "\"b\":{\"type\":\"string\"}},\"required\":[\"b\"]}"),
+                             R"({"type":"object","properties":{"a":{"type":"string"},)"
+                             R"("b":{"type":"string"}},"required":["b"]})"),
                  8);
     /* {"c":"","a":"","b":""} whatever comes first */
-    cr_expect_eq(
-        distance_of(GRAMMAR_COMPACT | GRAMMAR_ANY_ORDER,
-                    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"},\"b\":{"
-                    "\"type\":\"string\"},"
-                    "\"c\":{\"type\":\"string\"},\"d\":{}},\"required\":[\"c\",\"a\",\"b\"]}"),
-        2 + 3 * 6 + 2);
+    cr_expect_eq(distance_of(GRAMMAR_COMPACT | GRAMMAR_ANY_ORDER,
+                             R"({"type":"object","properties":{"a":{"type":"string"},"b":{)"
+                             R"("type":"string"},)"
+                             R"("c":{"type":"string"},"d":{}},"required":["c","a","b"]})"),
+                 2 + 3 * 6 + 2);
     /* {" ":0}: a name that is none of the declared ones */
     cr_expect_eq(distance_of(GRAMMAR_COMPACT,
-                             "{\"type\":\"object\",\"properties\":{\"\":{}},\"minProperties\":2,"
-                             "\"additionalProperties\":{\"type\":\"integer\"}}"),
-                 distance_of(GRAMMAR_COMPACT, "{\"const\":{\"\":0,\"x\":0}}"));
+                             R"({"type":"object","properties":{"":{}},"minProperties":2,)"
+                             R"("additionalProperties":{"type":"integer"}})"),
+                 distance_of(GRAMMAR_COMPACT, R"({"const":{"":0,"x":0}})"));
 }
 
 /* ---- cut at a limit */
@@ -271,12 +272,13 @@ Test(grammar_finish, other_grammars_too) {
         {GRAMMAR_REGEX, "(\\d{3}-){2,5}[a-z]{4,40}( (foo|bar)+)?"},
         {GRAMMAR_REGEX, "[^#]{0,200}#[ -~]{10,}"},
         {GRAMMAR_REGEX, "(a|aaaa)*b{30}"},
-        {GRAMMAR_CHOICE, "[\"hello world\",\"foobar\",\"x=1\"]"},
+        {GRAMMAR_CHOICE, R"(["hello world","foobar","x=1"])"},
         {GRAMMAR_EBNF,
          "root ::= expr\nexpr ::= term (\"+\" term)*\nterm ::= [0-9]+ | \"(\" expr \")\""},
-        {GRAMMAR_EBNF, "root ::= <tool_call> \"{\" [a-z]* \"}\" <[258]> | \"hello\" [a-z]{50}"},
+        {GRAMMAR_EBNF, R"(root ::= <tool_call> "{" [a-z]* "}" <[258]> | "hello" [a-z]{50})"},
         {GRAMMAR_LARK, "start: item (\",\" item)*\nitem: WORD | \"[\" start \"]\"\nWORD: "
-                       "/[a-z]+/\n%ignore \" \""},
+                       "/[a-z]+/\n"
+                       R"(%ignore " ")"},
     };
     static char text[65536];
     struct rng r = {5};
@@ -300,10 +302,10 @@ Test(grammar_finish, other_grammars_too) {
 /* What is far from the limit is not touched. */
 Test(grammar_finish, a_far_limit_changes_no_mask) {
     CLEANUP(grammar_freep)
-    struct grammar *g = test_compile(
-        GRAMMAR_JSON_SCHEMA,
-        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"},\"b\":{},\"c\":{\"type\":"
-        "\"array\",\"items\":{\"type\":\"integer\"}}},\"required\":[\"a\",\"c\"]}");
+    struct grammar *g =
+        test_compile(GRAMMAR_JSON_SCHEMA,
+                     R"({"type":"object","properties":{"a":{"type":"string"},"b":{},"c":{"type":)"
+                     R"("array","items":{"type":"integer"}}},"required":["a","c"]})");
     CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
     struct rng r = {9};
     uint32_t bits[WORDS], near[WORDS];

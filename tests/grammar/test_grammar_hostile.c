@@ -55,17 +55,17 @@ Test(grammar_hostile, deep_nesting) {
     expect_refused(GRAMMAR_REGEX, repeat("", "(", 30000, "a"), "nested more than");
     expect_refused(GRAMMAR_REGEX, repeat("", "(?:", 30000, ""), "nested more than");
     expect_refused(GRAMMAR_EBNF, repeat("root ::= ", "(", 30000, ""), "nested more than");
-    expect_refused(GRAMMAR_JSON_SCHEMA, repeat("", "{\"items\":", 2000, "{}"), "not valid JSON");
-    char *deep = repeat("", "{\"items\":", 2000, "true");
+    expect_refused(GRAMMAR_JSON_SCHEMA, repeat("", R"({"items":)", 2000, "{}"), "not valid JSON");
+    char *deep = repeat("", R"({"items":)", 2000, "true");
     char *whole = repeat(deep, "}", 2000, "");
 
     free(deep);
     expect_refused(GRAMMAR_JSON_SCHEMA, whole, "nested more than");
-    deep = repeat("", "{\"anyOf\":[", 2000, "true");
+    deep = repeat("", R"({"anyOf":[)", 2000, "true");
     whole = repeat(deep, "]}", 2000, "");
     free(deep);
     expect_refused(GRAMMAR_JSON_SCHEMA, whole, "nested more than");
-    deep = repeat("{\"const\":", "[", 2000, "1");
+    deep = repeat(R"({"const":)", "[", 2000, "1");
     whole = repeat(deep, "]", 2000, "}");
     free(deep);
     expect_refused(GRAMMAR_JSON_SCHEMA, whole, "nested more than");
@@ -89,10 +89,9 @@ Test(grammar_hostile, regex_bombs) {
 
 Test(grammar_hostile, look_ahead_in_look_ahead) {
     expect_refused(GRAMMAR_JSON_SCHEMA,
-                   repeat("{\"type\":\"string\",\"pattern\":\"", "(?=", 100000, "\"}"),
-                   "#/pattern");
+                   repeat(R"({"type":"string","pattern":")", "(?=", 100000, R"("})"), "#/pattern");
     expect_refused(GRAMMAR_JSON_SCHEMA,
-                   repeat("{\"type\":\"string\",\"pattern\":\"", "(?=a)", 100000, "\"}"),
+                   repeat(R"({"type":"string","pattern":")", "(?=a)", 100000, R"("})"),
                    "look-ahead");
 }
 
@@ -101,47 +100,45 @@ Test(grammar_hostile, schema_bombs) {
 
     /* 2^20 combinations of branches. */
     expect_refused(GRAMMAR_JSON_SCHEMA,
-                   repeat("{\"allOf\":[", "{\"anyOf\":[{\"minimum\":1},{\"maximum\":2}]},", 20,
-                          "{\"type\":\"integer\"}]}"),
+                   repeat(R"({"allOf":[)", R"({"anyOf":[{"minimum":1},{"maximum":2}]},)", 20,
+                          R"({"type":"integer"}]})"),
                    "too much");
     /* References that double at each step. */
     buf_init(&b, 1 << 20);
-    buf_add_str(&b, "{\"$ref\":\"#/$defs/d40\",\"$defs\":{\"d0\":{\"type\":\"integer\"}");
+    buf_add_str(&b, R"({"$ref":"#/$defs/d40","$defs":{"d0":{"type":"integer"})");
     for (int i = 1; i <= 40; i++)
-        buf_printf(
-            &b,
-            ",\"d%d\":{\"prefixItems\":[{\"$ref\":\"#/$defs/d%d\"},{\"$ref\":\"#/$defs/d%d\"}]}", i,
-            i - 1, i - 1);
+        buf_printf(&b, R"(,"d%d":{"prefixItems":[{"$ref":"#/$defs/d%d"},{"$ref":"#/$defs/d%d"}]})",
+                   i, i - 1, i - 1);
     buf_add_str(&b, "}}");
     expect_compiles(GRAMMAR_JSON_SCHEMA, b.data);
     buf_init(&b, 1 << 20);
-    buf_add_str(&b, "{\"$ref\":\"#/$defs/d40\",\"$defs\":{\"d0\":{\"type\":\"integer\"}");
+    buf_add_str(&b, R"({"$ref":"#/$defs/d40","$defs":{"d0":{"type":"integer"})");
     for (int i = 1; i <= 40; i++)
         buf_printf(&b,
-                   ",\"d%d\":{\"anyOf\":[{\"$ref\":\"#/$defs/d%d\"},{\"allOf\":[{\"$ref\":\"#/"
-                   "$defs/d%d\"}]}]}",
+                   R"(,"d%d":{"anyOf":[{"$ref":"#/$defs/d%d"},{"allOf":[{"$ref":"#/)"
+                   R"($defs/d%d"}]}]})",
                    i, i - 1, i - 1);
     buf_add_str(&b, "}}");
     expect_refused(GRAMMAR_JSON_SCHEMA, b.data, "too much");
     /* A negation whose document has n * n / 2 values. */
     expect_refused(GRAMMAR_JSON_SCHEMA,
-                   repeat("{\"not\":{\"prefixItems\":[", "{\"minimum\":1},", 3000, "{}]}}"),
+                   repeat(R"({"not":{"prefixItems":[)", R"({"minimum":1},)", 3000, "{}]}}"),
                    "too much work");
     /* References to an item of a list of schemas, which is found by passing those before it. */
     buf_init(&b, 1 << 22);
-    buf_add_str(&b, "{\"properties\":{");
+    buf_add_str(&b, R"({"properties":{)");
     for (int i = 0; i < 2000; i++)
-        buf_printf(&b, "\"p%d\":{\"$ref\":\"#/$defs/a/100000\"},", i);
-    char *list = repeat("\"x\":{}},\"$defs\":{\"a\":[", "{},", 100000, "{}]}}");
+        buf_printf(&b, R"("p%d":{"$ref":"#/$defs/a/100000"},)", i);
+    char *list = repeat(R"("x":{}},"$defs":{"a":[)", "{},", 100000, "{}]}}");
 
     buf_add_str(&b, list);
     free(list);
     expect_refused(GRAMMAR_JSON_SCHEMA, b.data, "too much work");
     /* A long chain of references. */
     buf_init(&b, 1 << 22);
-    buf_add_str(&b, "{\"$ref\":\"#/$defs/d1\",\"$defs\":{\"d0\":{}");
+    buf_add_str(&b, R"({"$ref":"#/$defs/d1","$defs":{"d0":{})");
     for (int i = 0; i < 5000; i++)
-        buf_printf(&b, ",\"d%d\":{\"$ref\":\"#/$defs/d%d\"}", i + 1, i + 2);
+        buf_printf(&b, R"(,"d%d":{"$ref":"#/$defs/d%d"})", i + 1, i + 2);
     buf_add_str(&b, "}}");
     expect_refused(GRAMMAR_JSON_SCHEMA, b.data, "nested more than");
 }
@@ -150,43 +147,47 @@ Test(grammar_hostile, huge_lists) {
     struct buf b;
 
     buf_init(&b, 1 << 22);
-    buf_add_str(&b, "{\"enum\":[\"start\"");
+    buf_add_str(&b, R"({"enum":["start")");
     for (int i = 0; i < 60000; i++)
-        buf_printf(&b, ",\"%x%d\"", i * 7919, i);
+        buf_printf(&b, R"(,"%x%d")", i * 7919, i);
     buf_add_str(&b, "]}");
     expect_refused(GRAMMAR_JSON_SCHEMA, b.data, "more than");
     buf_init(&b, 1 << 22);
-    buf_add_str(&b, "{\"type\":\"object\",\"properties\":{\"start\":{}");
+    buf_add_str(&b, R"({"type":"object","properties":{"start":{})");
     for (int i = 0; i < 20000; i++)
-        buf_printf(&b, ",\"p%d\":{\"type\":\"integer\"}", i);
+        buf_printf(&b, R"(,"p%d":{"type":"integer"})", i);
     buf_add_str(&b, "}}");
     expect_refused(GRAMMAR_JSON_SCHEMA, b.data, "too much");
-    expect_refused(GRAMMAR_JSON_SCHEMA, strdup("{\"type\":\"array\",\"minItems\":10000000000}"),
+    expect_refused(GRAMMAR_JSON_SCHEMA, strdup(R"({"type":"array","minItems":10000000000})"),
                    "too large");
-    expect_compiles(
-        GRAMMAR_JSON_SCHEMA,
-        strdup("{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":100000000}"));
     expect_compiles(GRAMMAR_JSON_SCHEMA,
-                    strdup("{\"type\":\"string\",\"minLength\":5000000,\"maxLength\":500000000}"));
-    expect_refused(GRAMMAR_JSON_SCHEMA, strdup("{\"type\":\"object\",\"maxProperties\":100000}"),
+                    strdup(R"({"type":"array","items":{"type":"integer"},"minItems":100000000})"));
+    expect_compiles(GRAMMAR_JSON_SCHEMA,
+                    strdup(R"({"type":"string","minLength":5000000,"maxLength":500000000})"));
+    expect_refused(GRAMMAR_JSON_SCHEMA, strdup(R"({"type":"object","maxProperties":100000})"),
                    "too many states");
-    expect_refused(GRAMMAR_CHOICE, repeat("[", "\"abcdefghijklmnopqrstuvwxyz\",", 60000, "\"x\"]"),
+    expect_refused(GRAMMAR_CHOICE,
+                   repeat("[",
+                          R"("abcdefghijklmnopqrstuvwxyz",)"
+                          "",
+                          60000, R"("x"])"),
                    "at most");
     expect_compiles(GRAMMAR_CHOICE,
-                    repeat("[", "\"abcdefghijklmnopqrstuvwxyz\",", 20000, "\"x\"]"));
+                    repeat("[", R"("abcdefghijklmnopqrstuvwxyz",)", 20000, R"("x"])"));
 }
 
 Test(grammar_hostile, ebnf_bombs) {
     struct buf b;
 
-    expect_refused(GRAMMAR_EBNF, strdup("root ::= root root | \"a\""), "left recursion");
+    expect_refused(GRAMMAR_EBNF, strdup(R"(root ::= root root | "a")"), "left recursion");
     buf_init(&b, 1 << 22);
     buf_add_str(&b, "root ::= r0\n");
     for (int i = 0; i < 20000; i++)
         buf_printf(&b, "r%d ::= r%d\n", i, i + 1);
-    buf_add_str(&b, "r20000 ::= \"x\"\n");
+    buf_add_str(&b, R"(r20000 ::= "x")"
+                    "\n");
     expect_compiles(GRAMMAR_EBNF, b.data);
-    expect_compiles(GRAMMAR_EBNF, strdup("root ::= \"a\" root root | \"a\""));
+    expect_compiles(GRAMMAR_EBNF, strdup(R"(root ::= "a" root root | "a")"));
 }
 
 /* A chain of rules that may be empty: none is entered as the last call of its state. It is refused,
@@ -199,10 +200,12 @@ Test(grammar_hostile, ebnf_chain_of_optional_rules) {
     struct buf b;
 
     buf_init(&b, 1 << 22);
-    buf_add_str(&b, "root ::= r0 \"y\"\n");
+    buf_add_str(&b, R"(root ::= r0 "y")"
+                    "\n");
     for (int i = 0; i < 20000; i++)
         buf_printf(&b, "r%d ::= r%d?\n", i, i + 1);
-    buf_add_str(&b, "r20000 ::= \"x\"\n");
+    buf_add_str(&b, R"(r20000 ::= "x")"
+                    "\n");
     struct grammar_source src = {.kind = GRAMMAR_EBNF, .text = b.data, .len = b.len};
     int r = grammar_compile(&g, test_vocab(), &src, NULL, &err);
 
@@ -216,7 +219,8 @@ Test(grammar_hostile, ebnf_chain_of_optional_rules) {
  * bound. */
 Test(grammar_hostile, ambiguous_texts_end_with_an_error_or_go_on) {
     static const char *const SOURCES[] = {
-        "root ::= s*\ns ::= \"a\" s s | \"a\"",
+        "root ::= s*\n"
+        R"(s ::= "a" s s | "a")",
         "root ::= x{1,1000}\nx ::= y{1,1000}\ny ::= \"a\"{1,1000}",
         "root ::= (a | b)*\na ::= \"a\" a? c\nb ::= \"a\" b? c\nc ::= \"a\" c | \"a\"",
     };
@@ -246,7 +250,10 @@ static struct grammar *many_stacks(uint32_t n) {
     for (uint32_t i = 1; i < n; i++)
         buf_printf(&b, " | y%u", i);
     for (uint32_t i = 0; i < n; i++)
-        buf_printf(&b, "\ny%u ::= \"a\" y%u \"c%u\" | \"b\"", i, i, i);
+        buf_printf(&b,
+                   "\n"
+                   R"(y%u ::= "a" y%u "c%u" | "b")",
+                   i, i, i);
     struct grammar *g = test_compile(GRAMMAR_EBNF, b.data);
 
     buf_deinit(&b);
@@ -302,9 +309,9 @@ static uint64_t work_of_properties(unsigned n) {
     struct buf b;
 
     buf_init(&b, 1 << 22);
-    buf_add_str(&b, "{\"additionalProperties\":false,\"properties\":{\"start\":{}");
+    buf_add_str(&b, R"({"additionalProperties":false,"properties":{"start":{})");
     for (unsigned i = 0; i < n; i++)
-        buf_printf(&b, ",\"p%u_%u\":{\"type\":\"boolean\"}", i * 7919 % n, i);
+        buf_printf(&b, R"(,"p%u_%u":{"type":"boolean"})", i * 7919 % n, i);
     buf_add_str(&b, "}}");
     struct grammar_source src = {.kind = GRAMMAR_JSON_SCHEMA, .text = b.data, .len = b.len};
 
@@ -334,9 +341,9 @@ Test(grammar_hostile, work_grows_with_the_states_of_a_regex) {
 }
 
 Test(grammar_hostile, equal_languages_take_equal_memory) {
-    static const char FEW[] = "{\"type\":\"integer\",\"multipleOf\":3,\"not\":{\"multipleOf\":2}}";
-    static const char MANY[] = "{\"type\":\"integer\",\"multipleOf\":3,\"allOf\":"
-                               "[{\"not\":{\"multipleOf\":2}},{\"not\":{\"multipleOf\":100}}]}";
+    static const char FEW[] = R"({"type":"integer","multipleOf":3,"not":{"multipleOf":2}})";
+    static const char MANY[] = R"({"type":"integer","multipleOf":3,"allOf":)"
+                               R"([{"not":{"multipleOf":2}},{"not":{"multipleOf":100}}]})";
     CLEANUP(grammar_freep) struct grammar *few = test_compile(GRAMMAR_JSON_SCHEMA, FEW);
     CLEANUP(grammar_freep) struct grammar *many = test_compile(GRAMMAR_JSON_SCHEMA, MANY);
 
@@ -350,12 +357,12 @@ static size_t bytes_of_choices(unsigned n) {
     struct buf b;
 
     buf_init(&b, 1 << 16);
-    buf_add_str(&b, "{\"additionalProperties\":false,\"properties\":{\"start\":{}");
+    buf_add_str(&b, R"({"additionalProperties":false,"properties":{"start":{})");
     for (unsigned i = 0; i < n; i++)
-        buf_printf(&b, ",\"a%u\":{\"type\":\"boolean\"},\"b%u\":{\"type\":\"boolean\"}", i, i);
-    buf_add_str(&b, "},\"allOf\":[true");
+        buf_printf(&b, R"(,"a%u":{"type":"boolean"},"b%u":{"type":"boolean"})", i, i);
+    buf_add_str(&b, R"(},"allOf":[true)");
     for (unsigned i = 0; i < n; i++)
-        buf_printf(&b, ",{\"anyOf\":[{\"required\":[\"a%u\"]},{\"required\":[\"b%u\"]}]}", i, i);
+        buf_printf(&b, R"(,{"anyOf":[{"required":["a%u"]},{"required":["b%u"]}]})", i, i);
     buf_add_str(&b, "]}");
     g = test_compile(GRAMMAR_JSON_SCHEMA, b.data);
     cr_expect_not(test_fits(g, "{}", 2));
@@ -377,10 +384,10 @@ Test(grammar_hostile, many_words_and_many_properties) {
     buf_init(&b, 1 << 22);
     buf_add_char(&b, '{');
     for (int i = 0; i < 50000; i++)
-        buf_printf(&b, "\"x%d\":0,", i);
-    buf_add_str(&b, "\"properties\":{\"start\":{}");
+        buf_printf(&b, R"("x%d":0,)", i);
+    buf_add_str(&b, R"("properties":{"start":{})");
     for (int i = 0; i < 20000; i++)
-        buf_printf(&b, ",\"p%d\":{}", i);
+        buf_printf(&b, R"(,"p%d":{})", i);
     buf_add_str(&b, "}}");
     expect_refused(GRAMMAR_JSON_SCHEMA, b.data, "too much");
 }
@@ -397,13 +404,13 @@ Test(grammar_hostile, mutated_sources) {
         {GRAMMAR_LARK,
          "start: a | start \"x\"~1..3 [B]\n  | \"c\"i..\"d\"\na: (/[e-g]+\\/./is \"h\")*\n"
          "B.2: \"i\"{2} -> k\n%import common.INT -> L\n%ignore L\n"},
-        {GRAMMAR_LARK, "start: %json {\"type\":\"array\",\"items\":{\"pattern\":\"^a\"}} /[^k]/i"},
-        {GRAMMAR_JSON_SCHEMA, "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#/$defs/"
-                              "x\"},\"b\":{\"enum\":[1,\"2\",null]}},\"required\":[\"a\"],"
-                              "\"additionalProperties\":{\"type\":\"number\",\"minimum\":-1.5,"
-                              "\"maximum\":1e2},\"$defs\":{\"x\":{\"oneOf\":[{\"type\":\"string\","
-                              "\"pattern\":\"^a+$\"},{\"type\":\"array\",\"prefixItems\":[{}],"
-                              "\"items\":{\"$ref\":\"#\"},\"minItems\":1}]}}}"},
+        {GRAMMAR_LARK, R"(start: %json {"type":"array","items":{"pattern":"^a"}} /[^k]/i)"},
+        {GRAMMAR_JSON_SCHEMA, R"({"type":"object","properties":{"a":{"$ref":"#/$defs/)"
+                              R"(x"},"b":{"enum":[1,"2",null]}},"required":["a"],)"
+                              R"("additionalProperties":{"type":"number","minimum":-1.5,)"
+                              R"("maximum":1e2},"$defs":{"x":{"oneOf":[{"type":"string",)"
+                              R"("pattern":"^a+$"},{"type":"array","prefixItems":[{}],)"
+                              R"("items":{"$ref":"#"},"minItems":1}]}}})"},
     };
     struct rng r = {99};
     char text[1024];

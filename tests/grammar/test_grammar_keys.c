@@ -12,8 +12,8 @@
 enum { WORDS = 64, TEXT_MAX = 400 };
 
 #define GEMMA_MORE "([^\\x00-\\x1f{}\\[\\],:<]{0,62}[^\\x00-\\x20{}\\[\\],:<])?:"
-#define GEMMA_NAME "[^\\x00-\\x20{}\\[\\],:<\"')]" GEMMA_MORE
-#define GEMMA_NOT_X "[^\\x00-\\x20{}\\[\\],:<\"')x]" GEMMA_MORE
+#define GEMMA_NAME R"([^\x00-\x20{}\[\],:<"')])" GEMMA_MORE
+#define GEMMA_NOT_X R"([^\x00-\x20{}\[\],:<"')x])" GEMMA_MORE
 #define CALL_NAME "[A-Za-z_][A-Za-z0-9_.-]{0,63}="
 #define LONG_NAME "aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffffggg"
 
@@ -22,36 +22,38 @@ static const struct row {
     const char *schema, *regex;
 } rows[] = {
     {GRAMMAR_GEMMA,
-     "{\"type\":\"object\",\"minProperties\":1,\"maxProperties\":1,\"properties\":{\"a\":false,"
-     "\"ab\":false,\"a b\":false,\"\xc3\xa9\":false,\"value\":false},"
-     "\"additionalProperties\":{\"const\":2}}",
+     R"({"type":"object","minProperties":1,"maxProperties":1,"properties":{"a":false,)"
+     R"("ab":false,"a b":false,")"
+     "\xc3\xa9"
+     R"(":false,"value":false},)"
+     R"("additionalProperties":{"const":2}})",
      "(?!\\{(a|ab|a b|\xc3\xa9|value):)\\{" GEMMA_NAME "2\\}"},
     /* names of 63 and 64 characters, the longest of the others; and one that is too long */
     {GRAMMAR_GEMMA,
-     "{\"type\":\"object\",\"minProperties\":1,\"maxProperties\":1,\"properties\":{\"" LONG_NAME
-     "\":false,\"" LONG_NAME "h\":false,\"" LONG_NAME "hh\":false},"
-     "\"additionalProperties\":{\"const\":2}}",
+     R"({"type":"object","minProperties":1,"maxProperties":1,"properties":{")" LONG_NAME
+     R"(":false,")" LONG_NAME R"(h":false,")" LONG_NAME R"(hh":false},)"
+     R"("additionalProperties":{"const":2}})",
      "(?!\\{" LONG_NAME "(h|hh)?:)\\{" GEMMA_NAME "2\\}"},
     {GRAMMAR_GEMMA,
-     "{\"type\":\"object\",\"minProperties\":1,\"maxProperties\":1,\"properties\":{\"x\":false,"
-     "\"xx\":false},\"patternProperties\":{\"^x\":{\"const\":3}},"
-     "\"additionalProperties\":{\"const\":2}}",
+     R"({"type":"object","minProperties":1,"maxProperties":1,"properties":{"x":false,)"
+     R"("xx":false},"patternProperties":{"^x":{"const":3}},)"
+     R"("additionalProperties":{"const":2}})",
      "(?!\\{xx?:)\\{(x" GEMMA_MORE "3|" GEMMA_NOT_X "2)\\}"},
     /* a pattern of which some names are too long, and one of which all are */
     {GRAMMAR_GEMMA,
-     "{\"type\":\"object\",\"minProperties\":1,\"maxProperties\":1,"
-     "\"patternProperties\":{\"^.{60,70}$\":{\"const\":3},\"^.{65,}$\":{\"const\":4}},"
-     "\"additionalProperties\":false}",
+     R"({"type":"object","minProperties":1,"maxProperties":1,)"
+     R"("patternProperties":{"^.{60,70}$":{"const":3},"^.{65,}$":{"const":4}},)"
+     R"("additionalProperties":false})",
      "(?=\\{.{60,64}:)\\{" GEMMA_NAME "3\\}"},
     {GRAMMAR_CALL,
-     "{\"type\":\"object\",\"minProperties\":1,\"maxProperties\":1,\"properties\":{\"a\":false,"
-     "\"ab\":false,\"" LONG_NAME "\":false},\"additionalProperties\":{\"const\":2}}",
+     R"({"type":"object","minProperties":1,"maxProperties":1,"properties":{"a":false,)"
+     R"("ab":false,")" LONG_NAME R"(":false},"additionalProperties":{"const":2}})",
      "(?!(a|ab|" LONG_NAME ")=)" CALL_NAME "2"},
 };
 
 /* Compiles the texts that @regex, with look-ahead, describes: as a string without quotes. */
 static struct grammar *compile_pattern(const char *regex) {
-    char schema[2000] = "{\"type\":\"string\",\"pattern\":\"^";
+    char schema[2000] = R"({"type":"string","pattern":"^)";
     size_t n = strlen(schema);
     struct grammar *g = NULL;
     struct err err = {0};
@@ -62,7 +64,7 @@ static struct grammar *compile_pattern(const char *regex) {
             schema[n++] = '\\';
         schema[n++] = *p;
     }
-    strcpy(schema + n, "$\"}");
+    strcpy(schema + n, R"($"})");
     const struct grammar_source src = {
         .kind = GRAMMAR_JSON_SCHEMA, .text = schema, .len = strlen(schema), .stop = "::"};
 
@@ -137,8 +139,8 @@ static size_t bytes_of(const char *more) {
     char schema[300];
 
     snprintf(schema, sizeof(schema),
-             "{\"type\":\"object\",\"properties\":{\"alpha\":{\"const\":1},\"beta\":{\"const\":1}},"
-             "\"additionalProperties\":%s}",
+             R"({"type":"object","properties":{"alpha":{"const":1},"beta":{"const":1}},)"
+             R"("additionalProperties":%s})",
              more);
     struct grammar *g = test_compile_with(GRAMMAR_JSON_SCHEMA, GRAMMAR_GEMMA, schema);
     size_t n = grammar_bytes(g);
@@ -150,7 +152,7 @@ static size_t bytes_of(const char *more) {
 /* The states of names grow with the bytes of the declared ones and not with the longest name; where
  * there are no additional members, there are none. */
 Test(grammar_keys, an_object_takes_few_states) {
-    size_t closed = bytes_of("false"), open = bytes_of("{\"const\":2}");
+    size_t closed = bytes_of("false"), open = bytes_of(R"({"const":2})");
 
     cr_expect_lt(closed, 36000, "%zu bytes", closed);
     cr_expect_lt(open, 60000, "%zu bytes", open);

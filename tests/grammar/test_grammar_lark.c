@@ -8,22 +8,33 @@
 
 /* In the words of the tool that Codex comes with. */
 static const char patch[] = "start: begin_patch hunk+ end_patch\n"
-                            "begin_patch: \"*** Begin Patch\" LF\n"
-                            "end_patch: \"*** End Patch\" LF?\n"
+                            R"(begin_patch: "*** Begin Patch" LF)"
+                            "\n"
+                            R"(end_patch: "*** End Patch" LF?)"
+                            "\n"
                             "\n"
                             "hunk: add_hunk | delete_hunk | update_hunk\n"
-                            "add_hunk: \"*** Add File: \" filename LF add_line+\n"
-                            "delete_hunk: \"*** Delete File: \" filename LF\n"
-                            "update_hunk: \"*** Update File: \" filename LF change_move? change?\n"
+                            R"(add_hunk: "*** Add File: " filename LF add_line+)"
+                            "\n"
+                            R"(delete_hunk: "*** Delete File: " filename LF)"
+                            "\n"
+                            R"(update_hunk: "*** Update File: " filename )"
+                            "LF change_move? change?"
+                            "\n"
                             "\n"
                             "filename: /(.+)/\n"
-                            "add_line: \"+\" /(.*)/ LF -> line\n"
+                            R"(add_line: "+" /(.*)/ LF -> line)"
                             "\n"
-                            "change_move: \"*** Move to: \" filename LF\n"
+                            "\n"
+                            R"(change_move: "*** Move to: " filename LF)"
+                            "\n"
                             "change: (change_context | change_line)+ eof_line?\n"
-                            "change_context: (\"@@\" | \"@@ \" /(.+)/) LF\n"
-                            "change_line: (\"+\" | \"-\" | \" \") /(.*)/ LF\n"
-                            "eof_line: \"*** End of File\" LF\n"
+                            R"(change_context: ("@@" | "@@ " /(.+)/) LF)"
+                            "\n"
+                            R"(change_line: ("+" | "-" | " ") /(.*)/ LF)"
+                            "\n"
+                            R"(eof_line: "*** End of File" LF)"
+                            "\n"
                             "\n"
                             "%import common.LF\n";
 
@@ -42,47 +53,53 @@ Test(grammar_lark, inside_a_json_string) {
     CLEANUP(grammar_freep)
     struct grammar *g = test_compile_with(GRAMMAR_LARK, GRAMMAR_QUOTED, patch);
     CLEANUP(grammar_freep)
-    struct grammar *x = test_compile_with(GRAMMAR_REGEX, GRAMMAR_QUOTED, "a\"\\n[b\\\\]");
-    static const char yes[] =
-        "*** Begin Patch\\n*** Add File: \\\"q\\\"\\n+\\\\t\\t\xc3\xa9\\n*** End Patch\\n";
+    struct grammar *x = test_compile_with(GRAMMAR_REGEX, GRAMMAR_QUOTED, R"(a"\n[b\\])");
+    static const char yes[] = R"(*** Begin Patch\n*** Add File: \"q\"\n+\\t\t)"
+                              "\xc3\xa9"
+                              R"(\n*** End Patch\n)";
     static const char no[] = "*** Begin Patch\n*** Add File: q\n+\n*** End Patch\n";
 
     cr_expect(test_fits(g, yes, strlen(yes)));
     cr_expect_not(test_fits(g, no, strlen(no)));
-    cr_expect(test_fits(x, "a\\\"\\n\\\\", 7));
-    cr_expect_not(test_fits(x, "a\"\nb", 4));
+    cr_expect(test_fits(x, R"(a\"\n\\)", 7));
+    cr_expect_not(test_fits(x,
+                            R"(a")"
+                            "\nb",
+                            4));
 }
 
 Test(grammar_lark, terminals) {
     LARK("start: A B? \"c\"i\nA: \"a\"..\"f\" /[0-9]+/i\nB.2: (\"x\" | \"y\" A)~2\n",
          YES("a1c", "f22C", "a1xxc", "b2ya3xc"), YES("g1c", "a1xc", "ac"));
-    LARK("start: /a.c/s | /[a-c]x/i | \"\\n\\x41\\u00e9\\\\\"",
+    LARK(R"(start: /a.c/s | /[a-c]x/i | "\n\x41\u00e9\\")",
          YES("a\nc", "Bx", "bX", "\nA\xc3\xa9\\"), YES("dx", "a"));
-    LARK("start: \"ab\"i~1..2 | \"z\"{2} | \"w\"{,1}", YES("aB", "ABab", "zz", "w", ""),
+    LARK(R"(start: "ab"i~1..2 | "z"{2} | "w"{,1})", YES("aB", "ABab", "zz", "w", ""),
          YES("abababa", "z"));
-    LARK("%import common.WORD\nstart: WORD \"/\" /a\\/b/", YES("Word/a/b"), YES("/a/b"));
+    LARK("%import common.WORD\n"
+         R"(start: WORD "/" /a\/b/)",
+         YES("Word/a/b"), YES("/a/b"));
     LARK("%import common (WORD,\n INT)\nstart: WORD INT", YES("a1"), YES("1a"));
     LARK("%import common ( WORD ,INT\n)\nstart: WORD INT", YES("a1"), YES("1a"));
     LARK("%import common.ESCAPED_STRING -> STRING\n%import common.NUMBER\nstart: STRING NUMBER",
-         YES("\"a\\\"\"1.5e3", "\"\"7"), YES("\"a1", "\"a\"\"1"));
+         YES(R"("a\""1.5e3)", R"(""7)"), YES(R"("a1)", R"("a""1)"));
     LARK("%import common.C_COMMENT\n%import common.CNAME\nstart: C_COMMENT CNAME",
          YES("/* a **/_b1"), YES("/* a */ */b", "/*/b"));
 }
 
 Test(grammar_lark, flags_and_escapes) {
     LARK("start: /[^a-c]+/i", YES("d", "xYz"), YES("a", "B", "xC"));
-    LARK("start: /[^k]/i | \"-\" /[^\\W]/i", YES("j", "-k", "-K"), YES("k", "K", "\xe2\x84\xaa"));
+    LARK(R"(start: /[^k]/i | "-" /[^\W]/i)", YES("j", "-k", "-K"), YES("k", "K", "\xe2\x84\xaa"));
     LARK("start: /a/m | /b/l | /c/u", YES("a", "b", "c"), YES("A", "B", "C"));
-    LARK("start: \"\\a\\b\\f\" /\\cA/", YES("\a\b\f\x01"), YES("ab\f\x01"));
+    LARK(R"(start: "\a\b\f" /\cA/)", YES("\a\b\f\x01"), YES("ab\f\x01"));
 }
 
 Test(grammar_lark, json_beside_text) {
     LARK("start: \"x=\" v (\";\" v)*\nv: %json {\"type\": \"integer\", \"minimum\": 3}\n",
-         YES("x=3", "x=12;4"), YES("x=2", "x=3;", "x=\"3\""));
+         YES("x=3", "x=12;4"), YES("x=2", "x=3;", R"(x="3")"));
     LARK("start: %json {\"const\": \"}\"}\n  | %json true \"!\"\n%ignore \" \"",
-         YES("\"}\"", "[1, 2] !", " null!"), YES("\"}", "[1, 2]"));
-    test_refused(GRAMMAR_LARK, "start: %json {\"type\": ", "grammar_invalid", "JSON Schema");
-    test_refused(GRAMMAR_LARK, "start: %json {\"type\": \"x\"}", "grammar_invalid", "#/type");
+         YES(R"("}")", "[1, 2] !", " null!"), YES(R"("})", "[1, 2]"));
+    test_refused(GRAMMAR_LARK, R"(start: %json {"type": )", "grammar_invalid", "JSON Schema");
+    test_refused(GRAMMAR_LARK, R"(start: %json {"type": "x"})", "grammar_invalid", "#/type");
     test_refused(GRAMMAR_LARK, "start: A\nA: %json {}", "grammar_unsupported", "terminal");
 }
 
@@ -103,7 +120,7 @@ Test(grammar_lark, lists_begin_with_themselves) {
     LARK("?start: sum\n?sum: product | sum \"+\" product | sum \"-\" product\n"
          "?product: atom | product \"*\" atom\natom: /[0-9]/ | \"-\" atom | \"(\" sum \")\"\n",
          YES("1", "1+2*3-(4--5)"), YES("", "1+", "+1", "1**2"));
-    LARK("start: start \"a\" | start | \"b\"", YES("b", "baa"), YES("a", ""));
+    LARK(R"(start: start "a" | start | "b")", YES("b", "baa"), YES("a", ""));
     test_refused(GRAMMAR_LARK, "start: a\na: b \"x\" | \"y\"\nb: a \"z\" | \"w\"",
                  "grammar_invalid", "recursi");
 }
@@ -124,35 +141,45 @@ Test(grammar_lark, masks_are_exact) {
 }
 
 Test(grammar_lark, what_is_not_known_is_refused) {
-    test_refused(GRAMMAR_LARK, "a: \"b\"", "grammar_invalid",
+    test_refused(GRAMMAR_LARK, R"(a: "b")", "grammar_invalid",
                  "grammar: the rule 'start' is missing");
     test_refused(GRAMMAR_LARK, "start: b", "grammar_invalid", "'b' is not defined");
-    test_refused(GRAMMAR_LARK, "start: \"a\"\nstart: \"b\"", "grammar_invalid", "line 2");
-    test_refused(GRAMMAR_LARK, "start: \"a", "grammar_invalid",
-                 "line 1: the closing '\"' is missing");
-    test_refused(GRAMMAR_LARK, "start: (\"a\"", "grammar_invalid", "')' is missing");
-    test_refused(GRAMMAR_LARK, "start: \"a\")", "grammar_invalid", "a bracket has no counterpart");
+    test_refused(GRAMMAR_LARK,
+                 R"(start: "a")"
+                 "\n"
+                 R"(start: "b")",
+                 "grammar_invalid", "line 2");
+    test_refused(GRAMMAR_LARK, R"(start: "a)", "grammar_invalid",
+                 R"(line 1: the closing '"' is missing)");
+    test_refused(GRAMMAR_LARK, R"(start: ("a")", "grammar_invalid", "')' is missing");
+    test_refused(GRAMMAR_LARK, R"(start: "a"))", "grammar_invalid", "a bracket has no counterpart");
     test_refused(GRAMMAR_LARK, "start: /a", "grammar_invalid", "closing '/'");
     test_refused(GRAMMAR_LARK, "start: /(?=a)/", "grammar_unsupported", "look-around");
     test_refused(GRAMMAR_LARK, "start: /a/q", "grammar_invalid", "flag");
     test_refused(GRAMMAR_LARK, "%import common.INT\n-> X\nstart: X", "grammar_invalid", "");
     test_refused(GRAMMAR_LARK, "start: /a/x", "grammar_unsupported", "flag x");
-    test_refused(GRAMMAR_LARK, "start: \"ab\"..\"c\"", "grammar_invalid",
+    test_refused(GRAMMAR_LARK, R"(start: "ab".."c")", "grammar_invalid",
                  "a range needs one character on both sides, in order");
-    test_refused(GRAMMAR_LARK, "start: \"a\"~3..1", "grammar_invalid",
+    test_refused(GRAMMAR_LARK, R"(start: "a"~3..1)", "grammar_invalid",
                  "the repetition count is malformed or too large");
-    test_refused(GRAMMAR_LARK, "start: a{\na: \"a\"", "grammar_unsupported",
-                 "templates are not supported");
-    test_refused(GRAMMAR_LARK, "a: \"a\"\nstart: a{", "grammar_invalid",
-                 "the repetition count is malformed");
-    test_refused(GRAMMAR_LARK, "1: \"a\"", "grammar_invalid",
+    test_refused(GRAMMAR_LARK,
+                 "start: a{\n"
+                 R"(a: "a")",
+                 "grammar_unsupported", "templates are not supported");
+    test_refused(GRAMMAR_LARK,
+                 R"(a: "a")"
+                 "\nstart: a{",
+                 "grammar_invalid", "the repetition count is malformed");
+    test_refused(GRAMMAR_LARK, R"(1: "a")", "grammar_invalid",
                  "expected a rule, a terminal or a directive");
     test_refused(GRAMMAR_LARK, "%import common.1", "grammar_unsupported",
                  "such an import is not supported");
-    test_refused(GRAMMAR_LARK, "start: _s{\"a\"}", "grammar_unsupported",
+    test_refused(GRAMMAR_LARK, R"(start: _s{"a"})", "grammar_unsupported",
                  "templates are not supported");
-    test_refused(GRAMMAR_LARK, "s{x}: x\nstart: \"a\"", "grammar_unsupported",
-                 "templates and attributes of rules are not");
+    test_refused(GRAMMAR_LARK,
+                 "s{x}: x\n"
+                 R"(start: "a")",
+                 "grammar_unsupported", "templates and attributes of rules are not");
     test_refused(GRAMMAR_LARK, "start: <|im_end|>", "grammar_unsupported", "special tokens");
     test_refused(GRAMMAR_LARK, "%declare A\nstart: A", "grammar_unsupported",
                  "this directive is not supported");
@@ -160,20 +187,21 @@ Test(grammar_lark, what_is_not_known_is_refused) {
                  "an import of anything but common is not");
     test_refused(GRAMMAR_LARK, "%import common.PRICE\nstart: PRICE", "grammar_unsupported",
                  "this terminal of common is not supported");
-    test_refused(GRAMMAR_LARK, "start: \"a\" }", "grammar_invalid", "expected a string");
-    test_refused(GRAMMAR_LARK, "start: \"\\q\"", "grammar_invalid", "unknown escape sequence");
-    test_refused(GRAMMAR_LARK, "start \"a\"", "grammar_invalid", "line 1: expected ':'");
+    test_refused(GRAMMAR_LARK, R"(start: "a" })", "grammar_invalid", "expected a string");
+    test_refused(GRAMMAR_LARK, R"(start: "\q")", "grammar_invalid", "unknown escape sequence");
+    test_refused(GRAMMAR_LARK, R"(start "a")", "grammar_invalid", "line 1: expected ':'");
 }
 
 /* What is nearest to a refusal. */
 Test(grammar_lark, ranges_counts_and_names_have_exact_ends) {
-    test_lists(GRAMMAR_LARK, "start: \"a\"..\"a\" \"b\"~2..2 \"c\"~1 -> tree", YES("abbc"),
+    test_lists(GRAMMAR_LARK, R"(start: "a".."a" "b"~2..2 "c"~1 -> tree)", YES("abbc"),
                YES("abc", "abbcc", "bbbc"));
-    test_lists(GRAMMAR_LARK, "start: \"a\"..\"c\"i?", YES("a", "c", ""), YES("d"));
-    test_refused(GRAMMAR_LARK, "start: \"a\"..b", "grammar_invalid", "a string on both sides");
-    test_refused(GRAMMAR_LARK, "start: \"b\"..\"a\"", "grammar_invalid", "in order");
-    test_refused(GRAMMAR_LARK, "start: \"a\" ->", "grammar_invalid", "a name is missing behind ->");
-    test_refused(GRAMMAR_LARK, "start: \"a\" -> X", "grammar_invalid", "a name is missing behind");
-    test_refused(GRAMMAR_LARK, "start: \"a\" -> x \"b\"", "grammar_invalid", "nothing may follow");
+    test_lists(GRAMMAR_LARK, R"(start: "a".."c"i?)", YES("a", "c", ""), YES("d"));
+    test_refused(GRAMMAR_LARK, R"(start: "a"..b)", "grammar_invalid", "a string on both sides");
+    test_refused(GRAMMAR_LARK, R"(start: "b".."a")", "grammar_invalid", "in order");
+    test_refused(GRAMMAR_LARK, R"(start: "a" ->)", "grammar_invalid",
+                 "a name is missing behind ->");
+    test_refused(GRAMMAR_LARK, R"(start: "a" -> X)", "grammar_invalid", "a name is missing behind");
+    test_refused(GRAMMAR_LARK, R"(start: "a" -> x "b")", "grammar_invalid", "nothing may follow");
     test_refused(GRAMMAR_LARK, "start: %json", "grammar_invalid", "a JSON Schema is missing");
 }

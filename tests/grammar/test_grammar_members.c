@@ -26,7 +26,7 @@ static bool add_name(struct object *o, struct rng *r) {
     uint32_t len = 1 + rng_below(r, 6);
 
     for (uint32_t i = 0; i < len; i++)
-        name[i] = "ab\"\\"[rng_below(r, 20) ? rng_below(r, 2) : 2 + rng_below(r, 2)];
+        name[i] = R"(ab"\)"[rng_below(r, 20) ? rng_below(r, 2) : 2 + rng_below(r, 2)];
     for (uint32_t i = 0; i < o->n; i++) {
         if (strcmp(o->name[i], name) == 0)
             return false;
@@ -36,10 +36,10 @@ static bool add_name(struct object *o, struct rng *r) {
 }
 
 static void add_text(struct buf *b, const char *name) {
-    buf_add(b, "\"", 1);
+    buf_add(b, R"(")", 1);
     for (; *name; name++)
-        buf_printf(b, "%s%c", *name == 'a' || *name == 'b' ? "" : "\\", *name);
-    buf_add(b, "\"", 1);
+        buf_printf(b, "%s%c", *name == 'a' || *name == 'b' ? "" : R"(\)", *name);
+    buf_add(b, R"(")", 1);
 }
 
 static void write_schema(struct object *o) {
@@ -47,14 +47,14 @@ static void write_schema(struct object *o) {
     bool first = true;
 
     buf_init(&b, sizeof(o->schema));
-    buf_printf(&b, "{\"type\":\"object\",\"properties\":{");
+    buf_printf(&b, R"({"type":"object","properties":{)");
     for (uint32_t i = 0; i < o->n; i++) {
         buf_add(&b, ",", i > 0);
         add_text(&b, o->name[i]);
-        buf_printf(&b, ":{\"const\":0}");
+        buf_printf(&b, R"(:{"const":0})");
     }
-    buf_printf(&b, "},\"additionalProperties\":%s,\"required\":[",
-               o->open ? "{\"const\":0}" : "false");
+    buf_printf(&b, R"(},"additionalProperties":%s,"required":[)",
+               o->open ? R"({"const":0})" : "false");
     for (uint32_t i = 0; i < o->n; i++) {
         if (!o->must[i])
             continue;
@@ -208,8 +208,7 @@ Test(grammar_members, masks_lead_to_valid_texts_in_time) {
 
 Test(grammar_members, an_object_that_cannot_be_written_is_refused) {
     /* The member that must be there has an object that has a member that must be there ... */
-    static const char S[] =
-        "{\"properties\": {\"a\": {\"$ref\": \"#\"}, \"b\": {}}, \"required\": [\"a\"]}";
+    static const char S[] = R"({"properties": {"a": {"$ref": "#"}, "b": {}}, "required": ["a"]})";
     struct grammar_source src = {
         .kind = GRAMMAR_JSON_SCHEMA, .text = S, .len = strlen(S), .flags = GRAMMAR_ANY_ORDER};
     struct grammar *g = NULL;
@@ -226,10 +225,10 @@ Test(grammar_members, the_distance_counts_all_that_must_be_there) {
     /* 40 names of three digits: {"100":0,...} */
     for (int pass = 0; pass < 2; pass++) {
         n += (size_t)snprintf(schema + n, sizeof(schema) - n,
-                              pass ? "},\"required\":[" : "{\"properties\":{");
+                              pass ? R"(},"required":[)" : R"({"properties":{)");
         for (int i = 0; i < 40; i++)
-            n += (size_t)snprintf(schema + n, sizeof(schema) - n, "%s\"%d\"%s", i ? "," : "",
-                                  100 + i, pass ? "" : ":{\"const\":0}");
+            n += (size_t)snprintf(schema + n, sizeof(schema) - n, R"(%s"%d"%s)", i ? "," : "",
+                                  100 + i, pass ? "" : R"(:{"const":0})");
     }
     snprintf(schema + n, sizeof(schema) - n, "]}");
     CLEANUP(grammar_freep)

@@ -32,7 +32,7 @@ static const struct {
              {"37.5", 37500}, {"1", 1000},     {"997", 997000},   {"0.003", 3}};
 
 static void random_list(struct list *l, struct rng *r, char *schema, size_t cap) {
-    int n = snprintf(schema, cap, "{\"type\":\"%s\",\"allOf\":[",
+    int n = snprintf(schema, cap, R"({"type":"%s","allOf":[)",
                      (l->whole = rng_below(r, 3) == 0) ? "integer" : "number");
 
     l->n = 1 + (uint32_t)rng_below(r, MANY - 1);
@@ -42,11 +42,11 @@ static void random_list(struct list *l, struct rng *r, char *schema, size_t cap)
 
         l->of[i] = not ? -STEPS[k].units : STEPS[k].units;
         n += snprintf(schema + n, cap - (size_t)n,
-                      not ? "%s{\"not\":{\"multipleOf\":%s}}" : "%s{\"multipleOf\":%s}",
+                      not ? R"(%s{"not":{"multipleOf":%s}})" : R"(%s{"multipleOf":%s})",
                       i ? "," : "", STEPS[k].text);
     }
     l->min = rng_below(r, 2) ? INT64_MIN : -25 * UNIT;
-    snprintf(schema + n, cap - (size_t)n, l->min == INT64_MIN ? "]}" : "],\"minimum\":-25}");
+    snprintf(schema + n, cap - (size_t)n, l->min == INT64_MIN ? "]}" : R"(],"minimum":-25})");
 }
 
 static bool fits(const struct list *l, int64_t units) {

@@ -59,14 +59,18 @@ static void expect_all(const char *flags, const struct row *row, size_t n) {
 
 Test(grammar_notations, gemmas_keys_and_strings_have_no_quotes) {
     static const struct row rows[] = {
-        {"{'properties':{'a':{'type':'string'}}}", "{a:<|\"|>x \"y\" \\ \n<|\"|>}", true},
-        {"{'properties':{'a':{'type':'string'}}}", "{\"a\":\"x\"}", false},
-        {"{'properties':{'a':{'type':'string'}}}", "{a:<|\"|>x<|\"|><|\"|>}", false},
-        {"{'properties':{'a':{'type':'string'}}}", "{ a:<|\"|>x<|\"|>}", false},
-        {"{'properties':{'a':{'type':'string','maxLength':2}}}", "{a:<|\"|><|<|\"|>}", true},
-        {"{'properties':{'a':{'type':'string','maxLength':2}}}", "{a:<|\"|>abc<|\"|>}", false},
-        {"{'properties':{'a':{'pattern':'^.$','type':'string'}}}", "{a:<|\"|><<|\"|>}", true},
-        {"{'const':{'k':['x',1,null]}}", "{k:[<|\"|>x<|\"|>,1,null]}", true},
+        {"{'properties':{'a':{'type':'string'}}}",
+         R"({a:<|"|>x "y" \ )"
+         "\n"
+         R"(<|"|>})",
+         true},
+        {"{'properties':{'a':{'type':'string'}}}", R"({"a":"x"})", false},
+        {"{'properties':{'a':{'type':'string'}}}", R"({a:<|"|>x<|"|><|"|>})", false},
+        {"{'properties':{'a':{'type':'string'}}}", R"({ a:<|"|>x<|"|>})", false},
+        {"{'properties':{'a':{'type':'string','maxLength':2}}}", R"({a:<|"|><|<|"|>})", true},
+        {"{'properties':{'a':{'type':'string','maxLength':2}}}", R"({a:<|"|>abc<|"|>})", false},
+        {"{'properties':{'a':{'pattern':'^.$','type':'string'}}}", R"({a:<|"|><<|"|>})", true},
+        {"{'const':{'k':['x',1,null]}}", R"({k:[<|"|>x<|"|>,1,null]})", true},
         /* the order of Jinja2's dictsort, whatever that of the schema is */
         {"{'properties':{'b':{'const':1},'A':{'const':2},'a_':{'const':3}}}", "{A:2,a_:3,b:1}",
          true},
@@ -90,7 +94,10 @@ Test(grammar_notations, gemmas_keys_and_strings_have_no_quotes) {
 
 Test(grammar_notations, a_bare_string_does_not_contain_its_end) {
     static const struct row rows[] = {
-        {"{}", "a < b </ c\n\"", true},
+        {"{}",
+         "a < b </ c\n"
+         R"(")",
+         true},
         {"{}", "a</v>b", false},
         {"{'type':'string','pattern':'^[^x]*$','maxLength':4}", "</v", true},
         {"{'type':'string','pattern':'^[^x]*$','maxLength':4}", "</v>", false},
@@ -110,25 +117,25 @@ Test(grammar_notations, a_bare_string_does_not_contain_its_end) {
 Test(grammar_notations, arguments_of_a_call_are_those_of_an_object) {
     static const struct row rows[] = {
         {"{'properties':{'a':{'type':'string'},'$b c':{'type':'object'}},'required':['$b c']}",
-         "a=\"x\", $b c={\"k\": [1]}", true},
+         R"(a="x", $b c={"k": [1]})", true},
         {"{'properties':{'a':{'type':'string'},'$b c':{'type':'object'}},'required':['$b c']}",
-         "a=\"x\"", false},
+         R"(a="x")", false},
         {"{'properties':{'a':{'const':1}}}", "", true},
         {"{'properties':{'a':{'const':1}}}", "{}", false},
         /* one pattern for a name and, spelled as JSON, for a value */
         {"{'type':'object','patternProperties':{'^x.$':{'type':'string','allOf':[{'pattern':'^x.$'}"
          ","
          "{'pattern':'.'}]}}}",
-         "xy=\"x\\\"\"", true},
+         R"(xy="x\"")", true},
         {"{'type':'object','patternProperties':{'^x.$':{'type':'string','allOf':[{'pattern':'^x.$'}"
          ","
          "{'pattern':'.'}]}}}",
-         "xy=\"x\"\"", false},
+         R"(xy="x"")", false},
         {"{'anyOf':[{'required':['a']},{'required':['b']}],'properties':{'a':{},'b':{}}}", "b=1",
          true},
         {"{'anyOf':[{'required':['a']},{'required':['b']}],'properties':{'a':{},'b':{}}}", "",
          false},
-        {"{'properties':{'a':{'$ref':'#'}},'additionalProperties':false}", "a={\"a\": {}}", true},
+        {"{'properties':{'a':{'$ref':'#'}},'additionalProperties':false}", R"(a={"a": {}})", true},
         {"{'properties':{'a':{'$ref':'#'}},'additionalProperties':false}", "a=a={}", false},
     };
 
@@ -145,8 +152,8 @@ Test(grammar_notations, names_that_cannot_be_written_are_refused) {
         struct err err = {0};
         char node[200];
 
-        snprintf(node, sizeof(node),
-                 "{\"json_schema\":{\"properties\":{\"%s\":{}}},\"gemma\":true}", names[i]);
+        snprintf(node, sizeof(node), R"({"json_schema":{"properties":{"%s":{}}},"gemma":true})",
+                 names[i]);
         cr_expect_eq(constraint_new(&c, v, node, strlen(node), NULL, 0, NULL, &err), -EINVAL, "%s",
                      node);
         cr_expect(strstr(err.message, "this name is not supported"), "%s: %s", node, err.message);

@@ -72,21 +72,21 @@ Test(grammar_random, texts_under_the_mask_are_valid) {
 /* The validator must be able to say no. */
 Test(grammar_random, the_validator_refuses) {
     static const char *const CASES[][2] = {
-        {"{\"type\":\"integer\"}", "1.5"},
-        {"{\"minimum\":2}", "1"},
-        {"{\"exclusiveMaximum\":2}", "2"},
-        {"{\"maxLength\":1}", "\"ab\""},
-        {"{\"pattern\":\"^a+$\"}", "\"b\""},
-        {"{\"required\":[\"a\"]}", "{}"},
-        {"{\"properties\":{\"a\":{\"type\":\"null\"}}}", "{\"a\":1}"},
-        {"{\"additionalProperties\":false}", "{\"a\":1}"},
-        {"{\"items\":{\"enum\":[1,2]}}", "[3]"},
-        {"{\"prefixItems\":[{\"const\":1}]}", "[2]"},
-        {"{\"minItems\":1}", "[]"},
-        {"{\"maxProperties\":0}", "{\"a\":1}"},
-        {"{\"oneOf\":[{},{}]}", "1"},
-        {"{\"anyOf\":[{\"type\":\"null\"}]}", "1"},
-        {"{\"$ref\":\"#/$defs/x\",\"$defs\":{\"x\":false}}", "1"},
+        {R"({"type":"integer"})", "1.5"},
+        {R"({"minimum":2})", "1"},
+        {R"({"exclusiveMaximum":2})", "2"},
+        {R"({"maxLength":1})", R"("ab")"},
+        {R"({"pattern":"^a+$"})", R"("b")"},
+        {R"({"required":["a"]})", "{}"},
+        {R"({"properties":{"a":{"type":"null"}}})", R"({"a":1})"},
+        {R"({"additionalProperties":false})", R"({"a":1})"},
+        {R"({"items":{"enum":[1,2]}})", "[3]"},
+        {R"({"prefixItems":[{"const":1}]})", "[2]"},
+        {R"({"minItems":1})", "[]"},
+        {R"({"maxProperties":0})", R"({"a":1})"},
+        {R"({"oneOf":[{},{}]})", "1"},
+        {R"({"anyOf":[{"type":"null"}]})", "1"},
+        {R"({"$ref":"#/$defs/x","$defs":{"x":false}})", "1"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(CASES); i++) {

@@ -101,7 +101,7 @@ Test(grammar_regex, what_is_not_regular_or_wrong_is_refused) {
     test_refused(GRAMMAR_REGEX, "*a", "grammar_invalid", "nothing to repeat");
     test_refused(GRAMMAR_REGEX, "a{3,1}", "grammar_invalid", "out of order");
     test_refused(GRAMMAR_REGEX, "[z-a]", "grammar_invalid", "out of order");
-    test_refused(GRAMMAR_REGEX, "a\\", "grammar_invalid", "backslash");
+    test_refused(GRAMMAR_REGEX, R"(a\)", "grammar_invalid", "backslash");
     test_refused(GRAMMAR_REGEX, "\xff", "grammar_invalid", "UTF-8");
     test_refused(GRAMMAR_REGEX, "\\z", "grammar_unsupported", "this escape");
     test_refused(GRAMMAR_REGEX, "\\Z", "grammar_unsupported", "this escape");
@@ -207,7 +207,7 @@ Test(grammar_regex, anchors_inside_are_those_of_a_naive_matcher) {
             buf_printf(&b, "|");
             write_part(&b, &r, 1);
         }
-        snprintf(schema, sizeof(schema), "{\"type\":\"string\",\"pattern\":\"%s\"}", b.data);
+        snprintf(schema, sizeof(schema), R"({"type":"string","pattern":"%s"})", b.data);
         struct grammar_source src = {
             .kind = GRAMMAR_JSON_SCHEMA, .text = schema, .len = strlen(schema)};
         CLEANUP(grammar_freep) struct grammar *g = NULL;
@@ -218,7 +218,7 @@ Test(grammar_regex, anchors_inside_are_those_of_a_naive_matcher) {
                   err.message);
         for (uint32_t k = 0; k < 2 * 63; k++) { /* all texts of up to five letters */
             uint32_t len = 0, bits = k % 63 + 1;
-            char text[8] = "\"", c = k < 63 ? 'b' : 'c';
+            char text[8] = R"(")", c = k < 63 ? 'b' : 'c';
 
             for (; bits > 1; bits >>= 1)
                 text[1 + len++] = bits & 1 ? c : 'a';
@@ -240,36 +240,36 @@ Test(grammar_regex, searches_for_many_words_are_small) {
     struct buf b;
 
     buf_init(&b, 4096);
-    buf_printf(&b, "{\"pattern\": \"^x|z$");
+    buf_printf(&b, R"({"pattern": "^x|z$)");
     for (int i = 0; i < 40; i++)
         buf_printf(&b, "|%cw%d", 'a' + i % 20, i);
-    buf_printf(&b, "\"}");
+    buf_printf(&b, R"("})");
     struct grammar_source src = {.kind = GRAMMAR_JSON_SCHEMA, .text = b.data, .len = b.len};
     CLEANUP(grammar_freep) struct grammar *g = NULL;
 
     cr_assert_eq(grammar_compile(&g, test_vocab(), &src, &limits, &err), 0, "%s", err.message);
-    cr_expect(test_fits(g, "\"--bw21..aw0\"", 13));
-    cr_expect(test_fits(g, "\"x..\"", 5));
-    cr_expect(test_fits(g, "\"..z\"", 5));
-    cr_expect_not(test_fits(g, "\".xaw1z.\"", 9));
+    cr_expect(test_fits(g, R"("--bw21..aw0")", 13));
+    cr_expect(test_fits(g, R"("x..")", 5));
+    cr_expect(test_fits(g, R"("..z")", 5));
+    cr_expect_not(test_fits(g, R"(".xaw1z.")", 9));
     buf_deinit(&b);
 }
 
 Test(grammar_regex, anchors_that_are_not_read_have_their_place) {
-    test_refused(GRAMMAR_JSON_SCHEMA, "{\"pattern\": \"a(^b){2}\"}", "grammar_unsupported",
+    test_refused(GRAMMAR_JSON_SCHEMA, R"({"pattern": "a(^b){2}"})", "grammar_unsupported",
                  "#/pattern: regular expression, byte 2: an anchor inside a counted group");
     test_refused(GRAMMAR_JSON_SCHEMA, "{\"pattern\": \"(?=a)(b$)\"}", "grammar_unsupported",
                  "byte 7: an anchor beside look-ahead");
-    test_refused(GRAMMAR_JSON_SCHEMA, "{\"pattern\": \"(?=a^)b\"}", "grammar_unsupported",
+    test_refused(GRAMMAR_JSON_SCHEMA, R"({"pattern": "(?=a^)b"})", "grammar_unsupported",
                  "an anchor inside");
 }
 
 Test(grammar_choice, exactly_the_strings) {
-    test_lists(GRAMMAR_CHOICE, "[\"yes\", \"no\", \"no way\", \"\\u00e9\"]",
+    test_lists(GRAMMAR_CHOICE, R"(["yes", "no", "no way", "\u00e9"])",
                YES("yes", "no", "no way", "\xc3\xa9"), YES("", "y", "no ", "maybe"));
     test_refused(GRAMMAR_CHOICE, "[]", "grammar_invalid", "at least one");
-    test_refused(GRAMMAR_CHOICE, "[\"a\", 1]", "grammar_invalid", "/1");
-    test_refused(GRAMMAR_CHOICE, "\"a\"", "grammar_invalid", "array");
+    test_refused(GRAMMAR_CHOICE, R"(["a", 1])", "grammar_invalid", "/1");
+    test_refused(GRAMMAR_CHOICE, R"("a")", "grammar_invalid", "array");
 }
 
 #define EBNF(source, yes, no) test_lists(GRAMMAR_EBNF, source, yes, no)
@@ -279,9 +279,15 @@ Test(grammar_ebnf, gbnf_syntax) {
          YES("a1", "a12xyyx", "a1yyy"), YES("a", "a1y"));
     EBNF("root ::= a\n  | b\na ::= \"1\"\nb ::= \"2\" [^\\n]?", YES("1", "2", "2x"),
          YES("2\n", "3"));
-    EBNF("root ::= \"\\\"\\x41\\n\" . ", YES("\"A\nz", "\"A\n\n"), YES("\"A\n"));
-    EBNF("root ::= \"a\"{,2} \"b\"", YES("b", "ab", "aab"), YES("aaab"));
-    EBNF("root ::= \"\" | \"a\"", YES("", "a"), YES("b"));
+    EBNF(R"(root ::= "\"\x41\n" . )",
+         YES(R"("A)"
+             "\nz",
+             R"("A)"
+             "\n\n"),
+         YES(R"("A)"
+             "\n"));
+    EBNF(R"(root ::= "a"{,2} "b")", YES("b", "ab", "aab"), YES("aaab"));
+    EBNF(R"(root ::= "" | "a")", YES("", "a"), YES("b"));
     EBNF("root ::= a {2, 3} [x-z] * # c\n  +\na ::= \"a\"{ 2 } \"b\" ?", YES("aaaa", "aabaabaaz"),
          YES("aa", "aab"));
 }
@@ -290,13 +296,12 @@ Test(grammar_ebnf, recursion_needs_a_stack) {
     EBNF("root ::= \"(\" root \")\" | \"\"", YES("", "()", "((()))"), YES("(", "(()", "())"));
     EBNF("root ::= e\ne ::= t (\"+\" t)*\nt ::= [0-9]+ | \"(\" e \")\"", YES("1+2", "(1+(2+33))+4"),
          YES("1+", "(1", ")"));
-    EBNF("root ::= \"a\" root \"a\" | \"b\" root \"b\" | \"c\"", YES("c", "abcba"),
-         YES("abcab", "ab"));
+    EBNF(R"(root ::= "a" root "a" | "b" root "b" | "c")", YES("c", "abcba"), YES("abcab", "ab"));
 }
 
 Test(grammar_ebnf, long_lists_by_recursion_at_the_end_need_no_stack) {
     CLEANUP(grammar_freep)
-    struct grammar *g = test_compile(GRAMMAR_EBNF, "root ::= \"a\" | \"a,\" root");
+    struct grammar *g = test_compile(GRAMMAR_EBNF, R"(root ::= "a" | "a," root)");
     static char text[20001];
 
     for (size_t i = 0; i < 20000; i += 2)
@@ -327,15 +332,22 @@ Test(grammar_ebnf, ambiguity_is_merged) {
 
 Test(grammar_ebnf, mistakes_name_their_line) {
     test_refused(GRAMMAR_EBNF, "root ::= a", "grammar_invalid", "'a' is not defined");
-    test_refused(GRAMMAR_EBNF, "a ::= \"x\"", "grammar_invalid", "rule 'root' is missing");
-    test_refused(GRAMMAR_EBNF, "root ::= \"x\"\nb ::= $", "grammar_invalid", "line 2");
-    test_refused(GRAMMAR_EBNF, "root ::= \"x", "grammar_invalid", "line 1");
-    test_refused(GRAMMAR_EBNF, "root ::= (\"x\"", "grammar_invalid", "')' is missing");
-    test_refused(GRAMMAR_EBNF, "root ::= root \"x\" | \"y\"", "grammar_invalid", "left recursion");
+    test_refused(GRAMMAR_EBNF, R"(a ::= "x")", "grammar_invalid", "rule 'root' is missing");
+    test_refused(GRAMMAR_EBNF,
+                 R"(root ::= "x")"
+                 "\nb ::= $",
+                 "grammar_invalid", "line 2");
+    test_refused(GRAMMAR_EBNF, R"(root ::= "x)", "grammar_invalid", "line 1");
+    test_refused(GRAMMAR_EBNF, R"(root ::= ("x")", "grammar_invalid", "')' is missing");
+    test_refused(GRAMMAR_EBNF, R"(root ::= root "x" | "y")", "grammar_invalid", "left recursion");
     test_refused(GRAMMAR_EBNF, "root ::= a\na ::= b? a \"x\" | \"y\"\nb ::= \"\"",
                  "grammar_invalid", "left recursion");
-    test_refused(GRAMMAR_EBNF, "root ::= \"a\" root", "grammar_invalid", "no text satisfies");
-    test_refused(GRAMMAR_EBNF, "root ::= \"a\"\nroot ::= \"b\"", "grammar_invalid", "twice");
+    test_refused(GRAMMAR_EBNF, R"(root ::= "a" root)", "grammar_invalid", "no text satisfies");
+    test_refused(GRAMMAR_EBNF,
+                 R"(root ::= "a")"
+                 "\n"
+                 R"(root ::= "b")",
+                 "grammar_invalid", "twice");
     test_refused(GRAMMAR_EBNF, "root ::= <[999999]>", "grammar_invalid", "no such token");
     test_refused(GRAMMAR_EBNF, "root ::= <nothing>", "grammar_invalid", "no such special");
     test_refused(GRAMMAR_EBNF, "root ::= <[25:]>", "grammar_invalid", "malformed");
@@ -348,7 +360,7 @@ Test(grammar_ebnf, mistakes_name_their_line) {
 Test(grammar_ebnf, the_first_token_may_be_special) {
     const struct grammar_token token[] = {{"<mark>", 6, true}, {"a", 1, false}, {"</s>", 4, true}};
     const int32_t ends[] = {2};
-    struct grammar_source src = {.kind = GRAMMAR_EBNF, .text = "root ::= <mark> \"a\""};
+    struct grammar_source src = {.kind = GRAMMAR_EBNF, .text = R"(root ::= <mark> "a")"};
     CLEANUP(grammar_vocab_freep) struct grammar_vocab *v = NULL;
     CLEANUP(grammar_freep) struct grammar *g = NULL;
     CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
@@ -402,16 +414,16 @@ Test(grammar_regex, ranges_and_counts_have_exact_ends) {
 
 /* A NUL is a character like others, also behind a backslash. */
 Test(grammar_regex, a_nul_is_a_character) {
-    static const char *const sources[] = {"{\"type\":\"string\",\"pattern\":\"^\\\\\\u0000a$\"}",
-                                          "{\"type\":\"string\",\"pattern\":\"^\\u0000a$\"}"};
+    static const char *const sources[] = {R"({"type":"string","pattern":"^\\\u0000a$"})",
+                                          R"({"type":"string","pattern":"^\u0000a$"})"};
 
     for (size_t i = 0; i < ARRAY_SIZE(sources); i++)
-        test_lists(GRAMMAR_JSON_SCHEMA, sources[i], YES("\"\\u0000a\""), YES("\"xa\"", "\"a\""));
+        test_lists(GRAMMAR_JSON_SCHEMA, sources[i], YES(R"("\u0000a")"), YES(R"("xa")", R"("a")"));
 }
 
 Test(grammar_ebnf, ranges_counts_and_tokens_have_exact_ends) {
-    EBNF("root ::= [a-a-] [^b-d] \"x\"{0,} \"y\"{1}", YES("aay", "-exxy"), YES("acy", "aaxyy"));
-    EBNF("root ::= [\\x41-\\U0001F600] \"\\u00e9\"", YES("A\xc3\xa9", "\xf0\x9f\x98\x80\xc3\xa9"),
+    EBNF(R"(root ::= [a-a-] [^b-d] "x"{0,} "y"{1})", YES("aay", "-exxy"), YES("acy", "aaxyy"));
+    EBNF(R"(root ::= [\x41-\U0001F600] "\u00e9")", YES("A\xc3\xa9", "\xf0\x9f\x98\x80\xc3\xa9"),
          YES("@\xc3\xa9"));
     test_refused(GRAMMAR_EBNF, "root ::= [b-a]", "grammar_invalid", "the range is out of order");
     test_refused(GRAMMAR_EBNF, "root ::= [a", "grammar_invalid", "the closing ']' is missing");
@@ -422,30 +434,39 @@ Test(grammar_ebnf, ranges_counts_and_tokens_have_exact_ends) {
     test_refused(GRAMMAR_EBNF, "root ::= <[2147483648]>", "grammar_invalid", "no such token");
     test_refused(GRAMMAR_EBNF, "root ::= <[1a]>", "grammar_invalid", "malformed");
     test_refused(GRAMMAR_EBNF, "root ::= <[]>", "grammar_invalid", "no such special token");
-    test_refused(GRAMMAR_EBNF, "root ::= \"a\"{}", "grammar_invalid", "a bad {m,n}");
-    test_refused(GRAMMAR_EBNF, "root ::= \"a\"{,}", "grammar_invalid", "a bad {m,n}");
-    test_refused(GRAMMAR_EBNF, "root ::= \"a\"{2,1}", "grammar_invalid", "a bad {m,n}");
-    test_refused(GRAMMAR_EBNF, "root ::= \"a\"{2", "grammar_invalid", "a bad {m,n}");
-    test_refused(GRAMMAR_EBNF, "root ::= \"a\"{4294967295}", "grammar_invalid",
+    test_refused(GRAMMAR_EBNF, R"(root ::= "a"{})", "grammar_invalid", "a bad {m,n}");
+    test_refused(GRAMMAR_EBNF, R"(root ::= "a"{,})", "grammar_invalid", "a bad {m,n}");
+    test_refused(GRAMMAR_EBNF, R"(root ::= "a"{2,1})", "grammar_invalid", "a bad {m,n}");
+    test_refused(GRAMMAR_EBNF, R"(root ::= "a"{2)", "grammar_invalid", "a bad {m,n}");
+    test_refused(GRAMMAR_EBNF, R"(root ::= "a"{4294967295})", "grammar_invalid",
                  "line 1: the repetition count is malformed or too large");
-    test_refused(GRAMMAR_EBNF, "root ::= \"\\x4\"", "grammar_invalid", "a hexadecimal digit");
-    test_refused(GRAMMAR_EBNF, "root ::= \"\\ud800\"", "grammar_invalid", "not a valid code point");
-    test_refused(GRAMMAR_EBNF, "root ::= \"\\udfff\"", "grammar_invalid", "not a valid code point");
-    test_refused(GRAMMAR_EBNF, "root ::= \"\\U00110000\"", "grammar_invalid", "valid code point");
-    test_refused(GRAMMAR_EBNF, "root ::= \"\\q\"", "grammar_invalid", "unknown escape sequence");
-    test_refused(GRAMMAR_EBNF, "root ::= \"a", "grammar_invalid", "the closing '\"' is missing");
-    test_refused(GRAMMAR_EBNF, "root ::= \"\xff\"", "grammar_invalid", "line 1: invalid UTF-8");
-    test_refused(GRAMMAR_EBNF, "\n= \"a\"", "grammar_invalid", "line 2: expected `name ::=`");
+    test_refused(GRAMMAR_EBNF, R"(root ::= "\x4")", "grammar_invalid", "a hexadecimal digit");
+    test_refused(GRAMMAR_EBNF, R"(root ::= "\ud800")", "grammar_invalid", "not a valid code point");
+    test_refused(GRAMMAR_EBNF, R"(root ::= "\udfff")", "grammar_invalid", "not a valid code point");
+    test_refused(GRAMMAR_EBNF, R"(root ::= "\U00110000")", "grammar_invalid", "valid code point");
+    test_refused(GRAMMAR_EBNF, R"(root ::= "\q")", "grammar_invalid", "unknown escape sequence");
+    test_refused(GRAMMAR_EBNF, R"(root ::= "a)", "grammar_invalid",
+                 R"(the closing '"' )"
+                 "is missing");
+    test_refused(GRAMMAR_EBNF,
+                 R"(root ::= ")"
+                 "\xff"
+                 R"(")",
+                 "grammar_invalid", "line 1: invalid UTF-8");
+    test_refused(GRAMMAR_EBNF,
+                 "\n"
+                 R"(= "a")",
+                 "grammar_invalid", "line 2: expected `name ::=`");
     test_refused(GRAMMAR_REGEX, "\xff", "grammar_invalid", "invalid UTF-8");
     test_refused(GRAMMAR_REGEX, "(a)\\1", "grammar_unsupported", "a back reference");
     test_refused(GRAMMAR_REGEX, "a++", "grammar_unsupported", "a possessive quantifier");
     test_refused(GRAMMAR_REGEX, "\\ud83d\\u0041", "grammar_invalid", "a lone surrogate");
-    char many[32 + 65 * 5] = "{\"pattern\":\"^";
+    char many[32 + 65 * 5] = R"({"pattern":"^)";
     for (int k = 0; k < 65; k++)
         strcat(many, "(?!a)");
-    test_refused(GRAMMAR_JSON_SCHEMA, strcat(many, "b$\"}"), "grammar_unsupported",
+    test_refused(GRAMMAR_JSON_SCHEMA, strcat(many, R"(b$"})"), "grammar_unsupported",
                  "more than 64 look-aheads");
-    EBNF("root ::= \"\\ud7ff\\ue000\\U0010ffff\"", YES("\xed\x9f\xbf\xee\x80\x80\xf4\x8f\xbf\xbf"),
+    EBNF(R"(root ::= "\ud7ff\ue000\U0010ffff")", YES("\xed\x9f\xbf\xee\x80\x80\xf4\x8f\xbf\xbf"),
          YES("a"));
 }
 

@@ -19,30 +19,35 @@ static const struct {
     {GRAMMAR_REGEX, "(a{1,9}|b{2,12}a?){3,20}c?"},
     {GRAMMAR_REGEX, "[^x]*x[^y]{0,20}y"},
     {GRAMMAR_EBNF, "root ::= \"(\" root \")\" | [a-z0-9]{1,12} | root2\nroot2 ::= \"[\" root "
-                   "(\",\" root)* \"]\""},
+                   R"(("," root)* "]")"},
     {GRAMMAR_EBNF,
      "root ::= s*\ns ::= \"<tool\" [_a-z]* \">\" | <tool_call> t </tool_call>\nt ::= [^<]{0,50}"},
     {GRAMMAR_EBNF, "root ::= x x\nx ::= [a-c]* y?\ny ::= \"ab\" | x2\nx2 ::= \"a\" [ab]{0,3}"},
     /* Loops whose end goes on with their bytes and with others; calls beside edges, from several
      * stacks. */
-    {GRAMMAR_REGEX, "([a-z]{1,4}\"[ \n]{2,7}|[a-z]{2,3}[a-e]{1,3}:)*"},
+    {GRAMMAR_REGEX, R"(([a-z]{1,4}"[ )"
+                    "\n]{2,7}|[a-z]{2,3}[a-e]{1,3}:)*"},
     {GRAMMAR_EBNF,
-     "root ::= (x | y \"ab\" | \"aab\" | \"{\" s \"}\")+\nx ::= \"a\" x? \"b\" "
+     R"(root ::= (x | y "ab" | "aab" | "{" s "}")+)"
+     "\n"
+     R"(x ::= "a" x? "b" )"
      "\" \"\ny ::= \"{\" y? \"}\" | \"a\" y\ns ::= \" \"{1,5} (x | \":\" s \"\\n\")?"},
-    {GRAMMAR_EBNF, "root ::= \"[\" (x | \"{}\")+\nx ::= \"{\" (x | \"\\\"\")+ \"}\""},
+    {GRAMMAR_EBNF, R"(root ::= "[" (x | "{}")+)"
+                   "\n"
+                   R"(x ::= "{" (x | "\"")+ "}")"},
     {GRAMMAR_EBNF, "root ::= p | q\np ::= v \"}\" p?\nq ::= v \", \" q?\nv ::= \"[\" v? \"]\""},
     /* Many readings of a loop, which differ by what they have counted; what is behind it begins
      * with its bytes, and with others. */
     {GRAMMAR_REGEX, "[a-d]*[ab]{9,14}[b-d]x"},
-    {GRAMMAR_REGEX, "[ab]*[ab]{9,12}(\"}?|cd)"},
-    {GRAMMAR_REGEX, "(([ab]{3})*[ab]{9,10}(\"}|cd))*"},
+    {GRAMMAR_REGEX, R"([ab]*[ab]{9,12}("}?|cd))"},
+    {GRAMMAR_REGEX, R"((([ab]{3})*[ab]{9,10}("}|cd))*)"},
     {GRAMMAR_REGEX, "(\\p{Lu}[\\p{L}\\p{M}' -]{2,9}|\\P{L}\\p{Nd}+)*"},
-    {GRAMMAR_CHOICE, "[\"foobar\", \"foo\", \"hello world\", \"name\\\":\"]"},
-    {GRAMMAR_JSON_SCHEMA, "{\"type\": \"object\", \"properties\": {\"name\": {\"type\": "
-                          "\"string\", \"maxLength\": 20}, \"na\": {\"type\": \"integer\"}, "
-                          "\"items\": {\"type\": \"array\", \"items\": {\"$ref\": \"#\"}, "
-                          "\"maxItems\": 3}}, \"additionalProperties\": {\"type\": "
-                          "\"string\", \"minLength\": 3}}"},
+    {GRAMMAR_CHOICE, R"(["foobar", "foo", "hello world", "name\":"])"},
+    {GRAMMAR_JSON_SCHEMA, R"({"type": "object", "properties": {"name": {"type": )"
+                          R"("string", "maxLength": 20}, "na": {"type": "integer"}, )"
+                          R"("items": {"type": "array", "items": {"$ref": "#"}, )"
+                          R"("maxItems": 3}}, "additionalProperties": {"type": )"
+                          R"("string", "minLength": 3}})"},
     {GRAMMAR_JSON_SCHEMA, "{}"},
 };
 
@@ -120,12 +125,12 @@ Test(grammar_state, rollback_equals_replay) {
 Test(grammar_state, long_texts_keep_their_recent_history) {
     CLEANUP(grammar_freep) struct grammar *g = test_compile(GRAMMAR_JSON_OBJECT, "");
     CLEANUP(grammar_state_freep) struct grammar_state *s = NULL, *t = NULL;
-    const char *unit = "[[{\"a\":[1,{}]},2],";
+    const char *unit = R"([[{"a":[1,{}]},2],)";
     uint32_t a[64], b[64];
 
     cr_assert_eq(grammar_state_new(&s, g), 0);
     cr_assert_eq(grammar_state_new(&t, g), 0);
-    for (const char *p = "{\"x\":["; *p; p++)
+    for (const char *p = R"({"x":[)"; *p; p++)
         cr_assert_eq(grammar_accept(s, *p), 0);
     for (int i = 0; i < 300; i++) {
         for (const char *p = unit; *p; p++)
@@ -199,8 +204,10 @@ static struct grammar *tool_calls(void) {
     cr_assert_eq(grammar_builder_new(&b, test_vocab(), NULL), 0);
     for (int i = 0; i < 2; i++) {
         grammar_part part[] = {
-            literal(b, i ? "<tool_call>\n{\"name\": \"get_time\", \"arguments\": "
-                         : "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": "),
+            literal(b, i ? "<tool_call>\n"
+                           R"({"name": "get_time", "arguments": )"
+                         : "<tool_call>\n"
+                           R"({"name": "get_weather", "arguments": )"),
             source(b, GRAMMAR_REGEX, i ? "[0-9]{1,3}" : "\\{\\}"),
             literal(b, "}\n</tool_call>"),
         };
@@ -220,11 +227,16 @@ Test(grammar_forced, goes_as_far_as_there_is_no_choice) {
     cr_assert_eq(grammar_state_new(&s, g), 0);
     expect_forced(s, "", TEST_MARKER);
     cr_assert_eq(grammar_accept(s, TEST_MARKER), 0);
-    expect_forced(s, "\n{\"name\": \"get_", -1);
-    for (const char *p = "\n{\"name\": \"get_t"; *p; p++)
+    expect_forced(s,
+                  "\n"
+                  R"({"name": "get_)",
+                  -1);
+    for (const char *p = "\n"
+                         R"({"name": "get_t)";
+         *p; p++)
         cr_assert_eq(grammar_accept(s, *p), 0);
-    expect_forced(s, "ime\", \"arguments\": ", -1);
-    for (const char *p = "ime\", \"arguments\": 123"; *p; p++)
+    expect_forced(s, R"(ime", "arguments": )", -1);
+    for (const char *p = R"(ime", "arguments": 123)"; *p; p++)
         cr_assert_eq(grammar_accept(s, *p), 0);
     expect_forced(s, "}\n", TEST_MARKER_END);
     cr_expect_eq(grammar_accept(s, '<'), -22);
@@ -246,9 +258,13 @@ Test(grammar_forced, ends_where_the_callers_room_ends) {
     cr_expect_eq(grammar_forced(s, (uint8_t *)out, 0, &token), 0);
     cr_expect_str_eq(out, "------");
     cr_expect_eq(grammar_forced(s, (uint8_t *)out, 4, &token), 4);
-    cr_expect_str_eq(out, "\n{\"n--");
+    cr_expect_str_eq(out, "\n"
+                          R"({"n--)");
     cr_expect_eq(token, -1);
-    expect_forced(s, "\n{\"name\": \"get_", -1);
+    expect_forced(s,
+                  "\n"
+                  R"({"name": "get_)",
+                  -1);
 }
 
 Test(grammar_builder, repeats_with_separators_and_limits) {
@@ -260,7 +276,10 @@ Test(grammar_builder, repeats_with_separators_and_limits) {
         if (i)
             cr_assert_eq(grammar_accept(s, '\n'), 0);
         cr_assert_eq(grammar_accept(s, TEST_MARKER), 0);
-        for (const char *p = "\n{\"name\": \"get_weather\", \"arguments\": {}}\n"; *p; p++)
+        for (const char *p = "\n"
+                             R"({"name": "get_weather", "arguments": {}})"
+                             "\n";
+             *p; p++)
             cr_assert_eq(grammar_accept(s, *p), 0);
         cr_assert_eq(grammar_accept(s, TEST_MARKER_END), 0);
         cr_expect(grammar_can_end(s));
@@ -321,7 +340,7 @@ Test(grammar_builder, free_text_before_calls) {
     struct err err;
 
     cr_assert_eq(grammar_builder_new(&b, test_vocab(), NULL), 0);
-    grammar_part call[] = {literal(b, "CALL "), source(b, GRAMMAR_CHOICE, "[\"f\", \"g\"]")};
+    grammar_part call[] = {literal(b, "CALL "), source(b, GRAMMAR_CHOICE, R"(["f", "g"])")};
     grammar_part calls = grammar_repeat(b, grammar_sequence(b, call, 2), literal(b, ";"), 0, 2);
     grammar_part all[] = {grammar_free_text(b, "CALL ", 5), calls};
 
@@ -337,9 +356,11 @@ Test(grammar_builder, free_text_before_calls) {
  * else it would be late. */
 Test(grammar_mask, reads_once_what_begins_alike) {
     static const char *const ALIKE[] = {
-        "root ::= (\"a\" | y)* \"z\"\ny ::= \"a\" y \"b\" | \"ac\"",
-        "root ::= [a]{1,90} [ab]{1,90} \"z\"",
-        "root ::= ([ab]{30,90} \"z\" | [a]{20,90} [ab]{1,90} \"bz\")",
+        R"(root ::= ("a" | y)* "z")"
+        "\n"
+        R"(y ::= "a" y "b" | "ac")",
+        R"(root ::= [a]{1,90} [ab]{1,90} "z")",
+        R"(root ::= ([ab]{30,90} "z" | [a]{20,90} [ab]{1,90} "bz"))",
     };
     struct grammar_token token[] = {{"a", 1, false}, {"b", 1, false},     {"c", 1, false},
                                     {"z", 1, false}, {NULL, LONG, false}, {NULL, LONG, false}};
@@ -419,9 +440,9 @@ Test(grammar_limits, are_named) {
 /* The front has no vocabulary at hand and still wants to refuse a bad schema. */
 Test(grammar_compile, without_a_vocabulary_only_checks) {
     struct grammar_source good = {
-        .kind = GRAMMAR_JSON_SCHEMA, .text = "{\"type\": \"object\"}", .len = 18};
+        .kind = GRAMMAR_JSON_SCHEMA, .text = R"({"type": "object"})", .len = 18};
     struct grammar_source bad = {
-        .kind = GRAMMAR_JSON_SCHEMA, .text = "{\"$dynamicRef\": \"#\"}", .len = 20};
+        .kind = GRAMMAR_JSON_SCHEMA, .text = R"({"$dynamicRef": "#"})", .len = 20};
     CLEANUP(grammar_freep) struct grammar *g = NULL;
     struct err err = {0};
 
@@ -461,7 +482,7 @@ static struct grammar_vocab *cut_vocab(struct grammar_token *token, char (*text)
 /* The class of the state behind "l" begins as that of the state behind "k", and what differs takes
  * too long for a quick mask: the walk that gives it up is followed by another one. */
 Test(grammar_state, a_class_that_is_given_up_leaves_other_walks_alone) {
-    static const char schema[] = "{\"pattern\":\"^(ka[b-y]*|la[b-z]*|[kl][^a]Z*)$\"}";
+    static const char schema[] = R"({"pattern":"^(ka[b-y]*|la[b-z]*|[kl][^a]Z*)$"})";
     static struct grammar_token token[256 + N_TAILS + N_CUT + 1];
     static char text[256 + N_TAILS + N_CUT][LONG_TAIL + 2];
     CLEANUP(grammar_vocab_freep) struct grammar_vocab *v = cut_vocab(token, text);

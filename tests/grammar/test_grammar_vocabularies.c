@@ -15,12 +15,14 @@
 #include "text/tokenizer.h"
 
 static const char SCHEMA[] =
-    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":12},\"n\":{"
-    "\"type\":\"integer\",\"minimum\":5,"
-    "\"maximum\":99999},\"kind\":{\"enum\":[\"read\",\"write\",\"\xc3\xbc\"]},\"tags\":{\"type\":"
-    "\"array\",\"items\":{\"type\":\"string\","
-    "\"pattern\":\"^[a-z]{2,9}$\"},\"maxItems\":4},\"more\":{}},\"required\":[\"name\",\"kind\"],"
-    "\"additionalProperties\":{\"type\":\"number\"}}";
+    R"({"type":"object","properties":{"name":{"type":"string","maxLength":12},"n":{)"
+    R"("type":"integer","minimum":5,)"
+    R"("maximum":99999},"kind":{"enum":["read","write",")"
+    "\xc3\xbc"
+    R"("]},"tags":{"type":)"
+    R"("array","items":{"type":"string",)"
+    R"("pattern":"^[a-z]{2,9}$"},"maxItems":4},"more":{}},"required":["name","kind"],)"
+    R"("additionalProperties":{"type":"number"}})";
 
 /* Whether the mask and the acceptance of token @id agree. */
 static void check_token(struct grammar_state *s, struct grammar_state *t, const uint32_t *bits,
@@ -67,12 +69,12 @@ static bool generate(struct grammar_state *s, struct grammar_state *t, const str
 
 /* Strings whose states read all texts of some kind, some for a while, some for ever. */
 static const char PATTERNS[] =
-    "{\"type\":\"array\",\"minItems\":9,\"prefixItems\":[{\"pattern\":\"^[a-z0-9]{1,7}-[a-z]{0,6}$"
-    "\"},"
-    "{\"pattern\":\"^[a-z0-9-]{9,40}a[0-9]*$\"},{\"pattern\":\"^[^/]+/[A-Za-z_]*$\"},"
-    "{\"pattern\":\"foo[A-Z]+\",\"maxLength\":20},{\"pattern\":\"^(?!x-)[\\\\w.-]+$\"},"
-    "{\"pattern\":\"^.{3,17}[\\u00e0-\\u00ff]*$\"},{\"pattern\":\"^([a-z]+ )*[0-9]+$\"},"
-    "{\"format\":\"uri\",\"maxLength\":60},{\"not\":{\"enum\":[\"a\",\"the\"]},\"type\":\"string\"}"
+    R"({"type":"array","minItems":9,"prefixItems":[{"pattern":"^[a-z0-9]{1,7}-[a-z]{0,6}$)"
+    R"("},)"
+    R"({"pattern":"^[a-z0-9-]{9,40}a[0-9]*$"},{"pattern":"^[^/]+/[A-Za-z_]*$"},)"
+    R"({"pattern":"foo[A-Z]+","maxLength":20},{"pattern":"^(?!x-)[\\w.-]+$"},)"
+    R"({"pattern":"^.{3,17}[\u00e0-\u00ff]*$"},{"pattern":"^([a-z]+ )*[0-9]+$"},)"
+    R"({"format":"uri","maxLength":60},{"not":{"enum":["a","the"]},"type":"string"})"
     "]}";
 
 /* A quick mask of @t, which is where @s is, is that of @s, or late: 1. */
@@ -137,46 +139,56 @@ static void check_patterns(const struct grammar_vocab *v, uint32_t n_vocab) {
 
 /* States of a search differ in a few tokens: a text that is in the middle of one of the words again
  * and again. */
-static const char SEARCH[] = "{\"pattern\":\"QUEUE_INT|QUEUE_DOUBLE|CACHED\"}",
-                  SEARCHED[] = "\"aQUEUE_DOUBCACQUEUE_INT\\\"a\"";
+static const char SEARCH[] = R"({"pattern":"QUEUE_INT|QUEUE_DOUBLE|CACHED"})",
+                  SEARCHED[] = R"("aQUEUE_DOUBCACQUEUE_INT\"a")";
 /* Several readings, each in a state that takes nearly everything but a few letters. */
-static const char LACK[] = "{\"anyOf\":["
-                           "{\"items\":{\"pattern\":\"^[^a7 ]*$\"}},"
-                           "{\"items\":{\"pattern\":\"^([^9e]|9[^9x])*$\"}},"
-                           "{\"items\":{\"pattern\":\"^[^st]*y[^q]*$\"}},"
-                           "{\"items\":{\"pattern\":\"^[^on]*$\"}},"
-                           "{\"items\":{\"pattern\":\"^[^ri5]*y[^l]*$\"}},"
-                           "{\"items\":{\"pattern\":\"^([^e]|e[^rns])*$\"}}"
+static const char LACK[] = R"({"anyOf":[)"
+                           R"({"items":{"pattern":"^[^a7 ]*$"}},)"
+                           R"({"items":{"pattern":"^([^9e]|9[^9x])*$"}},)"
+                           R"({"items":{"pattern":"^[^st]*y[^q]*$"}},)"
+                           R"({"items":{"pattern":"^[^on]*$"}},)"
+                           R"({"items":{"pattern":"^[^ri5]*y[^l]*$"}},)"
+                           R"({"items":{"pattern":"^([^e]|e[^rns])*$"}})"
                            "]}",
-                  LACKING[] = "[\"b9Xy\",\"x9ay s\"]";
+                  LACKING[] = R"(["b9Xy","x9ay s"])";
 
 /* Readings that differ by what they count, beside the search, which takes most tokens. */
-static const char COUNTED[] = "{\"pattern\":\"[a-zA-Z0-9_-]{18}([.][a-z]+)?\"}",
-                  COUNTS[] = "\"ab0-F_9abcdefghijK,\\n\"";
+static const char COUNTED[] = R"({"pattern":"[a-zA-Z0-9_-]{18}([.][a-z]+)?"})",
+                  COUNTS[] = R"("ab0-F_9abcdefghijK,\n")";
 
 /* Other words: nothing of theirs is there already. */
-static const char PREPARED[] = "{\"pattern\":\"BATCH_INT|BATCH_TABLE|MACHINE\"}",
-                  PREPARED_TEXT[] = "\"aBATCH_TABMACBATCH_INT\\\"a\"";
+static const char PREPARED[] = R"({"pattern":"BATCH_INT|BATCH_TABLE|MACHINE"})",
+                  PREPARED_TEXT[] = R"("aBATCH_TABMACBATCH_INT\"a")";
 
 /* A search that reads all text, and characters of several bytes that are counted. */
-static const char WIDE[] = "{\"pattern\":\"\u00e9[0-9]$|zz\"}",
+static const char WIDE[] = R"({"pattern":")"
+                           "\u00e9"
+                           R"([0-9]$|zz"})",
                   WIDE_TEXT[] = "\"x \xe4\xbd\xa0z\xc3\xa9\\n\xc3\xa9\x37\"",
-                  WIDTHS[] = "{\"pattern\":\"[a-f]\",\"maxLength\":20}",
+                  WIDTHS[] = R"({"pattern":"[a-f]","maxLength":20})",
                   WIDTHS_TEXT[] = "\"x\xe4\xbd\xa0-\xc3\xa9gf\"";
 
 /* A state for each count, which agree in all but long tokens. */
-static const char LENGTHS[] = "{\"pattern\":\"^[^@ ]+@[a-z.]+$\",\"maxLength\":26}",
-                  LENGTHS_TEXT[] = "\"a\xc3\xa9.b-c7@ab.c\"";
+static const char LENGTHS[] = R"({"pattern":"^[^@ ]+@[a-z.]+$","maxLength":26})",
+                  LENGTHS_TEXT[] = R"("a)"
+                                   "\xc3\xa9"
+                                   R"(.b-c7@ab.c")";
 
 /* So few characters are left that most tokens are read, or not, by their characters alone. */
-static const char EXACT[] = "{\"pattern\":\"[0-9a-f]\",\"minLength\":6,\"maxLength\":6}",
-                  EXACT_TEXT[] = "\"xyz\xc3\xa9\\na\"";
+static const char EXACT[] = R"({"pattern":"[0-9a-f]","minLength":6,"maxLength":6})", EXACT_TEXT[] =
+                                                                                         R"("xyz)"
+                                                                                         "\xc3\xa9"
+                                                                                         R"(\na")";
 
 /* Loops whose characters are those of UTF-8, and one that has escapes. */
-static const char LOOP[] = "{\"pattern\":\"^[\\\\w .\u00e9\u4f60]{2,8}$\"}",
+static const char LOOP[] = R"({"pattern":"^[\\w .)"
+                           "\u00e9\u4f60"
+                           R"(]{2,8}$"})",
                   LOOP_TEXT[] = "\"a \xe4\xbd\xa0.\xc3\xa9\"",
-                  ESCAPES[] = "{\"pattern\":\"^[^x]{1,7}$\"}",
-                  ESCAPES_TEXT[] = "\"a\\n\xc3\xa9\\\"b\"";
+                  ESCAPES[] = R"({"pattern":"^[^x]{1,7}$"})",
+                  ESCAPES_TEXT[] = R"("a\n)"
+                                   "\xc3\xa9"
+                                   R"(\"b")";
 
 enum { STEP = FEWER(7, 77) };
 

@@ -22,11 +22,11 @@ static void pair_init(struct pair *p, const char *pattern, const char *more, uin
     char other[1200];
 
     snprintf(p->schema, sizeof(p->schema),
-             "{\"type\":\"string\",\"pattern\":\"%s\",\"minLength\":%u,\"maxLength\":%u%s}",
-             pattern, min, max, more);
+             R"({"type":"string","pattern":"%s","minLength":%u,"maxLength":%u%s})", pattern, min,
+             max, more);
     snprintf(other, sizeof(other),
-             "{\"type\":\"string\",\"allOf\":[{\"pattern\":\"%s\"},"
-             "{\"pattern\":\"^[\\\\s\\\\S]{%u,%u}$\"}]%s}",
+             R"({"type":"string","allOf":[{"pattern":"%s"},)"
+             R"({"pattern":"^[\\s\\S]{%u,%u}$"}]%s})",
              pattern, min, max, more);
     p->counted = test_compile(GRAMMAR_JSON_SCHEMA, p->schema);
     p->product = test_compile(GRAMMAR_JSON_SCHEMA, other);
@@ -104,12 +104,11 @@ Test(grammar_within, masks_are_those_of_the_product) {
     check("^(?:\\\\S+\\\\s+){0,29}\\\\S+$", "", 0, 70, 6);
     check("^(?:\\\\S+\\\\s+){0,29}\\\\S+$", "", 2, 64, 4);
     /* characters of two to four bytes, escapes */
-    check("^([a-z]{2,9}(\\u00e9|\\u20ac|\\ud83d\\ude00|\\\\n|\\\"|\\\\\\\\)){0,40}(ab){3}$", "", 0,
-          80, 6);
+    check(R"(^([a-z]{2,9}(\u00e9|\u20ac|\ud83d\ude00|\\n|\"|\\\\)){0,40}(ab){3}$)", "", 0, 80, 6);
     /* the shortest way in bytes is not the one with the fewest characters */
     check("^(a{3}|\\ud83d\\ude00){25,90}$", "", 0, 64, 8);
     /* beside a pattern that must not match */
-    check("^([ab]{1,5}-){0,90}x*$", ",\"not\":{\"pattern\":\"ab-b\"}", 3, 150, 4);
+    check("^([ab]{1,5}-){0,90}x*$", R"(,"not":{"pattern":"ab-b"})", 3, 150, 4);
 }
 
 Test(grammar_within, random_patterns) {
@@ -150,13 +149,13 @@ Test(grammar_within, random_patterns) {
 /* Characters are those of the text, not of what it is written as. */
 Test(grammar_within, a_text_of_the_longest_length_fits_and_no_longer_one) {
     CLEANUP(grammar_freep)
-    struct grammar *g = test_compile(
-        GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"format\":\"uri\",\"maxLength\":65536}");
+    struct grammar *g =
+        test_compile(GRAMMAR_JSON_SCHEMA, R"({"type":"string","format":"uri","maxLength":65536})");
     static char text[70000];
 
     for (uint32_t n = 65535; n <= 65537; n++) {
         memset(text, 'a', n + 2);
-        memcpy(text, "\"http://", 8);
+        memcpy(text, R"("http://)", 8);
         text[n + 1] = '"';
         cr_expect_eq(test_fits(g, text, n + 2), n <= 65536, "%u", n);
     }
@@ -164,12 +163,11 @@ Test(grammar_within, a_text_of_the_longest_length_fits_and_no_longer_one) {
 
 Test(grammar_within, what_needs_more_characters_than_there_are_fits_nothing) {
     test_refused(GRAMMAR_JSON_SCHEMA,
-                 "{\"type\":\"string\",\"pattern\":\"^([a-z]{9}-){40}$\",\"maxLength\":399}",
+                 R"({"type":"string","pattern":"^([a-z]{9}-){40}$","maxLength":399})",
                  "grammar_invalid", "no text satisfies");
     CLEANUP(grammar_freep)
-    struct grammar *g =
-        test_compile(GRAMMAR_JSON_SCHEMA,
-                     "{\"type\":\"string\",\"pattern\":\"^([a-z]{9}-){40}$\",\"maxLength\":400}");
+    struct grammar *g = test_compile(
+        GRAMMAR_JSON_SCHEMA, R"({"type":"string","pattern":"^([a-z]{9}-){40}$","maxLength":400})");
 
     cr_expect_not_null(g);
 }
@@ -177,26 +175,26 @@ Test(grammar_within, what_needs_more_characters_than_there_are_fits_nothing) {
 /* The names of members are languages, in which a count is a state. */
 Test(grammar_within, names_of_members) {
     test_lists(GRAMMAR_JSON_SCHEMA,
-               "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"null\"},"
-               "\"propertyNames\":{\"pattern\":\"^(ab?c{1,9}){0,90}$\",\"maxLength\":70}}",
-               YES("{\"abc\":null}", "{\"acccabccc\":null}"),
-               YES("{\"ab\":null}",
-                   "{\"acccccccccacccccccccacccccccccacccccccccacccccccccacccccccccaccccccccccacc"
-                   "\":null}"));
+               R"({"type":"object","additionalProperties":{"type":"null"},)"
+               R"("propertyNames":{"pattern":"^(ab?c{1,9}){0,90}$","maxLength":70}})",
+               YES(R"({"abc":null})", R"({"acccabccc":null})"),
+               YES(R"({"ab":null})",
+                   R"({"acccccccccacccccccccacccccccccacccccccccacccccccccacccccccccaccccccccccacc)"
+                   R"(":null})"));
 }
 
 /* In each of several strings a character is taken only where what must come still fits. */
 Test(grammar_within, each_string_has_room_for_its_end) {
     enum { MAX = 2000 };
-    static const char *const before[] = {"{\"a\":\"", "e\",\"b\":\""};
+    static const char *const before[] = {R"({"a":")", R"(e","b":")"};
     static const char letter[] = "ac";
     static const uint32_t ends[] = {1, 3};
     CLEANUP(grammar_freep)
-    struct grammar *g = test_compile(
-        GRAMMAR_JSON_SCHEMA,
-        "{\"type\": \"object\", \"required\": [\"a\", \"b\"], \"properties\": {"
-        "\"a\": {\"type\": \"string\", \"pattern\": \"^(a|bcd)+e$\", \"maxLength\": 2000}, "
-        "\"b\": {\"type\": \"string\", \"pattern\": \"^(c|def)+ghi$\", \"maxLength\": 2000}}}");
+    struct grammar *g =
+        test_compile(GRAMMAR_JSON_SCHEMA,
+                     R"({"type": "object", "required": ["a", "b"], "properties": {)"
+                     R"("a": {"type": "string", "pattern": "^(a|bcd)+e$", "maxLength": 2000}, )"
+                     R"("b": {"type": "string", "pattern": "^(c|def)+ghi$", "maxLength": 2000}}})");
     CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
 
     cr_assert_eq(grammar_state_new(&s, g), 0);
@@ -207,7 +205,7 @@ Test(grammar_within, each_string_has_room_for_its_end) {
             cr_assert_eq(grammar_accept(s, letter[i]), 0, "%d: %u", i, n);
         cr_expect_eq(grammar_accept(s, letter[i]), -22, "%d", i);
     }
-    for (const char *c = "ghi\"}"; *c; c++)
+    for (const char *c = R"(ghi"})"; *c; c++)
         cr_assert_eq(grammar_accept(s, *c), 0, "%s", c);
     cr_expect(grammar_can_end(s));
 }
@@ -217,21 +215,21 @@ Test(grammar_within, each_string_has_room_for_its_end) {
 Test(grammar_within, words_that_are_counted) {
     CLEANUP(grammar_freep)
     struct grammar *g =
-        test_compile(GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\","
+        test_compile(GRAMMAR_JSON_SCHEMA, R"({"type":"string",)"
                                           "\"pattern\":\"^$|(^(?:\\\\S+\\\\s+){0,199}\\\\S+$)\"}");
     CLEANUP(grammar_freep)
     struct grammar *few =
-        test_compile(GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\","
+        test_compile(GRAMMAR_JSON_SCHEMA, R"({"type":"string",)"
                                           "\"pattern\":\"^$|(^(?:\\\\S+\\\\s+){0,19}\\\\S+$)\"}");
-    char text[1024] = "\"";
+    char text[1024] = R"(")";
 
     cr_expect_gt(grammar_bytes(g), 4 * grammar_bytes(few));
-    cr_expect(test_fits(g, "\"\"", 2));
+    cr_expect(test_fits(g, R"("")", 2));
     for (uint32_t n = 1; n <= 202; n++) {
         size_t len = strlen(text);
 
         snprintf(text + len, sizeof(text) - len, "ab%s", n % 3 ? " " : "  ");
-        memcpy(text + len + 2, "\"", 2);
+        memcpy(text + len + 2, R"(")", 2);
         cr_expect_eq(test_fits(g, text, len + 3), n <= 200, "%u words", n);
         snprintf(text + len, sizeof(text) - len, "ab%s", n % 3 ? " " : "  ");
     }

@@ -202,7 +202,7 @@ static void expect_text(uint64_t id, const char *text) {
 }
 
 Test(constrain, a_request_waits_for_its_grammar_while_others_run) {
-    struct submit a = request(1, "{\"literal\":\"abcd\"}", ""), b = request(2, "", "");
+    struct submit a = request(1, R"({"literal":"abcd"})", ""), b = request(2, "", "");
 
     begin(2, 0);
     later = true;
@@ -222,7 +222,7 @@ Test(constrain, a_request_waits_for_its_grammar_while_others_run) {
 
 Test(constrain, others_go_on_while_a_mask_is_made) {
     for (uint32_t depth = 1; depth <= 2; depth++) {
-        struct submit a = request(1, "{\"literal\":\"abcd\"}", ""), b = request(2, "", "");
+        struct submit a = request(1, R"({"literal":"abcd"})", ""), b = request(2, "", "");
 
         force_late = true;
         begin(depth, 0);
@@ -248,7 +248,7 @@ Test(constrain, others_go_on_while_a_mask_is_made) {
 }
 
 Test(constrain, a_request_can_end_while_its_mask_is_made) {
-    struct submit a = request(1, "{\"literal\":\"abcd\"}", ""), b = request(2, "", "");
+    struct submit a = request(1, R"({"literal":"abcd"})", ""), b = request(2, "", "");
 
     force_late = true;
     begin(2, 0);
@@ -267,7 +267,7 @@ Test(constrain, a_request_can_end_while_its_mask_is_made) {
 }
 
 Test(constrain, a_grammar_that_is_refused_refuses_the_request) {
-    struct submit a = request(1, "{\"regex\":\"(\"}", ""), b = request(2, "{\"regex\":\"(\"}", "");
+    struct submit a = request(1, R"({"regex":"("})", ""), b = request(2, R"({"regex":"("})", "");
     struct err why = {.status = 400, .message = "this is no grammar"};
 
     begin(1, 0);
@@ -288,7 +288,7 @@ Test(constrain, a_grammar_that_is_refused_refuses_the_request) {
 }
 
 Test(constrain, lack_of_memory_for_a_grammar_refuses_only_its_request) {
-    struct submit a = request(1, "{\"choice\":[\"true\"]}", ""), b = request(2, "", "");
+    struct submit a = request(1, R"({"choice":["true"]})", ""), b = request(2, "", "");
 
     begin(1, 0);
     no_memory = true;
@@ -304,7 +304,7 @@ Test(constrain, lack_of_memory_for_a_grammar_refuses_only_its_request) {
 }
 
 Test(constrain, who_waits_can_be_cancelled_and_be_late) {
-    struct submit a = request(1, "{\"json_object\":true}", ""), b = a;
+    struct submit a = request(1, R"({"json_object":true})", ""), b = a;
 
     begin(1, 0);
     later = true;
@@ -328,7 +328,7 @@ Test(constrain, who_waits_can_be_cancelled_and_be_late) {
 
 Test(constrain, an_end_is_normal_when_nothing_else_may_come) {
     for (uint32_t depth = 1; depth <= 2; depth++) {
-        struct submit m = request(1, "{\"choice\":[\"true\"]}", "");
+        struct submit m = request(1, R"({"choice":["true"]})", "");
 
         begin(depth, 0);
         submit(&m);
@@ -349,7 +349,7 @@ Test(constrain, an_end_is_normal_when_nothing_else_may_come) {
 }
 
 Test(constrain, ignored_and_early_ends_are_not_taken_where_the_text_can_go_on) {
-    struct submit m = request(1, "{\"regex\":\"(ab)*\"}", "");
+    struct submit m = request(1, R"({"regex":"(ab)*"})", "");
 
     begin(2, 1000);
     m.max_new = 40;
@@ -372,7 +372,7 @@ Test(constrain, ignored_and_early_ends_are_not_taken_where_the_text_can_go_on) {
 }
 
 Test(constrain, max_tokens_cut_the_text) {
-    struct submit m = request(1, "{\"regex\":\"[a-d]{30}\"}", "");
+    struct submit m = request(1, R"({"regex":"[a-d]{30}"})", "");
 
     begin(2, 0);
     m.max_new = 5;
@@ -394,13 +394,13 @@ static bool is_whole(const struct submit *m) {
 }
 
 #define OBJECT                                                                                     \
-    "{\"json_schema\":{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},"        \
-    "\"items\":{\"type\":\"array\",\"minItems\":2,\"items\":{\"type\":\"integer\"}}},"             \
-    "\"required\":[\"name\",\"items\"],\"additionalProperties\":false}}"
+    R"({"json_schema":{"type":"object","properties":{"name":{"type":"string"},)"                   \
+    R"("items":{"type":"array","minItems":2,"items":{"type":"integer"}}},)"                        \
+    R"("required":["name","items"],"additionalProperties":false}})"
 
 Test(constrain, what_must_be_complete_is_when_max_tokens_cut_it) {
-    static const char *const triggers[] = {"", "{\"after\":[\"</think>\"],\"required\":true}",
-                                           "{\"after\":[\"id\",\"a\"],\"repeat\":true}"};
+    static const char *const triggers[] = {"", R"({"after":["</think>"],"required":true})",
+                                           R"({"after":["id","a"],"repeat":true})"};
     uint32_t n_cut = 0, n_refused = 0;
 
     for (uint32_t id = 1; id < IDS; id++) {
@@ -469,10 +469,10 @@ static void resume_everywhere(struct submit m, enum finish_reason finish) {
 }
 
 Test(constrain, a_resumed_request_goes_on_where_it_was) {
-    struct submit m = request(1, "{\"regex\":\"[a-d]{30}\"}", "");
+    struct submit m = request(1, R"({"regex":"[a-d]{30}"})", "");
 
     resume_everywhere(m, FINISH_STOP);
-    m = request(1, "{\"regex\":\"([a-d]{9}-)*\"}", "");
+    m = request(1, R"({"regex":"([a-d]{9}-)*"})", "");
     m.flags = SUBMIT_COMPLETE;
     m.sampling.ignore_eos = true; /* at the limit only the end is allowed */
     m.max_new = 30;
@@ -496,7 +496,7 @@ static void poor_vocabulary(void) {
 
 Test(constrain, where_no_token_fits_the_request_ends_with_an_error) {
     for (uint32_t depth = 1; depth <= 2; depth++) {
-        struct submit m = request(1, "{\"regex\":\"[ab]{9}qc\"}", ""), other = request(2, "", "");
+        struct submit m = request(1, R"({"regex":"[ab]{9}qc"})", ""), other = request(2, "", "");
         struct msg_stats stats;
 
         begin(depth, 0);
@@ -504,7 +504,7 @@ Test(constrain, where_no_token_fits_the_request_ends_with_an_error) {
         submit(&other);
         submit(&m);
         m.id = 3;
-        m.grammar = (struct str){"{\"literal\":\"q\"}", 15};
+        m.grammar = (struct str){R"({"literal":"q"})", 15};
         submit(&m);
         run();
         cr_expect_eq(heard[2].n, 200, "others go on");
@@ -523,7 +523,7 @@ Test(constrain, where_no_token_fits_the_request_ends_with_an_error) {
 }
 
 Test(constrain, settling_leaves_nothing_under_way) {
-    struct submit m = request(1, "{\"regex\":\"[a-d]{30}\"}", ""), other = request(2, "", "");
+    struct submit m = request(1, R"({"regex":"[a-d]{30}"})", ""), other = request(2, "", "");
 
     begin(2, 0);
     submit(&m);
@@ -541,14 +541,14 @@ Test(constrain, settling_leaves_nothing_under_way) {
 }
 
 Test(constrain, forced_text_is_drafted) {
-    struct submit m = request(
-        1,
-        "{\"json_schema\":{\"type\":\"object\",\"properties\":{\"temp\":{\"type\":\"boolean\"},"
-        "\"city\":{\"type\":\"boolean\"},\"items\":{\"type\":\"boolean\"},\"kind\":{\"type\":"
-        "\"boolean\"},\"name\":{\"type\":\"boolean\"},\"unit\":{\"type\":\"boolean\"}},"
-        "\"required\":[\"temp\",\"city\",\"items\",\"kind\",\"name\",\"unit\"],"
-        "\"additionalProperties\":false},\"compact\":true}",
-        "");
+    struct submit m =
+        request(1,
+                R"({"json_schema":{"type":"object","properties":{"temp":{"type":"boolean"},)"
+                R"("city":{"type":"boolean"},"items":{"type":"boolean"},"kind":{"type":)"
+                R"("boolean"},"name":{"type":"boolean"},"unit":{"type":"boolean"}},)"
+                R"("required":["temp","city","items","kind","name","unit"],)"
+                R"("additionalProperties":false},"compact":true})",
+                "");
     struct msg_stats stats;
 
     begin(1, 0);
@@ -610,7 +610,7 @@ Test(constrain, only_allowed_tokens_come_and_no_bad_words) {
 }
 
 Test(constrain, bad_words_hold_inside_a_grammar_and_over_a_resumption) {
-    struct submit m = request(1, "{\"regex\":\"[ab]{60}\"}", "");
+    struct submit m = request(1, R"({"regex":"[ab]{60}"})", "");
     int32_t tokens[20 + 200];
 
     begin(2, 0);

@@ -76,31 +76,29 @@ static void put_schema(struct ask *a, const char *before, const char *after,
 
 static void draw_ask(struct ask *a, struct schema_writer *w) {
     static const char *const regexes[] = {"[a-d]{2,30}", "(name|city|[0-9]{1,4}[.])+",
-                                          "\\\\{\\\"[a-z]+\\\":[0-9]+\\\\}"};
+                                          R"(\\{\"[a-z]+\":[0-9]+\\})"};
 
     a->kind = rng_below(&w->r, 2) ? FREE : 1 + rng_below(&w->r, KINDS - 1);
     switch (a->kind) {
     case SCHEMA:
-        put_schema(a, "{\"json_schema\":", rng_below(&w->r, 2) ? "}" : ",\"compact\":true}", w);
+        put_schema(a, R"({"json_schema":)", rng_below(&w->r, 2) ? "}" : R"(,"compact":true})", w);
         break;
     case REGEX:
-        snprintf(a->grammar, sizeof(a->grammar), "{\"regex\":\"%s\"}",
-                 regexes[rng_below(&w->r, 3)]);
+        snprintf(a->grammar, sizeof(a->grammar), R"({"regex":"%s"})", regexes[rng_below(&w->r, 3)]);
         break;
     case THINK:
-        put_schema(a, "{\"json_schema\":", "}", w);
-        strcpy(a->triggers, "{\"after\":[\"</think>\"],\"required\":true}");
+        put_schema(a, R"({"json_schema":)", "}", w);
+        strcpy(a->triggers, R"({"after":["</think>"],"required":true})");
         break;
     case TOOLS:
-        put_schema(
-            a,
-            "{\"sequence\":[{\"literal\":\"{\\\"name\\\":\\\"get_weather\\\",\\\"value\\\":\"},"
-            "{\"json_schema\":",
-            "},{\"literal\":\"}</tool_call>\"}]}", w);
-        strcpy(a->triggers, "{\"after\":[\"<tool_call>\"],\"repeat\":true}");
+        put_schema(a,
+                   R"({"sequence":[{"literal":"{\"name\":\"get_weather\",\"value\":"},)"
+                   R"({"json_schema":)",
+                   R"(},{"literal":"}</tool_call>"}]})", w);
+        strcpy(a->triggers, R"({"after":["<tool_call>"],"repeat":true})");
         break;
     case CHOICE:
-        strcpy(a->grammar, "{\"choice\":[\"true\",\"false\",\"name of the city\",\"\\u00e9\"]}");
+        strcpy(a->grammar, R"({"choice":["true","false","name of the city","\u00e9"]})");
         break;
     default:
         break;

@@ -43,7 +43,8 @@ static int usage(FILE *out) {
         "N]\n"
         "                        [--try-first FILE]\n"
         "  runs scenarios against deliberate bugs, one after the other, and counts the bugs found\n"
-        "  --try-first  with --runs 1: lines \"NAME SEED\" of seeds that found bugs before\n"
+        R"(  --try-first  with --runs 1: lines "NAME SEED" of seeds that found bugs before)"
+        "\n"
         "\n"
         "exit status: 0 every invariant held; 1 an invariant failed; 2 nothing was run\n",
         replay_policies);
@@ -51,10 +52,11 @@ static int usage(FILE *out) {
 }
 
 static int wrong(const char *what) {
-    fprintf(
-        stderr,
-        "weft-sim: \"%s\": unknown option, or its value is missing or wrong; see weft-sim --help\n",
-        what);
+    fprintf(stderr,
+            R"(weft-sim: "%s": unknown option,)"
+            " or its value is missing or wrong; see weft-sim --help"
+            "\n",
+            what);
     return 2;
 }
 

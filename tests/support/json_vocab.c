@@ -8,12 +8,12 @@
 #define SPACE "\xe2\x96\x81"
 
 static const char *const pieces[] = {
-    "{",    "}",    "[",     "]",        ":",    ",",         "\"",       "{\"",     "\"}",
-    "\":",  "\",",  "\":\"", "\",\"",    "[]",   "{}",        "true",     "false",   "null",
-    "name", "city", "items", "kind",     "id",   "12",        "0",        "1",       "7",
-    "ab",   "cd",   "e",     "temp",     SPACE,  SPACE SPACE, SPACE "\"", SPACE "{", "a",
-    "b",    "x",    "get",   "_weather", "unit", "count",     "value",    "}}",      "]}",
-    "-",    ".",    "5",     "line",
+    "{",     "}",     "[",      "]",        ":",    ",",         R"(")",       R"({")",   R"("})",
+    R"(":)", R"(",)", R"(":")", R"(",")",   "[]",   "{}",        "true",       "false",   "null",
+    "name",  "city",  "items",  "kind",     "id",   "12",        "0",          "1",       "7",
+    "ab",    "cd",    "e",      "temp",     SPACE,  SPACE SPACE, SPACE R"(")", SPACE "{", "a",
+    "b",     "x",     "get",    "_weather", "unit", "count",     "value",      "}}",      "]}",
+    "-",     ".",     "5",      "line",
 };
 
 static const char *const markers[] = {"<think>", "</think>", "<tool_call>", "</tool_call>"};

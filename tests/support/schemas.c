@@ -197,11 +197,11 @@ static void write_number(struct schema_writer *w) {
     bool whole = below(w, 2);
     int lo = (int)below(w, 400) - 200, hi = lo + (int)below(w, 300);
 
-    buf_printf(&w->b, "{\"type\":\"%s\"", whole ? "integer" : "number");
+    buf_printf(&w->b, R"({"type":"%s")", whole ? "integer" : "number");
     if (below(w, 2))
-        buf_printf(&w->b, ",\"%s\":%g", below(w, 2) ? "minimum" : "exclusiveMinimum", lo / 4.0);
+        buf_printf(&w->b, R"(,"%s":%g)", below(w, 2) ? "minimum" : "exclusiveMinimum", lo / 4.0);
     if (below(w, 2))
-        buf_printf(&w->b, ",\"%s\":%g", below(w, 2) ? "maximum" : "exclusiveMaximum",
+        buf_printf(&w->b, R"(,"%s":%g)", below(w, 2) ? "maximum" : "exclusiveMaximum",
                    hi / 4.0 + 1.5);
     buf_add_char(&w->b, '}');
 }
@@ -211,14 +211,14 @@ static void write_string(struct schema_writer *w) {
                                            "^[^a]{1,12}$", "^a|b$",  "^[0-9]{3}-[0-9]{4}$"};
     uint32_t lo = below(w, 4);
 
-    buf_add_str(&w->b, "{\"type\":\"string\"");
+    buf_add_str(&w->b, R"({"type":"string")");
     if (below(w, 3) == 0) {
-        buf_printf(&w->b, ",\"pattern\":\"%s\"", PATTERNS[below(w, ARRAY_SIZE(PATTERNS))]);
+        buf_printf(&w->b, R"(,"pattern":"%s")", PATTERNS[below(w, ARRAY_SIZE(PATTERNS))]);
     } else {
         if (below(w, 2))
-            buf_printf(&w->b, ",\"minLength\":%u", lo);
+            buf_printf(&w->b, R"(,"minLength":%u)", lo);
         if (below(w, 2))
-            buf_printf(&w->b, ",\"maxLength\":%u", lo + below(w, 30));
+            buf_printf(&w->b, R"(,"maxLength":%u)", lo + below(w, 30));
     }
     buf_add_char(&w->b, '}');
 }
@@ -226,38 +226,40 @@ static void write_string(struct schema_writer *w) {
 static void write_values(struct schema_writer *w) {
     static const char *const VALUES[] = {"1",
                                          "2.50",
-                                         "\"a\"",
-                                         "\"name\"",
+                                         R"("a")",
+                                         R"("name")",
                                          "null",
                                          "true",
-                                         "[1,\"\xc3\xa9\"]",
-                                         "{\"a\":{\"b\":[]}}",
-                                         "\"\\n\\\"\"",
+                                         R"([1,")"
+                                         "\xc3\xa9"
+                                         R"("])",
+                                         R"({"a":{"b":[]}})",
+                                         R"("\n\"")",
                                          "-7",
                                          "{}"};
     uint32_t n = 1 + below(w, 4), first = below(w, ARRAY_SIZE(VALUES));
 
-    buf_add_str(&w->b, "{\"enum\":[");
+    buf_add_str(&w->b, R"({"enum":[)");
     for (uint32_t i = 0; i < n; i++)
         buf_printf(&w->b, "%s%s", i ? "," : "", VALUES[(first + 3 * i) % ARRAY_SIZE(VALUES)]);
     buf_add_str(&w->b, "]}");
 }
 
 static void write_members(struct schema_writer *w, int depth) {
-    static const char *const NAMES[] = {"a", "ab", "abc", "name", "id", "\\\"", "\xc3\xa9", "na"};
+    static const char *const NAMES[] = {"a", "ab", "abc", "name", "id", R"(\")", "\xc3\xa9", "na"};
     uint32_t n = below(w, 5), first = below(w, ARRAY_SIZE(NAMES));
     bool any_required = false;
 
-    buf_add_str(&w->b, "\"type\":\"object\",\"properties\":{");
+    buf_add_str(&w->b, R"("type":"object","properties":{)");
     for (uint32_t i = 0; i < n; i++) {
-        buf_printf(&w->b, "%s\"%s\":", i ? "," : "", NAMES[(first + i) % ARRAY_SIZE(NAMES)]);
+        buf_printf(&w->b, R"(%s"%s":)", i ? "," : "", NAMES[(first + i) % ARRAY_SIZE(NAMES)]);
         write_schema(w, depth - 1);
     }
-    buf_add_str(&w->b, "},\"required\":[");
+    buf_add_str(&w->b, R"(},"required":[)");
     for (uint32_t i = 0; i < n; i++) {
         if (below(w, 2) == 0)
             continue;
-        buf_printf(&w->b, "%s\"%s\"", any_required ? "," : "",
+        buf_printf(&w->b, R"(%s"%s")", any_required ? "," : "",
                    NAMES[(first + i) % ARRAY_SIZE(NAMES)]);
         any_required = true;
     }
@@ -265,22 +267,22 @@ static void write_members(struct schema_writer *w, int depth) {
     uint32_t more = below(w, 4);
 
     if (more == 0)
-        buf_add_str(&w->b, ",\"additionalProperties\":false");
+        buf_add_str(&w->b, R"(,"additionalProperties":false)");
     if (more == 1) {
-        buf_add_str(&w->b, ",\"additionalProperties\":");
+        buf_add_str(&w->b, R"(,"additionalProperties":)");
         write_schema(w, depth - 2);
     }
     if (below(w, 6) == 0)
-        buf_printf(&w->b, ",\"minProperties\":%u", below(w, 3));
+        buf_printf(&w->b, R"(,"minProperties":%u)", below(w, 3));
     if (below(w, 6) == 0)
-        buf_printf(&w->b, ",\"maxProperties\":%u", 1 + below(w, 4));
+        buf_printf(&w->b, R"(,"maxProperties":%u)", 1 + below(w, 4));
 }
 
 static void write_object(struct schema_writer *w, int depth) {
     buf_add_char(&w->b, '{');
     write_members(w, depth);
     if (below(w, 5) == 0) {
-        buf_add_str(&w->b, ",\"allOf\":[{");
+        buf_add_str(&w->b, R"(,"allOf":[{)");
         write_members(w, depth - 1);
         buf_add_str(&w->b, "}]");
     }
@@ -290,28 +292,28 @@ static void write_object(struct schema_writer *w, int depth) {
 static void write_array(struct schema_writer *w, int depth) {
     uint32_t n = below(w, 3), lo = below(w, 3);
 
-    buf_add_str(&w->b, "{\"type\":\"array\"");
+    buf_add_str(&w->b, R"({"type":"array")");
     for (uint32_t i = 0; i < n; i++) {
-        buf_add_str(&w->b, i ? "," : ",\"prefixItems\":[");
+        buf_add_str(&w->b, i ? "," : R"(,"prefixItems":[)");
         write_schema(w, depth - 1);
     }
     if (n)
         buf_add_char(&w->b, ']');
     if (below(w, 4)) {
-        buf_add_str(&w->b, ",\"items\":");
+        buf_add_str(&w->b, R"(,"items":)");
         write_schema(w, depth - 1);
     }
     if (n == 0 && below(w, 3) == 0)
-        buf_add_str(&w->b, ",\"uniqueItems\":true");
+        buf_add_str(&w->b, R"(,"uniqueItems":true)");
     if (below(w, 2))
-        buf_printf(&w->b, ",\"minItems\":%u", lo);
+        buf_printf(&w->b, R"(,"minItems":%u)", lo);
     if (below(w, 2))
-        buf_printf(&w->b, ",\"maxItems\":%u", lo + below(w, 12));
+        buf_printf(&w->b, R"(,"maxItems":%u)", lo + below(w, 12));
     buf_add_char(&w->b, '}');
 }
 
 static void write_branches(struct schema_writer *w, int depth, const char *word) {
-    buf_printf(&w->b, "{\"%s\":[", word);
+    buf_printf(&w->b, R"({"%s":[)", word);
     write_schema(w, depth - 1);
     buf_add_char(&w->b, ',');
     write_schema(w, depth - 1);
@@ -332,10 +334,10 @@ static void write_schema(struct schema_writer *w, int depth) {
         write_values(w);
         return;
     case 3:
-        buf_add_str(&w->b, below(w, 2) ? "{\"type\":\"boolean\"}" : "{\"type\":\"null\"}");
+        buf_add_str(&w->b, below(w, 2) ? R"({"type":"boolean"})" : R"({"type":"null"})");
         return;
     case 4:
-        buf_printf(&w->b, "{\"$ref\":\"#/$defs/%c\"}", "xyz"[below(w, 3)]);
+        buf_printf(&w->b, R"({"$ref":"#/$defs/%c"})", "xyz"[below(w, 3)]);
         return;
     case 5:
     case 6:
@@ -354,11 +356,11 @@ static void write_schema(struct schema_writer *w, int depth) {
 
 void schema_write(struct schema_writer *w) {
     buf_clear(&w->b);
-    buf_add_str(&w->b, "{\"allOf\":[");
+    buf_add_str(&w->b, R"({"allOf":[)");
     write_schema(w, 3);
-    buf_add_str(&w->b, "],\"$defs\":{");
+    buf_add_str(&w->b, R"(],"$defs":{)");
     for (int i = 0; i < 3; i++) {
-        buf_printf(&w->b, "%s\"%c\":", i ? "," : "", "xyz"[i]);
+        buf_printf(&w->b, R"(%s"%c":)", i ? "," : "", "xyz"[i]);
         write_schema(w, 2);
     }
     buf_add_str(&w->b, "}}");

@@ -38,29 +38,29 @@ struct sim_grammars {
 };
 
 static const char *const grammars[] = {
-    "{\"regex\":\"[abcd]{3,40}\"}",
-    "{\"regex\":\"(ab|cd)*d{2,5}\"}",
-    "{\"regex\":\"a*b+c{2,30}(d|a)?\"}",
-    "{\"regex\":\"([a-c]{1,9}d)*\"}",
-    "{\"choice\":[\"abcabcabcabc\",\"abc\",\"dddd\",\"dddddddddddddddddda\"]}",
-    "{\"ebnf\":\"root ::= \\\"a\\\" root \\\"b\\\" | \\\"c\\\"+\"}",
-    "{\"literal\":\"abcddcbaabcddcbaabcd\"}",
-    "{\"sequence\":[{\"free_text\":\"dd\"},{\"literal\":\"ddabc\"},{\"regex\":\"[ab]*\"}]}",
-    "{\"repeat\":{\"either\":[{\"literal\":\"abab\"},{\"regex\":\"c{1,3}\"}]},"
-    "\"separator\":{\"literal\":\"d\"},\"min\":2,\"max\":9}",
-    "{\"repeat\":{\"literal\":\"acdc\"}}",
-    "{\"regex\":\"\"}",
-    "{\"regex\":\"(\"}",
+    R"({"regex":"[abcd]{3,40}"})",
+    R"({"regex":"(ab|cd)*d{2,5}"})",
+    R"({"regex":"a*b+c{2,30}(d|a)?"})",
+    R"({"regex":"([a-c]{1,9}d)*"})",
+    R"({"choice":["abcabcabcabc","abc","dddd","dddddddddddddddddda"]})",
+    R"({"ebnf":"root ::= \"a\" root \"b\" | \"c\"+"})",
+    R"({"literal":"abcddcbaabcddcbaabcd"})",
+    R"({"sequence":[{"free_text":"dd"},{"literal":"ddabc"},{"regex":"[ab]*"}]})",
+    R"({"repeat":{"either":[{"literal":"abab"},{"regex":"c{1,3}"}]},)"
+    R"("separator":{"literal":"d"},"min":2,"max":9})",
+    R"({"repeat":{"literal":"acdc"}})",
+    R"({"regex":""})",
+    R"({"regex":"("})",
 };
 
 static const char *const triggers[] = {
     "",
     "",
     "",
-    "{\"after\":[\"ab\"]}",
-    "{\"after\":[\"dd\",\"cbd\"],\"repeat\":true}",
-    "{\"after\":[\"a\",\"bcd\"],\"repeat\":true,\"required\":true}",
-    "{\"after\":[\"acb\"],\"required\":true}",
+    R"({"after":["ab"]})",
+    R"({"after":["dd","cbd"],"repeat":true})",
+    R"({"after":["a","bcd"],"repeat":true,"required":true})",
+    R"({"after":["acb"],"required":true})",
 };
 
 static _Noreturn void cannot(const char *what) {

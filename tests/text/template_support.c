@@ -6,16 +6,16 @@
 #include <yyjson.h>
 
 const char TEMPLATE_VARS[] =
-    "{\"s\": \"Hello World\", \"u\": \"héllo wörld ß\", \"ml\": \"a\\n\\n  b\\nc\\n\", "
-    "\"l\": [3, 1, 2], \"d\": {\"b\": 1, \"a\": [1, 2.5, null, true, \"x'y\"]}, "
-    "\"n\": null, \"t\": true, \"f\": 2.5, \"i\": 7, \"ms\": [{\"role\": \"user\", "
-    "\"content\": \"hi\", \"k\": {\"z\": 1}}, {\"role\": \"assistant\", \"content\": \"yo\", "
-    "\"k\": {\"z\": 2}}, {\"role\": \"user\", \"content\": \"x\"}], "
-    "\"big\": 18446744073709551615, \"e\": \"\", \"sp\": \"  pad  \", "
-    "\"html\": \"<a href=\\\"x\\\">&'</a>\", \"many\": {\"0\": 0, \"1\": 1, \"2\": 2, "
-    "\"3\": 3, \"4\": 4, \"5\": 5, \"6\": 6, \"7\": 7, \"8\": 8, \"9\": 9, \"10\": 10, "
-    "\"11\": 11, \"12\": 12, \"13\": 13, \"14\": 14, \"15\": 15, \"16\": 16, \"17\": 17, "
-    "\"18\": 18, \"19\": 19}}";
+    R"({"s": "Hello World", "u": "héllo wörld ß", "ml": "a\n\n  b\nc\n", )"
+    R"("l": [3, 1, 2], "d": {"b": 1, "a": [1, 2.5, null, true, "x'y"]}, )"
+    R"("n": null, "t": true, "f": 2.5, "i": 7, "ms": [{"role": "user", )"
+    R"("content": "hi", "k": {"z": 1}}, {"role": "assistant", "content": "yo", )"
+    R"("k": {"z": 2}}, {"role": "user", "content": "x"}], )"
+    R"("big": 18446744073709551615, "e": "", "sp": "  pad  ", )"
+    R"("html": "<a href=\"x\">&'</a>", "many": {"0": 0, "1": 1, "2": 2, )"
+    R"("3": 3, "4": 4, "5": 5, "6": 6, "7": 7, "8": 8, "9": 9, "10": 10, )"
+    R"("11": 11, "12": 12, "13": 13, "14": 14, "15": 15, "16": 16, "17": 17, )"
+    R"("18": 18, "19": 19}})";
 
 char *template_text(const char *source, const char *vars, const struct template_opts *opts,
                     struct err *err) {
@@ -56,7 +56,7 @@ void expect_error(const char *source, const char *vars, const char *part) {
     if (text)
         cr_expect(false, "%s: no error but <%s>", source, text);
     else
-        cr_expect(strstr(err.message, part), "%s: got \"%s\", want \"%s\"", source, err.message,
+        cr_expect(strstr(err.message, part), R"(%s: got "%s", want "%s")", source, err.message,
                   part);
 }
 

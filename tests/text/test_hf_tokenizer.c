@@ -10,19 +10,23 @@
 
 #include "base/gguf_private.h"
 #include "base/json_read.h"
-#include "tests/support/quotes.h"
 #include "tests/text/expect.h"
 #include "tests/text/hf_folder.h"
 
-#define BPE_HEAD "'model':{'type':'BPE','vocab':{'a':0,'b':1,'ab':2,'\xE2\x96\x81':3},"
-#define BPE BPE_HEAD "'merges':['a b']}"
+#define BPE_HEAD                                                                                   \
+    R"("model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2,")"                                       \
+    "\xE2\x96\x81"                                                                                 \
+    R"(":3},)"
+#define BPE BPE_HEAD R"("merges":["a b"]})"
 #define MARKED                                                                                     \
-    "'normalizer':{'type':'Replace','pattern':{'String':' "                                        \
-    "'},'content':'\xE2\x96\x81'}"
+    R"("normalizer":{"type":"Replace",)"                                                           \
+    R"("pattern":{"String":" )"                                                                    \
+    R"("},"content":")"                                                                            \
+    "\xE2\x96\x81"                                                                                 \
+    R"("})"
 
-/* Contents of a file, of JSON whose quotes are apostrophes here. */
+/* Contents of a file. */
 static struct gguf_str text(const char *s) {
-    s = json_quotes(s);
     return (struct gguf_str){s, strlen(s)};
 }
 
@@ -92,8 +96,10 @@ Test(hf_tokenizer, small_vocabularies_have_the_ids_of_the_library) {
 
 Test(hf_tokenizer, a_user_writes_no_added_token) {
     CLEANUP(tokenizer_freep)
-    struct tokenizer *t = load_text("{" BPE ",'added_tokens':[{'id':4,'content':'ab\xE2\x96\x81"
-                                    "a','special':true}]}");
+    struct tokenizer *t = load_text("{" BPE R"(,"added_tokens":[{"id":4,)"
+                                    R"("content":"ab)"
+                                    "\xE2\x96\x81"
+                                    R"(a","special":true}]})");
     struct tokens got = {0};
     struct text_range user = {0, 6};
 
@@ -114,7 +120,7 @@ Test(hf_tokenizer, a_user_writes_no_added_token) {
 }
 
 Test(hf_tokenizer, merges_are_strings_or_pairs) {
-    static const char *const merges[] = {"'merges':['a b']", "'merges':[['a','b']]"};
+    static const char *const merges[] = {R"("merges":["a b"])", R"("merges":[["a","b"]])"};
 
     for (size_t i = 0; i < ARRAY_SIZE(merges); i++) {
         char json[512];
@@ -141,8 +147,10 @@ Test(hf_tokenizer, parts_of_merges_have_a_limit) {
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         char json[4096];
 
-        snprintf(json, sizeof(json), "{" BPE_HEAD "'merges':[['%0*d','%0*d']]}}", cases[i].left, 0,
-                 cases[i].right, 0);
+        snprintf(json, sizeof(json),
+                 "{" BPE_HEAD R"("merges":[["%0*d",)"
+                 R"("%0*d"]]}})",
+                 cases[i].left, 0, cases[i].right, 0);
         struct hf_tokenizer_files in = {.tokenizer = text(json)};
 
         if (cases[i].message)
@@ -155,7 +163,7 @@ Test(hf_tokenizer, parts_of_merges_have_a_limit) {
 /* Early files of the library name no type. */
 Test(hf_tokenizer, a_model_with_merges_is_bpe) {
     CLEANUP(tokenizer_freep)
-    struct tokenizer *t = load_text("{'model':{'vocab':{'a':0,'b':1,'ab':2},'merges':['a b']}}");
+    struct tokenizer *t = load_text(R"({"model":{"vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]}})");
     struct tokens got = expect_encode(t, "aba", 3, 0);
 
     expect_ids(&got, (int32_t[]){2, 0}, 2, "aba");
@@ -168,87 +176,104 @@ static const struct {
     {"[]", "tokenizer.json is not a JSON object"},
     {"{", "tokenizer.json is not a JSON object"},
     {"{}", "model.type is missing; supported are BPE, Unigram and WordPiece"},
-    {"{'model':{'type':'WordLevel'}}", "model.type is WordLevel; supported"},
-    {"{'model':{'type':'WordLevel','merges':['a b']}}", "model.type is WordLevel; supported"},
-    {"{'model':{'type':7}}", "model.type is uint; supported"},
-    {"{'model':{'type':'BPE','vocab':[]}}", "model.vocab is not an object"},
-    {"{'model':{'type':'BPE','vocab':{}}}", "model.vocab is empty"},
-    {"{'model':{'type':'BPE','vocab':{'a\\\"\\n':-1}}}",
-     "model.vocab: the id of \"a\\\"\\n\" is not a number"},
-    {"{'model':{'type':'BPE','vocab':{'a':0,'b':0}}}", "model.vocab gives the id 0 to two texts"},
-    {"{'model':{'type':'BPE','vocab':{'a':4000000000}}}", "id 4000000000 is larger than 2097151"},
-    {"{" BPE_HEAD "'merges':{}}}", "model.merges is not an array"},
-    {"{" BPE_HEAD "'merges':['ab']}}", "model.merges[0] has not one space"},
-    {"{" BPE_HEAD "'merges':['a b',['a']]}}", "model.merges[1] is neither a string nor a pair"},
-    {"{" BPE_HEAD "'merges':[['a b','c']]}}", "model.merges[0] has a space inside"},
-    {"{" BPE_HEAD "'merges':[['','b']]}}", "model.merges[0] is neither a string nor a pair"},
-    {"{" BPE_HEAD "'merges':[['a','b','c']]}}", "model.merges[0] is neither a string nor a pair"},
-    {"{" BPE_HEAD "'merges':[['a',1]]}}", "model.merges[0] is neither a string nor a pair"},
-    {"{" BPE_HEAD "'merges':[[1,'b']]}}", "model.merges[0] is neither a string nor a pair"},
-    {"{" BPE_HEAD "'dropout':0.1}}", "model.dropout is not supported"},
-    {"{" BPE_HEAD "'end_of_word_suffix':'</w>'}}", "model.end_of_word_suffix is not supported"},
-    {"{" BPE_HEAD "'byte_fallback':1}}", "model.byte_fallback is not a bool"},
-    {"{" BPE_HEAD "'unk_token':'?','merges':[]}}", "model.unk_token is no token"},
-    {"{" BPE ",'added_tokens':{}}", "added_tokens is not an array"},
-    {"{" BPE ",'added_tokens':[{'id':9}]}", "added_tokens[0] has no id or no content"},
-    {"{" BPE ",'added_tokens':[{'id':0,'content':'x'}]}",
+    {R"({"model":{"type":"WordLevel"}})", "model.type is WordLevel; supported"},
+    {R"({"model":{"type":"WordLevel","merges":["a b"]}})", "model.type is WordLevel; supported"},
+    {R"({"model":{"type":7}})", "model.type is uint; supported"},
+    {R"({"model":{"type":"BPE","vocab":[]}})", "model.vocab is not an object"},
+    {R"({"model":{"type":"BPE","vocab":{}}})", "model.vocab is empty"},
+    {R"({"model":{"type":"BPE","vocab":{"a\"\n":-1}}})",
+     R"(model.vocab: the id of "a\"\n" is not a number)"},
+    {R"({"model":{"type":"BPE",)"
+     R"("vocab":{"a":0,"b":0}}})",
+     "model.vocab gives the id 0 to two texts"},
+    {R"({"model":{"type":"BPE",)"
+     R"("vocab":{"a":4000000000}}})",
+     "id 4000000000 is larger than 2097151"},
+    {"{" BPE_HEAD R"("merges":{}}})", "model.merges is not an array"},
+    {"{" BPE_HEAD R"("merges":["ab"]}})", "model.merges[0] has not one space"},
+    {"{" BPE_HEAD R"("merges":["a b",["a"]]}})", "model.merges[1] is neither a string nor a pair"},
+    {"{" BPE_HEAD R"("merges":[["a b","c"]]}})", "model.merges[0] has a space inside"},
+    {"{" BPE_HEAD R"("merges":[["","b"]]}})", "model.merges[0] is neither a string nor a pair"},
+    {"{" BPE_HEAD R"("merges":[["a",)"
+     R"("b","c"]]}})",
+     "model.merges[0] is neither a string nor a pair"},
+    {"{" BPE_HEAD R"("merges":[["a",1]]}})", "model.merges[0] is neither a string nor a pair"},
+    {"{" BPE_HEAD R"("merges":[[1,"b"]]}})", "model.merges[0] is neither a string nor a pair"},
+    {"{" BPE_HEAD R"("dropout":0.1}})", "model.dropout is not supported"},
+    {"{" BPE_HEAD R"("end_of_word_suffix":"</w>"}})", "model.end_of_word_suffix is not supported"},
+    {"{" BPE_HEAD R"("byte_fallback":1}})", "model.byte_fallback is not a bool"},
+    {"{" BPE_HEAD R"("unk_token":"?","merges":[]}})", "model.unk_token is no token"},
+    {"{" BPE R"(,"added_tokens":{}})", "added_tokens is not an array"},
+    {"{" BPE R"(,"added_tokens":[{"id":9}]})", "added_tokens[0] has no id or no content"},
+    {"{" BPE R"(,"added_tokens":[{"id":0,"content":"x"}]})",
      "added_tokens[0] has the id 0 of another token"},
-    {"{" BPE ",'added_tokens':[{'id':9,'content':'x','lstrip':'yes'}]}",
+    {"{" BPE R"(,"added_tokens":[{"id":9,"content":"x","lstrip":"yes"}]})",
      "added_tokens[0].lstrip is not a bool"},
-    {"{" BPE ",'added_tokens':[{'id':2,'content':'ab','single_word':true}]}",
+    {"{" BPE R"(,"added_tokens":[{"id":2,"content":"ab","single_word":true}]})",
      "added_tokens[0]: single_word is not supported for white space and for tokens of"},
-    {"{" BPE ",'added_tokens':[{'id':9,'content':' ','single_word':true}]}",
+    {"{" BPE R"(,"added_tokens":[{"id":9,"content":" ","single_word":true}]})",
      "added_tokens[0]: single_word is not supported"},
-    {"{" BPE ",'normalizer':{'type':'Nmt'}}", "normalizer.type Nmt is not supported"},
-    {"{" BPE ",'normalizer':{'type':'Replace','pattern':{'Regex':'a+'},'content':''}}",
+    {"{" BPE R"(,"normalizer":{"type":"Nmt"}})", "normalizer.type Nmt is not supported"},
+    {"{" BPE R"(,"normalizer":{"type":"Replace","pattern":{"Regex":"a+"},"content":""}})",
      "normalizer: Replace of the regular expression a+ is not supported"},
-    {"{" BPE ",'normalizer':{'type':'BertNormalizer'}}",
+    {"{" BPE R"(,"normalizer":{"type":"BertNormalizer"}})",
      "BertNormalizer is supported for WordPiece"},
-    {"{" BPE ",'normalizer':{'type':'Precompiled','precompiled_charsmap':'a*=='}}",
+    {"{" BPE R"(,"normalizer":{"type":"Precompiled","precompiled_charsmap":"a*=="}})",
      "normalizer.precompiled_charsmap is not base64"},
-    {"{" BPE ",'pre_tokenizer':{'type':'UnicodeScripts'}}",
+    {"{" BPE R"(,"pre_tokenizer":{"type":"UnicodeScripts"}})",
      "pre_tokenizer.type UnicodeScripts is not supported"},
-    {"{" BPE ",'pre_tokenizer':{'type':'Split','pattern':{'Regex':'x(?>y)'},'behavior':"
-     "'Isolated'}}",
+    {"{" BPE
+     ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"x(?>y)\"},\"behavior\":"
+     R"("Isolated"}})",
      "pre_tokenizer.pattern: a group of an unknown kind at byte 2"},
-    {"{" BPE ",'pre_tokenizer':{'type':'Split','pattern':{},'behavior':'Isolated'}}",
+    {"{" BPE R"(,"pre_tokenizer":{"type":"Split","pattern":{},"behavior":"Isolated"}})",
      "pre_tokenizer.pattern is neither a String nor a Regex"},
-    {"{" BPE ",'pre_tokenizer':{'type':'Split','pattern':{'Regex':'\\\\p{N}'},"
-     "'behavior':'Merged'}}",
+    {"{" BPE R"(,"pre_tokenizer":{"type":"Split","pattern":{"Regex":"\\p{N}"},)"
+     R"("behavior":"Merged"}})",
      "pre_tokenizer.behavior Merged is not supported"},
-    {"{" BPE ",'pre_tokenizer':{'type':'Sequence','pretokenizers':[{'type':'ByteLevel'},"
-     "{'type':'Digits'}]}}",
+    {"{" BPE R"(,"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"ByteLevel"},)"
+     R"({"type":"Digits"}]}})",
      "pre_tokenizer: a cut behind ByteLevel is not supported"},
-    {"{" BPE ",'pre_tokenizer':{'type':'Sequence','pretokenizers':[{'type':'Digits'},"
-     "{'type':'Digits'},{'type':'Digits'},{'type':'Digits'},{'type':'Digits'},{'type':'Digits'},"
-     "{'type':'Digits'}]}}",
+    {"{" BPE R"(,"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Digits"},)"
+     R"({"type":"Digits"},{"type":"Digits"},{"type":"Digits"},{"type":"Digits"},{"type":"Digits"},)"
+     R"({"type":"Digits"}]}})",
      "pre_tokenizer has more than 6 cuts"},
-    {"{" BPE ",'pre_tokenizer':{'type':'CharDelimiterSplit','delimiter':''}}",
+    {"{" BPE R"(,"pre_tokenizer":{"type":"CharDelimiterSplit","delimiter":""}})",
      "pre_tokenizer.delimiter is not a character"},
-    {"{" BPE ",'pre_tokenizer':{'type':'Sequence','pretokenizers':[{'type':'WhitespaceSplit'},"
-     "{'type':'Metaspace','replacement':'\xE2\x96\x81','prepend_scheme':'first'}]}}",
+    {"{" BPE R"(,"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},)"
+     R"({"type":"Metaspace","replacement":")"
+     "\xE2\x96\x81"
+     R"(","prepend_scheme":"first"}]}})",
      "pre_tokenizer: Metaspace behind WhitespaceSplit must have the scheme never, or always"},
-    {"{" BPE ",'normalizer':{'type':'Replace','pattern':{'String':'ab'},'content':'b'},"
-     "'pre_tokenizer':{'type':'Metaspace','replacement':'\xE2\x96\x81','prepend_scheme':'first'}}",
+    {"{" BPE R"(,"normalizer":{"type":"Replace","pattern":{"String":"ab"},"content":"b"},)"
+     R"("pre_tokenizer":{"type":"Metaspace",)"
+     R"("replacement":")"
+     "\xE2\x96\x81"
+     R"(","prepend_scheme":"first"}})",
      "pre_tokenizer: Metaspace with the scheme first is not supported behind a normalizer"},
-    {"{" BPE ",'normalizer':{'type':'Strip'},'pre_tokenizer':{'type':'Metaspace','replacement':"
-     "'\xE2\x96\x81','prepend_scheme':'first'}}",
+    {"{" BPE R"(,"normalizer":{"type":"Strip"},"pre_tokenizer":{"type":"Metaspace","replacement":)"
+     R"(")"
+     "\xE2\x96\x81"
+     R"(","prepend_scheme":"first"}})",
      "pre_tokenizer: Metaspace with the scheme first is not supported behind a normalizer"},
-    {"{" BPE ",'decoder':{'type':'CTC'}}", "decoder.type CTC is not supported"},
-    {"{" BPE ",'decoder':{'type':'ByteLevel'}}", "decoder.type ByteLevel is not supported"},
-    {"{" BPE ",'decoder':{'type':'Replace','pattern':{'String':'a'},'content':' '}}",
+    {"{" BPE R"(,"decoder":{"type":"CTC"}})", "decoder.type CTC is not supported"},
+    {"{" BPE R"(,"decoder":{"type":"ByteLevel"}})", "decoder.type ByteLevel is not supported"},
+    {"{" BPE R"(,"decoder":{"type":"Replace","pattern":{"String":"a"},"content":" "}})",
      "decoder.type Replace is not supported for this vocabulary"},
-    {"{" BPE ",'decoder':{'type':'Strip','content':' ','start':1,'stop':0}}",
+    {"{" BPE R"(,"decoder":{"type":"Strip","content":" ","start":1,"stop":0}})",
      "decoder: Strip is supported for one space at the begin, behind Fuse"},
-    {"{" BPE ",'decoder':{'type':'Sequence','decoders':[{'type':'Fuse'},{'type':'ByteFallback'}]}}",
+    {"{" BPE R"(,"decoder":{"type":"Sequence","decoders":[{"type":"Fuse"},)"
+     R"({"type":"ByteFallback"}]}})",
      "decoder.type ByteFallback is not supported for this vocabulary"},
-    {"{" BPE ",'post_processor':{'type':'Other'}}", "post_processor.type Other is not supported"},
-    {"{" BPE ",'post_processor':{'type':'BertProcessing','cls':['a',77],'sep':['b',1]}}",
+    {"{" BPE ","
+     R"("post_processor":{"type":"Other"}})",
+     "post_processor.type Other is not supported"},
+    {"{" BPE R"(,"post_processor":{"type":"BertProcessing","cls":["a",77],"sep":["b",1]}})",
      "post_processor: the id of a special token is not below 4"},
-    {"{'model':{'type':'Unigram','vocab':[['a']]}}", "model.vocab[0] is not a text and a score"},
-    {"{'model':{'type':'Unigram','unk_id':3,'vocab':[['a',0]]}}",
+    {R"({"model":{"type":"Unigram","vocab":[["a"]]}})", "model.vocab[0] is not a text and a score"},
+    {R"({"model":{"type":"Unigram","unk_id":3,"vocab":[["a",0]]}})",
      "model.unk_id is not the number of an entry"},
-    {"{'model':{'type':'WordPiece','unk_token':'a','vocab':{'a':0}}}",
+    {R"({"model":{"type":"WordPiece","unk_token":"a","vocab":{"a":0}}})",
      "WordPiece is supported with BertNormalizer and BertPreTokenizer only"},
 };
 
@@ -267,29 +292,29 @@ Test(hf_tokenizer, refusals_name_file_and_key) {
 Test(hf_tokenizer, refusals_of_the_other_files) {
     struct hf_tokenizer_files in = {.tokenizer = text("{" BPE "}")};
 
-    in.generation_config = text("{'eos_token_id':[0,99]}");
+    in.generation_config = text(R"({"eos_token_id":[0,99]})");
     cr_assert_not_null(strstr(refusal(&in), "generation_config.json: eos_token_id has an entry"));
     in.generation_config = text("[");
     cr_assert_str_eq(refusal(&in), "generation_config.json is not a JSON object");
     in.generation_config = (struct gguf_str){0};
-    in.config = text("{'eos_token_id':0,'text_config':{'eos_token_id':-1}}");
+    in.config = text(R"({"eos_token_id":0,"text_config":{"eos_token_id":-1}})");
     cr_assert_not_null(strstr(refusal(&in), "config.json: eos_token_id is no id"));
     in.config = (struct gguf_str){0};
-    in.tokenizer_config = text("{'add_bos_token':1}");
+    in.tokenizer_config = text(R"({"add_bos_token":1})");
     cr_assert_str_eq(refusal(&in), "tokenizer_config.json: add_bos_token is not a bool");
-    in.tokenizer_config = text("{'chat_template':[{'name':'a b','template':''}]}");
+    in.tokenizer_config = text(R"({"chat_template":[{"name":"a b","template":""}]})");
     cr_assert_not_null(strstr(refusal(&in), "chat_template[0] has no name and template"));
 }
 
 Test(hf_tokenizer, special_tokens_of_the_files_beside_it) {
     struct hf_tokenizer_files in = {
-        .tokenizer = text("{" BPE ",'added_tokens':[{'id':4,'content':'<s>','special':true},"
-                          "{'id':5,'content':'<e>','special':true},"
-                          "{'id':6,'content':'<t>','special':true}]}"),
-        .tokenizer_config = text("{'bos_token':{'content':'<s>'},'add_bos_token':true}"),
-        .special_tokens_map = text("{'bos_token':'<t>','eos_token':'<e>'}"),
-        .generation_config = text("{'eos_token_id':[6]}"),
-        .config = text("{'eos_token_id':3,'text_config':{'eos_token_id':[2]},'limit':Infinity}"),
+        .tokenizer = text("{" BPE R"(,"added_tokens":[{"id":4,"content":"<s>","special":true},)"
+                          R"({"id":5,"content":"<e>","special":true},)"
+                          R"({"id":6,"content":"<t>","special":true}]})"),
+        .tokenizer_config = text(R"({"bos_token":{"content":"<s>"},"add_bos_token":true})"),
+        .special_tokens_map = text(R"({"bos_token":"<t>","eos_token":"<e>"})"),
+        .generation_config = text(R"({"eos_token_id":[6]})"),
+        .config = text(R"({"eos_token_id":3,"text_config":{"eos_token_id":[2]},"limit":Infinity})"),
     };
     CLEANUP(tokenizer_freep) struct tokenizer *t = load(&in);
     struct tokens got = expect_encode(t, "a", 1, TOKENIZE_BOS);
@@ -303,7 +328,7 @@ Test(hf_tokenizer, special_tokens_of_the_files_beside_it) {
 
 Test(hf_tokenizer, ends_of_all_files_have_one_limit) {
     struct hf_tokenizer_files in = {.tokenizer = text("{" BPE "}")};
-    char many[256] = "{'eos_token_id':[0";
+    char many[256] = R"({"eos_token_id":[0)";
 
     for (int i = 1; i < 64; i++)
         strcat(many, ",0");
@@ -311,18 +336,18 @@ Test(hf_tokenizer, ends_of_all_files_have_one_limit) {
     in.generation_config = text(many);
     CLEANUP(tokenizer_freep) struct tokenizer *t = load(&in);
     cr_assert(tokenizer_is_end(t, 0));
-    in.config = text("{'text_config':{'eos_token_id':1}}");
+    in.config = text(R"({"text_config":{"eos_token_id":1}})");
     cr_assert_not_null(strstr(refusal(&in), "config.json: eos_token_id has too many entries"));
 }
 
 /* Each kind of vocabulary has the ends that the files list. */
 Test(hf_tokenizer, ends_of_every_kind_of_vocabulary) {
     static const char *const kinds[] = {
-        BPE_HEAD "'merges':[]}",
-        "'model':{'type':'Unigram','unk_id':0,'vocab':[['a',0],['b',-1],['ab',-1]]}",
-        "'model':{'type':'WordPiece','unk_token':'a','vocab':{'a':0,'b':1,'ab':2}},"
-        "'normalizer':{'type':'BertNormalizer'},'pre_tokenizer':{'type':'BertPreTokenizer'},"
-        "'post_processor':{'type':'BertProcessing','cls':['a',0],'sep':['b',1]}",
+        BPE_HEAD R"("merges":[]})",
+        R"("model":{"type":"Unigram","unk_id":0,"vocab":[["a",0],["b",-1],["ab",-1]]})",
+        R"("model":{"type":"WordPiece","unk_token":"a","vocab":{"a":0,"b":1,"ab":2}},)"
+        R"("normalizer":{"type":"BertNormalizer"},"pre_tokenizer":{"type":"BertPreTokenizer"},)"
+        R"("post_processor":{"type":"BertProcessing","cls":["a",0],"sep":["b",1]})",
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
@@ -331,7 +356,7 @@ Test(hf_tokenizer, ends_of_every_kind_of_vocabulary) {
         snprintf(json, sizeof(json), "{%s}", kinds[i]);
         struct hf_tokenizer_files in = {
             .tokenizer = text(json),
-            .generation_config = text("{'eos_token_id':[2]}"),
+            .generation_config = text(R"({"eos_token_id":[2]})"),
         };
         CLEANUP(tokenizer_freep) struct tokenizer *t = load(&in);
 
@@ -346,41 +371,54 @@ Test(hf_tokenizer, cuts_by_any_expression) {
         int32_t want[8];
         size_t n;
     } cases[] = {
-        {"{'type':'Split','pattern':{'Regex':'x|a+(?!b)'},'behavior':'Isolated'}",
+        {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"x|a+(?!b)\"},\"behavior\":\"Isolated\"}",
          "abaab",
          {2, 0, 2},
          3},
-        {"{'type':'Split','pattern':{'Regex':'a(?=b)'},'behavior':'Isolated'}",
+        {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a(?=b)\"},\"behavior\":\"Isolated\"}",
          "abab",
          {0, 1, 0, 1},
          4},
-        {"{'type':'Split','pattern':{'Regex':'ab'},'behavior':'Removed'}", "aabb", {0, 1}, 2},
-        {"{'type':'Split','pattern':{'Regex':'ab'},'behavior':'Removed','invert':true}",
+        {R"({"type":"Split","pattern":{"Regex":"ab"},"behavior":"Removed"})", "aabb", {0, 1}, 2},
+        {R"({"type":"Split","pattern":{"Regex":"ab"},"behavior":"Removed","invert":true})",
          "aabb",
          {2},
          1},
-        {"{'type':'Split','pattern':{'String':'a'},'behavior':'Isolated'}", "ab", {0, 1}, 2},
-        {"{'type':'Split','pattern':{'Regex':'[ab]'},'behavior':'Contiguous'}", "abab", {2, 2}, 2},
-        {"{'type':'Split','pattern':{'String':'b'},'behavior':'MergedWithPrevious'}",
-         "abb",
-         {2, 1},
-         2},
-        {"{'type':'Split','pattern':{'String':'a'},'behavior':'MergedWithNext'}", "aab", {0, 2}, 2},
-        {"{'type':'Split','pattern':{'String':'b'},'behavior':'MergedWithNext','invert':true}",
+        {R"({"type":"Split","pattern":{"String":"a"},"behavior":"Isolated"})", "ab", {0, 1}, 2},
+        {R"({"type":"Split","pattern":{"Regex":"[ab]"},)"
+         R"("behavior":"Contiguous"})",
          "abab",
          {2, 2},
          2},
-        {"{'type':'WhitespaceSplit'}", " ab a\n", {2, 0}, 2},
-        {"{'type':'CharDelimiterSplit','delimiter':'b'}", "abab", {0, 0}, 2},
-        {"{'type':'ByteLevel','add_prefix_space':false,'use_regex':false}", "abab", {2, 2}, 2},
-        {"{'type':'Sequence','pretokenizers':[{'type':'Metaspace','replacement':'\xE2\x96\x81',"
-         "'prepend_scheme':'never'},{'type':'Split','pattern':{'Regex':'b\xE2\x96\x81"
-         "a'},'behavior':'Isolated'}]}",
+        {R"({"type":"Split","pattern":{"String":"b"},"behavior":"MergedWithPrevious"})",
+         "abb",
+         {2, 1},
+         2},
+        {R"({"type":"Split","pattern":{"String":"a"},)"
+         R"("behavior":"MergedWithNext"})",
+         "aab",
+         {0, 2},
+         2},
+        {R"({"type":"Split","pattern":{"String":"b"},"behavior":"MergedWithNext","invert":true})",
+         "abab",
+         {2, 2},
+         2},
+        {R"({"type":"WhitespaceSplit"})", " ab a\n", {2, 0}, 2},
+        {R"({"type":"CharDelimiterSplit","delimiter":"b"})", "abab", {0, 0}, 2},
+        {R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false})", "abab", {2, 2}, 2},
+        {R"({"type":"Sequence","pretokenizers":[{"type":"Metaspace",)"
+         R"("replacement":")"
+         "\xE2\x96\x81"
+         R"(",)"
+         R"("prepend_scheme":"never"},{"type":"Split","pattern":{"Regex":"b)"
+         "\xE2\x96\x81"
+         R"(a"},"behavior":"Isolated"}]})",
          "ab ab",
          {2, 3, 2},
          3},
-        {"{'type':'Sequence','pretokenizers':[{'type':'Split','pattern':{'Regex':'.b'},'behavior':"
-         "'Isolated'},{'type':'Split','pattern':{'Regex':'^a'},'behavior':'Isolated'}]}",
+        {R"({"type":"Sequence","pretokenizers":[{"type":"Split",)"
+         R"("pattern":{"Regex":".b"},"behavior":)"
+         R"("Isolated"},{"type":"Split","pattern":{"Regex":"^a"},"behavior":"Isolated"}]})",
          "abab",
          {0, 1, 0, 1},
          4},
@@ -389,7 +427,7 @@ Test(hf_tokenizer, cuts_by_any_expression) {
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         char json[1024];
 
-        snprintf(json, sizeof(json), "{" BPE ",'pre_tokenizer':%s}", cases[i].cut);
+        snprintf(json, sizeof(json), "{" BPE R"(,"pre_tokenizer":%s})", cases[i].cut);
         CLEANUP(tokenizer_freep) struct tokenizer *t = load_text(json);
         struct tokens got = expect_encode(t, cases[i].s, strlen(cases[i].s), 0);
 
@@ -406,16 +444,16 @@ Test(hf_tokenizer, flags_of_added_tokens) {
         int32_t want[8];
         size_t n;
     } cases[] = {
-        {"{'id':4,'content':'<x>','single_word':true},{'id':5,'content':'x>'}",
+        {R"({"id":4,"content":"<x>","single_word":true},{"id":5,"content":"x>"})",
          "a<x>,<x>",
          {0, 4},
          2},
-        {"{'id':4,'content':'<x>','single_word':true}", "\xE2\x80\x8D<x>", {0}, 0},
-        {"{'id':4,'content':'<x>','rstrip':true},{'id':5,'content':'\\n'}",
+        {R"({"id":4,"content":"<x>","single_word":true})", "\xE2\x80\x8D<x>", {0}, 0},
+        {R"({"id":4,"content":"<x>","rstrip":true},{"id":5,"content":"\n"})",
          "<x> \n\nab",
          {4, 5, 5, 2},
          4},
-        {"{'id':4,'content':'<x>','rstrip':true},{'id':5,'content':'\\n\\n','lstrip':true}",
+        {R"({"id":4,"content":"<x>","rstrip":true},{"id":5,"content":"\n\n","lstrip":true})",
          "<x>\n\nab",
          {4, 2},
          2},
@@ -424,7 +462,7 @@ Test(hf_tokenizer, flags_of_added_tokens) {
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         char json[1024];
 
-        snprintf(json, sizeof(json), "{" BPE ",'added_tokens':[%s]}", cases[i].tokens);
+        snprintf(json, sizeof(json), "{" BPE R"(,"added_tokens":[%s]})", cases[i].tokens);
         CLEANUP(tokenizer_freep) struct tokenizer *t = load_text(json);
         struct tokens got = expect_encode(t, cases[i].s, strlen(cases[i].s), TOKENIZE_SPECIAL);
 
@@ -436,8 +474,8 @@ Test(hf_tokenizer, flags_of_added_tokens) {
 /* The library looks at the id of an added token only if model.vocab lacks its text. */
 Test(hf_tokenizer, an_added_token_has_the_id_of_the_vocabulary) {
     CLEANUP(tokenizer_freep)
-    struct tokenizer *t = load_text("{" BPE ",'added_tokens':[{'id':0,'content':'ab'},"
-                                    "{'id':9,'content':'b','special':true}]}");
+    struct tokenizer *t = load_text("{" BPE R"(,"added_tokens":[{"id":0,"content":"ab"},)"
+                                    R"({"id":9,"content":"b","special":true}]})");
     struct tokens got = expect_encode(t, "aab", 3, TOKENIZE_SPECIAL);
 
     expect_ids(&got, (int32_t[]){0, 2}, 2, "aab");
@@ -449,9 +487,9 @@ Test(hf_tokenizer, an_added_token_has_the_id_of_the_vocabulary) {
 /* </s> is ordinary text in files that do not add it. */
 Test(hf_tokenizer, a_token_is_no_end_because_of_its_text) {
     CLEANUP(tokenizer_freep)
-    struct tokenizer *t = load_text("{'model':{'type':'BPE','vocab':{'<':0,'/"
-                                    "':1,'s':2,'>':3,'</':4,'s>':5,'</s>':6},"
-                                    "'merges':['< /','s >','</ s>']}}");
+    struct tokenizer *t = load_text(R"({"model":{"type":"BPE","vocab":{"<":0,"/)"
+                                    R"(":1,"s":2,">":3,"</":4,"s>":5,"</s>":6},)"
+                                    R"("merges":["< /","s >","</ s>"]}})");
     struct tokens got = expect_encode(t, "</s>", 4, 0);
 
     expect_ids(&got, (int32_t[]){6}, 1, "</s>");
@@ -461,7 +499,7 @@ Test(hf_tokenizer, a_token_is_no_end_because_of_its_text) {
 
 Test(hf_tokenizer, the_vocabulary_has_the_size_of_the_model) {
     struct hf_tokenizer_files in = {
-        .tokenizer = text("{" BPE ",'added_tokens':[{'id':9,'content':'<x>','special':true}]}"),
+        .tokenizer = text("{" BPE R"(,"added_tokens":[{"id":9,"content":"<x>","special":true}]})"),
     };
     static const uint32_t sizes[][2] = {{0, 10}, {9, 9}, {20, 20}, {5, 5}};
 
@@ -479,8 +517,8 @@ Test(hf_tokenizer, chat_templates) {
     CLEANUP(gguf_keys_deinit) struct gguf_keys keys = {0};
     struct hf_tokenizer_files in = {
         .tokenizer = text("{" BPE "}"),
-        .tokenizer_config = text("{'chat_template':[{'name':'default','template':'D'},"
-                                 "{'name':'tool_use','template':'T'}]}"),
+        .tokenizer_config = text(R"({"chat_template":[{"name":"default","template":"D"},)"
+                                 R"({"name":"tool_use","template":"T"}]})"),
         .chat_template = text("F"),
     };
     struct gguf_meta meta = {0};

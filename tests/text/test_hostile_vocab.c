@@ -64,8 +64,8 @@ static struct row rows[] = {
     {TYPE_77, "tokenizer.ggml.token_type[5] is 77"},
     {TYPE_NEGATIVE, "tokenizer.ggml.token_type[5] is -1"},
     {PRE_MISSING, "tokenizer.ggml.pre is missing; known are: gpt-2, "},
-    {PRE_UNKNOWN, "pre-tokenizer \"best-bpe\" is not supported; known are: gpt-2, "},
-    {PRE_BINARY, "pre-tokenizer \"a?b??c\" is not supported"},
+    {PRE_UNKNOWN, R"(pre-tokenizer "best-bpe" is not supported; known are: gpt-2, )"},
+    {PRE_BINARY, R"(pre-tokenizer "a?b??c" is not supported)"},
     {PRE_NUMBER, "tokenizer.ggml.pre is not a string; known are: gpt-2, "},
     {MERGES_MISSING, "tokenizer.ggml.merges is missing"},
     {MERGES_NUMBERS, "tokenizer.ggml.merges is not an array of strings"},
@@ -178,7 +178,7 @@ ParameterizedTest(struct row *row, text_hostile_vocab, is_refused_with_one_line)
     build(&w, row->wrong, row->wrong >= SCORES_MISSING);
     cr_assert_eq(expect_load(&t, &w, &err), -EINVAL);
     cr_assert_eq(strncmp(err.message, row->message, strlen(row->message)), 0,
-                 "\"%s\", expected \"%s\"", err.message, row->message);
+                 R"("%s", expected "%s")", err.message, row->message);
     cr_assert_null(t);
     for (const char *s = err.message; *s; s++)
         cr_assert(*s >= ' ' && *s <= '~');

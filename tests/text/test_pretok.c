@@ -38,7 +38,7 @@
     "|[^\\r\\n\\p{L}\\p{N}]?(?:" begin UPPER ")+(?:" begin LOWER ")*" suffix "|\\p{N}" digits      \
     "| ?[^\\s\\p{L}\\p{N}]+[" tail "]*" SPACES
 #define DEEPSEEK                                                                                   \
-    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+"                                        \
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+)"                                           \
     "|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*" SPACES
 #define LLM_CJK "[\\x{4E00}-\\x{9FA5}\\x{800}-\\x{4E00}\\x{AC00}-\\x{D7FF}]+"
 #define LLM_PUNCT                                                                                  \
@@ -503,7 +503,7 @@ Test(text_pretok, words_take_linear_time) {
             clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
             cr_assert_eq(n, b.len);
             /* Linear: some 20 ms; a scan of the rest for each word: minutes. */
-            cr_assert_lt(end.tv_sec - begin.tv_sec, 3, "%s, \"%s\"", rules[i].name, unit[k]);
+            cr_assert_lt(end.tv_sec - begin.tv_sec, 3, R"(%s, "%s")", rules[i].name, unit[k]);
         }
         buf_deinit(&b);
     }

@@ -143,8 +143,10 @@ Test(repeats, lists_and_tables_go_on) {
              words[rng_next(&rng) % 20], words[rng_next(&rng) % 20], (int)(rng_next(&rng) % 900));
     cr_expect_eq(ends_at(&html), 0, "%u", ends_at(&html));
     for (int i = 1; i < 200; i++)
-        putf(&json, "{\"id\": %d, \"name\": \"%s\", \"active\": %s, \"score\": %d},\n", i,
-             words[rng_next(&rng) % 20], rng_next(&rng) % 2 ? "true" : "false",
+        putf(&json,
+             R"({"id": %d, "name": "%s", "active": %s, "score": %d},)"
+             "\n",
+             i, words[rng_next(&rng) % 20], rng_next(&rng) % 2 ? "true" : "false",
              (int)(rng_next(&rng) % 100));
     cr_expect_eq(ends_at(&json), 0, "%u", ends_at(&json));
 }

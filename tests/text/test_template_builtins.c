@@ -69,8 +69,8 @@ static const struct template_row SEQ_FILTERS[] = {
     {"ms|join(',', attribute='role')", "user,assistant,user"},
     {"n|join", NULL},
     {"x|join", ""},
-    {"d|dictsort", "[('a', [1, 2.5, None, True, \"x'y\"]), ('b', 1)]"},
-    {"d|dictsort(reverse=true)", "[('b', 1), ('a', [1, 2.5, None, True, \"x'y\"])]"},
+    {"d|dictsort", R"([('a', [1, 2.5, None, True, "x'y"]), ('b', 1)])"},
+    {"d|dictsort(reverse=true)", R"([('b', 1), ('a', [1, 2.5, None, True, "x'y"])])"},
     {"{'b':1,'A':2,'c':0}|dictsort", "[('A', 2), ('b', 1), ('c', 0)]"},
     {"{'b':1,'A':2,'c':0}|dictsort(case_sensitive=true)", "[('A', 2), ('b', 1), ('c', 0)]"},
     {"{'b':1,'A':2,'c':0}|dictsort(by='value')", "[('c', 0), ('b', 1), ('A', 2)]"},
@@ -81,10 +81,9 @@ Test(template_builtins, seq_filters_choose_and_order) {
 }
 
 static const struct template_row JSON[] = {
-    {"d|tojson", "{\"b\": 1, \"a\": [1, 2.5, null, true, \"x'y\"]}"},
-    {"ms|tojson",
-     "[{\"role\": \"user\", \"content\": \"hi\", \"k\": {\"z\": 1}}, {\"role\": \"assistant\", "
-     "\"content\": \"yo\", \"k\": {\"z\": 2}}, {\"role\": \"user\", \"content\": \"x\"}]"},
+    {"d|tojson", R"({"b": 1, "a": [1, 2.5, null, true, "x'y"]})"},
+    {"ms|tojson", R"([{"role": "user", "content": "hi", "k": {"z": 1}}, {"role": "assistant", )"
+                  R"("content": "yo", "k": {"z": 2}}, {"role": "user", "content": "x"}])"},
     {"ms|tojson(indent=2)",
      "[\n  {\n    \"role\": \"user\",\n    \"content\": \"hi\",\n    \"k\": {\n      \"z\": 1\n    "
      "}\n  },\n  {\n    \"role\": \"assistant\",\n    \"content\": \"yo\",\n    \"k\": {\n      "
@@ -100,22 +99,24 @@ static const struct template_row JSON[] = {
     {"[]|tojson(indent=2)", "[]"},
     {"{}|tojson(indent=2)", "{}"},
     {"{'a':[],'b':{}}|tojson(indent=4)", "{\n    \"a\": [],\n    \"b\": {}\n}"},
-    {"u|tojson", "\"héllo wörld ß\""},
-    {"u|tojson(ensure_ascii=true)", "\"h\\u00e9llo w\\u00f6rld \\u00df\""},
-    {"'\\U0001F600'|tojson(ensure_ascii=true)", "\"\\ud83d\\ude00\""},
-    {"html|tojson", "\"<a href=\\\"x\\\">&'</a>\""},
-    {"'a\\x01\\x7f\\n\\t\\r\\b\\f/\\\\\"'|tojson", "\"a\\u0001\177\\n\\t\\r\\b\\f/\\\\\\\"\""},
-    {"d|tojson(sort_keys=true)", "{\"a\": [1, 2.5, null, true, \"x'y\"], \"b\": 1}"},
-    {"d|tojson(separators=(',',':'))", "{\"b\":1,\"a\":[1,2.5,null,true,\"x'y\"]}"},
+    {"u|tojson", R"("héllo wörld ß")"},
+    {"u|tojson(ensure_ascii=true)", R"("h\u00e9llo w\u00f6rld \u00df")"},
+    {"'\\U0001F600'|tojson(ensure_ascii=true)", R"("\ud83d\ude00")"},
+    {"html|tojson", R"("<a href=\"x\">&'</a>")"},
+    {R"('a\x01\x7f\n\t\r\b\f/\\"'|tojson)", R"("a\u0001)"
+                                            "\177"
+                                            R"(\n\t\r\b\f/\\\"")"},
+    {"d|tojson(sort_keys=true)", R"({"a": [1, 2.5, null, true, "x'y"], "b": 1})"},
+    {"d|tojson(separators=(',',':'))", R"({"b":1,"a":[1,2.5,null,true,"x'y"]})"},
     {"d|tojson(separators=[',',':'], indent=1)",
      "{\n \"b\":1,\n \"a\":[\n  1,\n  2.5,\n  null,\n  true,\n  \"x'y\"\n ]\n}"},
-    {"{1:2,none:3,true:4,1.5:2}|tojson", "{\"1\": 4, \"null\": 3, \"1.5\": 2}"},
+    {"{1:2,none:3,true:4,1.5:2}|tojson", R"({"1": 4, "null": 3, "1.5": 2})"},
     {"{(1,2):3}|tojson", NULL},
     {"x|tojson", NULL},
     {"1.0|tojson", "1.0"},
     {"1e100|tojson", "1e+100"},
     {"big|tojson", "18446744073709551615"},
-    {"l|map('string')|tojson", "[\"3\", \"1\", \"2\"]"},
+    {"l|map('string')|tojson", R"(["3", "1", "2"])"},
     {"d.items()|tojson", NULL},
     {"range(3)|tojson", NULL},
     {"namespace(a=1)|tojson", NULL},
@@ -144,7 +145,7 @@ static const struct template_row RANGES_AND_STRINGS[] = {
     {"range(1,2,0)", NULL},
     {"l|string", "[3, 1, 2]"},
     {"s|string", "Hello World"},
-    {"d|string", "{'b': 1, 'a': [1, 2.5, None, True, \"x'y\"]}"},
+    {"d|string", R"({'b': 1, 'a': [1, 2.5, None, True, "x'y"]})"},
     {"n|string", "None"},
     {"x|string", ""},
     {"l|list", "[3, 1, 2]"},
@@ -222,7 +223,7 @@ Test(template_builtins, number_filters_convert) {
 }
 
 static const struct template_row MARKUP[] = {
-    {"html|safe", "<a href=\"x\">&'</a>"},          {"'<b>'|safe + '<i>'", "<b>&lt;i&gt;"},
+    {"html|safe", R"(<a href="x">&'</a>)"},         {"'<b>'|safe + '<i>'", "<b>&lt;i&gt;"},
     {"'<b>' + '<i>'|safe", "&lt;b&gt;<i>"},         {"('<b>'|safe) ~ '<i>'", "<b><i>"},
     {"('<b>'|safe)|upper + '<i>'", "<B>&lt;i&gt;"}, {"('<b>'|safe)[0:2] + '<'", "<b&lt;"},
     {"('<b>'|safe)|string + '<'", "<b>&lt;"},       {"('<b>'|safe)|trim + '<'", "<b>&lt;"},
@@ -308,14 +309,14 @@ Test(template_builtins, str_methods_work) {
 }
 
 static const struct template_row DICT_METHODS[] = {
-    {"d.get('a')", "[1, 2.5, None, True, \"x'y\"]"},
+    {"d.get('a')", R"([1, 2.5, None, True, "x'y"])"},
     {"d.get('zz')", "None"},
     {"d.get('zz', 5)", "5"},
-    {"d.pop('a')", "[1, 2.5, None, True, \"x'y\"]"},
+    {"d.pop('a')", R"([1, 2.5, None, True, "x'y"])"},
     {"d.pop('zz')", NULL},
     {"d.pop('zz', 1)", "1"},
-    {"d.update({'q': 1}) or d", "{'b': 1, 'a': [1, 2.5, None, True, \"x'y\"], 'q': 1}"},
-    {"d.update(q=1) or d", "{'b': 1, 'a': [1, 2.5, None, True, \"x'y\"], 'q': 1}"},
+    {"d.update({'q': 1}) or d", R"({'b': 1, 'a': [1, 2.5, None, True, "x'y"], 'q': 1})"},
+    {"d.update(q=1) or d", R"({'b': 1, 'a': [1, 2.5, None, True, "x'y"], 'q': 1})"},
 };
 
 Test(template_builtins, dict_methods_work) {

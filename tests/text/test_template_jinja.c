@@ -9,9 +9,9 @@
 #include "tests/text/template_support.h"
 
 static const struct template_row CALLS[] = {
-    {"{% macro f(p) %}[{{ caller() }}{{ p }}]{% endmacro %}{% call f(\"a\") %}body{% endcall %}",
+    {R"({% macro f(p) %}[{{ caller() }}{{ p }}]{% endmacro %}{% call f("a") %}body{% endcall %})",
      "[bodya]"},
-    {"{% macro f(p) %}{{ caller(p) }}{% endmacro %}{% call(x) f(\"a\") %}<{{ x }}>{% endcall %}",
+    {R"({% macro f(p) %}{{ caller(p) }}{% endmacro %}{% call(x) f("a") %}<{{ x }}>{% endcall %})",
      "<a>"},
     {"{% macro f() %}{{ caller(1, y=2) }}{% endmacro %}{% call(x, y=3, z=4) f() %}{{ x }}{{ y }}{{ "
      "z }}{% endcall %}",
@@ -42,7 +42,7 @@ static const struct template_row WITH[] = {
     {"{% with a=1, b=2 %}{{ a }}{{ b }}{% endwith %}", "12"},
     {"{% set a = 5 %}{% with a=1, b=a %}{{ a }}{{ b }}{% endwith %}{{ a }}", "155"},
     {"{% with a = d.a, (b, c) = (1, 2) %}{{ a }}{{ b }}{{ c }}{% endwith %}",
-     "[1, 2.5, None, True, \"x'y\"]12"},
+     R"([1, 2.5, None, True, "x'y"]12)"},
     {"{% with a=1 %}{% for x in l %}{{ a }}{{ x }}{% endfor %}{% endwith %}", "131112"},
     {"{% with a %}{% endwith %}", NULL},
 };
@@ -82,7 +82,7 @@ static const struct template_row RECURSIVE[] = {
      "loop(x) }}){% endif %}{% endfor %}",
      "1(2)4"},
     {"{% for x in [1] %}{{ loop(x) }}{% endfor %}", NULL},
-    {"{% for x in l %}{{ loop.cycle(\"a\", \"b\") }}{% endfor %}", "aba"},
+    {R"({% for x in l %}{{ loop.cycle("a", "b") }}{% endfor %})", "aba"},
     {"{% for x in [1, 1, 2, 2, 1] %}{{ loop.changed(x) }}{% endfor %}", "TrueFalseTrueFalseTrue"},
     {"{% for x in l %}{{ loop.cycle() }}{% endfor %}", NULL},
     {"{% for x in [1, 1] %}{{ loop.changed(x, 2) }}{{ loop.changed() }}{% endfor %}",
@@ -96,10 +96,10 @@ Test(template_jinja, loops_call_themselves) {
 static const struct template_row TARGETS[] = {
     {"{% for a, (b, c) in [(1, (2, 3))] %}{{ a }}{{ b }}{{ c }}{% endfor %}", "123"},
     {"{% for (a, b), c in [([1, 2], 3)] %}{{ a }}{{ b }}{{ c }}{% endfor %}", "123"},
-    {"{% set a, (b, c) = 1, \"xy\" %}{{ a }}{{ b }}{{ c }}", "1xy"},
+    {R"({% set a, (b, c) = 1, "xy" %}{{ a }}{{ b }}{{ c }})", "1xy"},
     {"{% set (a, (b,)), c = (1, [2]), 3 %}{{ a }}{{ b }}{{ c }}", "123"},
     {"{% for a, (b, c) in [(1, (2,))] %}{% endfor %}", NULL},
-    {"{% for k, v in d|dictsort %}{{ k }}{{ v }}{% endfor %}", "a[1, 2.5, None, True, \"x'y\"]b1"},
+    {"{% for k, v in d|dictsort %}{{ k }}{{ v }}{% endfor %}", R"(a[1, 2.5, None, True, "x'y"]b1)"},
 };
 
 Test(template_jinja, targets_nest) {
@@ -112,7 +112,7 @@ static const struct template_row BLOCKS[] = {
     {"{% for x in l %}{% block a %}[{{ x }}]{% endblock %}{% endfor %}", "[][][]"},
     {"{% set y = 1 %}{% block a %}{{ y }}{% set y = 2 %}{{ y }}{% endblock a %}{{ y }}", "121"},
     {"{% block a %}{% endblock %}{% block a %}{% endblock %}", NULL},
-    {"{% autoescape false %}{{ html }}{% endautoescape %}", "<a href=\"x\">&'</a>"},
+    {"{% autoescape false %}{{ html }}{% endautoescape %}", R"(<a href="x">&'</a>)"},
 };
 
 Test(template_jinja, blocks_are_rendered_in_place) {
@@ -244,7 +244,7 @@ Test(template_jinja, brace_formats_have_specs) {
 static const struct template_row WORDS[] = {
     {"'my_enum value'|title", "My_enum Value"},
     {"'a-b (c d) [e] {f} <g>é ÉA'|title", "A-B (C D) [E] {F} <G>é Éa"},
-    {"'x\"y z'|title", "X\"y Z"},
+    {R"('x"y z'|title)", R"(X"y Z)"},
     {"5|title", "5"},
     {"s|center(15) ~ '|'", "  Hello World  |"},
     {"'ab'|center(5)", "  ab "},
@@ -357,7 +357,7 @@ Test(template_jinja, filters_that_group) {
 }
 
 static const struct template_row STRINGS[] = {
-    {"\"they're bill's\".title()", "They'Re Bill'S"},
+    {R"("they're bill's".title())", "They'Re Bill'S"},
     {"'hello WORLD 3abc'.title()", "Hello World 3Abc"},
     {"'aXbÉ'.swapcase()", "AxBé"},
     {"'Straße'.casefold()", "strasse"},
@@ -432,7 +432,7 @@ static const struct template_row LISTS[] = {
     {"[1].index(2)", NULL},
     {"('a',).index('a')", "0"},
     {"l.copy()", "[3, 1, 2]"},
-    {"d.copy()", "{'b': 1, 'a': [1, 2.5, None, True, \"x'y\"]}"},
+    {"d.copy()", R"({'b': 1, 'a': [1, 2.5, None, True, "x'y"]})"},
     {"d.setdefault('b', 5)", "1"},
     {"d.setdefault('q', 5) ~ d.q", "55"},
     {"d.setdefault('q')", "None"},

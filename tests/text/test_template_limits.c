@@ -253,9 +253,9 @@ Test(template_limits, steps_grow_with_the_request_up_to_a_limit) {
     buf_init(&b, 1 << 22);
     for (uint32_t n = 1; n < 20000; n *= 10) {
         buf_clear(&b);
-        buf_add_str(&b, "{\"messages\": [{\"content\": \"text\"}");
+        buf_add_str(&b, R"({"messages": [{"content": "text"})");
         for (uint32_t i = 1; i < n; i++)
-            buf_add_str(&b, ", {\"content\": \"text\"}");
+            buf_add_str(&b, R"(, {"content": "text"})");
         buf_add_str(&b, "]}");
         yyjson_doc *doc = yyjson_read(b.data, b.len, 0);
         uint64_t fuel = template_fuel(yyjson_doc_get_root(doc));
@@ -283,9 +283,9 @@ Test(template_limits, the_keys_of_an_object_cost_steps) {
         bool n = k % 2 > 0;
 
         buf_clear(&b);
-        buf_add_str(&b, "{\"d\": {\"key\": 0");
+        buf_add_str(&b, R"({"d": {"key": 0)");
         for (int i = 0; n && i < 60; i++)
-            buf_printf(&b, ", \"key%d\": %d", i, i);
+            buf_printf(&b, R"(, "key%d": %d)", i, i);
         buf_add_str(&b, "}}");
         CLEANUP(freep)
         char *text = template_text(sources[k / 2], b.data, &short_of, &err);
@@ -311,9 +311,10 @@ Test(template_limits, a_text_is_whole_or_an_error) {
 }
 
 Test(template_limits, variables_nest_only_so_deep) {
-    CLEANUP(freep) char *open = repeat("{\"x\": ", "[", 150, ""), *shut = repeat("", "]", 150, "}");
     CLEANUP(freep)
-    char *deep_open = repeat("{\"x\": ", "[", 5000, ""), *deep_shut = repeat("", "]", 5000, "}");
+    char *open = repeat(R"({"x": )", "[", 150, ""), *shut = repeat("", "]", 150, "}");
+    CLEANUP(freep)
+    char *deep_open = repeat(R"({"x": )", "[", 5000, ""), *deep_shut = repeat("", "]", 5000, "}");
     CLEANUP(freep)
     char *vars = repeat(open, "", 0, shut), *deep = repeat(deep_open, "", 0, deep_shut);
     CLEANUP(freep) char *want = repeat("", "[", 150, ""), *close = repeat("", "]", 150, "");
@@ -329,10 +330,10 @@ Test(template_limits, large_objects_have_an_index) {
     struct buf b;
 
     buf_init(&b, 1 << 24);
-    buf_add_str(&b, "{\"d\": {");
+    buf_add_str(&b, R"({"d": {)");
     for (int i = 0; i < 50000; i++)
-        buf_printf(&b, "%s\"key%d\": %d", i ? "," : "", i, i);
-    buf_add_str(&b, ", \"key7\": \"again\"}}");
+        buf_printf(&b, R"(%s"key%d": %d)", i ? "," : "", i, i);
+    buf_add_str(&b, R"(, "key7": "again"}})");
     expect_text("{{ d|length }} {{ d.key49999 }} {{ d.key7 }} {{ d.nothing is defined }}", b.data,
                 "50000 49999 again False");
     buf_deinit(&b);
@@ -344,11 +345,11 @@ Test(template_limits, errors_name_the_line) {
     expect_error("a\n{% if x %}\n\n", "{}", "not closed");
     expect_error("a\r\n\r\n{{ 1 + }}", "{}", "line 3: expected an expression");
     expect_error("{{ 'a'\n~ 'b\n' }}{{ zz() }}", "{}", "line 3: 'zz' is undefined");
-    expect_error("{{ d.description.x }}", "{\"d\": {}}",
+    expect_error("{{ d.description.x }}", R"({"d": {}})",
                  "'dict object' has no attribute 'description'");
     expect_error("{{ s|nope }}", "{}", "no filter named 'nope'");
     expect_error("{% for a in none %}{% endfor %}", "{}", "'NoneType' object is not iterable");
-    expect_error("{{ 'a' + none }}", "{}", "can only concatenate str (not \"NoneType\") to str");
+    expect_error("{{ 'a' + none }}", "{}", R"(can only concatenate str (not "NoneType") to str)");
 }
 
 Test(template_limits, raised_messages_are_exact) {
@@ -408,7 +409,7 @@ static const char *const PIECES[] = {"{{",
                                      "{#",
                                      "#}",
                                      "'",
-                                     "\"",
+                                     R"(")",
                                      "(",
                                      ")",
                                      "[",
@@ -428,7 +429,7 @@ static const char *const PIECES[] = {"{{",
                                      "~",
                                      "**",
                                      "//",
-                                     "\\",
+                                     R"(\)",
                                      "\n",
                                      "9999999999",
                                      "-1",
@@ -535,18 +536,18 @@ static void random_value(struct buf *b, uint32_t *rng, int depth) {
                                         "0",
                                         "-7",
                                         "1.5",
-                                        "\"\"",
-                                        "\"user\"",
-                                        "\"assistant\"",
-                                        "\"tool\"",
-                                        "\"system\"",
-                                        "\"<think>a</think>b\"",
-                                        "\"text\"",
+                                        R"("")",
+                                        R"("user")",
+                                        R"("assistant")",
+                                        R"("tool")",
+                                        R"("system")",
+                                        R"("<think>a</think>b")",
+                                        R"("text")",
                                         "{}",
                                         "[]",
                                         "18446744073709551615",
-                                        "\"\\u00e9\\n{\"",
-                                        "\"function\""};
+                                        R"("\u00e9\n{")",
+                                        R"("function")"};
     static const char *const keys[] = {
         "role", "content",    "tool_calls", "function", "name",     "arguments",  "type",
         "text", "parameters", "properties", "id",       "required", "description"};
@@ -564,7 +565,7 @@ static void random_value(struct buf *b, uint32_t *rng, int depth) {
     } else {
         buf_add_str(b, "{");
         for (uint32_t i = 0; i < n; i++) {
-            buf_printf(b, "%s\"%s\":", i ? "," : "", keys[next(rng) % ARRAY_SIZE(keys)]);
+            buf_printf(b, R"(%s"%s":)", i ? "," : "", keys[next(rng) % ARRAY_SIZE(keys)]);
             random_value(b, rng, depth + 1);
         }
         buf_add_str(b, "}");
@@ -575,15 +576,15 @@ static yyjson_doc *random_vars(uint32_t *rng) {
     struct buf b;
 
     buf_init(&b, 1 << 20);
-    buf_add_str(&b, "{\"add_generation_prompt\": true, \"bos_token\": \"<s>\", \"eos_token\": "
-                    "\"</s>\", \"tools\": [");
+    buf_add_str(&b, R"({"add_generation_prompt": true, "bos_token": "<s>", "eos_token": )"
+                    R"("</s>", "tools": [)");
     random_value(&b, rng, 1);
-    buf_add_str(&b, "], \"messages\": [");
+    buf_add_str(&b, R"(], "messages": [)");
     for (uint32_t i = 0, n = next(rng) % 4; i < n; i++) {
-        buf_printf(&b, "%s{\"role\": \"%s\", \"content\": ", i ? "," : "",
+        buf_printf(&b, R"(%s{"role": "%s", "content": )", i ? "," : "",
                    i % 2 ? "assistant" : "user");
         random_value(&b, rng, 1);
-        buf_add_str(&b, ", \"tool_calls\": [");
+        buf_add_str(&b, R"(, "tool_calls": [)");
         random_value(&b, rng, 1);
         buf_add_str(&b, "]}");
     }
@@ -659,7 +660,7 @@ Test(template_limits, threads_render_the_same_template) {
     cr_assert_eq(template_new(&t, source, sizeof(source) - 1, NULL), 0);
     for (int i = 0; i < 4; i++) {
         jobs[i] = (struct job){t, yyjson_doc_get_root(doc),
-                               "[3][1][2][9]{\"b\": 1, \"a\": [1, 2.5, null, true, \"x'y\"]}", 0};
+                               R"([3][1][2][9]{"b": 1, "a": [1, 2.5, null, true, "x'y"]})", 0};
         cr_assert_eq(pthread_create(&threads[i], NULL, render_many, &jobs[i]), 0);
     }
     for (int i = 0; i < 4; i++) {

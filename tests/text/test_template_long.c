@@ -16,18 +16,18 @@ static yyjson_doc *long_chat(int n, bool calls) {
     struct buf b;
 
     buf_init(&b, 1u << 24);
-    buf_add_str(&b, "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"add_generation_prompt\": "
-                    "true, \"messages\": [{\"role\": \"user\", \"content\": \"u\"}");
+    buf_add_str(&b, R"({"bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": )"
+                    R"(true, "messages": [{"role": "user", "content": "u"})");
     for (int i = 0; i < n && calls; i++)
         buf_printf(&b,
-                   ", {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": "
-                   "\"c%08d\", \"type\": \"function\", \"function\": {\"name\": \"f\", "
-                   "\"arguments\": {\"a\": 1}}}]}, {\"role\": \"tool\", \"name\": \"f\", "
-                   "\"tool_call_id\": \"c%08d\", \"content\": \"r\"}",
+                   R"(, {"role": "assistant", "content": "", "tool_calls": [{"id": )"
+                   R"("c%08d", "type": "function", "function": {"name": "f", )"
+                   R"("arguments": {"a": 1}}}]}, {"role": "tool", "name": "f", )"
+                   R"("tool_call_id": "c%08d", "content": "r"})",
                    i, i);
     for (int i = 0; i < n && !calls; i++)
-        buf_add_str(&b, ", {\"role\": \"assistant\", \"content\": \"a\"}, "
-                        "{\"role\": \"user\", \"content\": \"u\"}");
+        buf_add_str(&b, R"(, {"role": "assistant", "content": "a"}, )"
+                        R"({"role": "user", "content": "u"})");
     buf_add_str(&b, "]}");
     yyjson_doc *doc = b.data ? yyjson_read(b.data, b.len, 0) : NULL;
 

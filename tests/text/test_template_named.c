@@ -7,12 +7,12 @@
 #include "text/template.h"
 
 #define TURNS                                                                                      \
-    "{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":\"Yo\"},"          \
-    "{\"role\":\"user\",\"content\":\"More\"}]"
+    R"({"role":"user","content":"Hi"},{"role":"assistant","content":"Yo"},)"                       \
+    R"({"role":"user","content":"More"}])"
 #define VARS(first)                                                                                \
-    "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\",\"add_generation_prompt\":true,"                \
-    "\"messages\":[" first TURNS "}"
-#define SYSTEM VARS("{\"role\":\"system\",\"content\":\"S.\"},")
+    R"({"bos_token":"<s>","eos_token":"</s>","add_generation_prompt":true,)"                       \
+    R"("messages":[)" first TURNS "}"
+#define SYSTEM VARS(R"({"role":"system","content":"S."},)")
 #define PLAIN VARS("")
 
 static void expect(const char *name, const char *system, const char *plain) {

@@ -57,14 +57,14 @@ Test(template_values, numbers_compute_as_in_python) {
 }
 
 static const struct template_row REPRS[] = {
-    {"[1, 2.0, 'a', \"it's\", none, true, (1,), (), {}, {'a': 1}]",
-     "[1, 2.0, 'a', \"it's\", None, True, (1,), (), {}, {'a': 1}]"},
+    {R"([1, 2.0, 'a', "it's", none, true, (1,), (), {}, {'a': 1}])",
+     R"([1, 2.0, 'a', "it's", None, True, (1,), (), {}, {'a': 1}])"},
     {"{'a': 1, 2: 'b', none: 3, true: 4}", "{'a': 1, 2: 'b', None: 3, True: 4}"},
-    {"'a\"b\\'c'", "a\"b'c"},
-    {"['a\"b\\'c', 'a\\'b', 'tab\\t', 'nl\\n', '\\\\', '\\x00', 'é', '\\u200b', '\\U0001F600']",
-     "['a\"b\\'c', \"a'b\", 'tab\\t', 'nl\\n', '\\\\', '\\x00', 'é', '\\u200b', '😀']"},
+    {R"('a"b\'c')", R"(a"b'c)"},
+    {R"(['a"b\'c', 'a\'b', 'tab\t', 'nl\n', '\\', '\x00', 'é', '\u200b', '\U0001F600'])",
+     R"(['a"b\'c', "a'b", 'tab\t', 'nl\n', '\\', '\x00', 'é', '\u200b', '😀'])"},
     {"l", "[3, 1, 2]"},
-    {"d", "{'b': 1, 'a': [1, 2.5, None, True, \"x'y\"]}"},
+    {"d", R"({'b': 1, 'a': [1, 2.5, None, True, "x'y"]})"},
     {"ms", "[{'role': 'user', 'content': 'hi', 'k': {'z': 1}}, {'role': 'assistant', 'content': "
            "'yo', 'k': {'z': 2}}, {'role': 'user', 'content': 'x'}]"},
     {"s", "Hello World"},
@@ -93,8 +93,8 @@ static const struct template_row SUBSCRIPTS[] = {
     {"l[0], l[1]", "(3, 1)"},
     {"l[10]", ""},
     {"l['a']", ""},
-    {"d['a']", "[1, 2.5, None, True, \"x'y\"]"},
-    {"d.a", "[1, 2.5, None, True, \"x'y\"]"},
+    {"d['a']", R"([1, 2.5, None, True, "x'y"])"},
+    {"d.a", R"([1, 2.5, None, True, "x'y"])"},
     {"d.zz", ""},
     {"d['zz'] is defined", "False"},
     {"{1:0,2:0,3:0,4:0,5:0,6:0,7:0,8:0,0:0,9223372036854775808:'x'}[9223372036854775808.0]", "x"},
@@ -106,11 +106,11 @@ static const struct template_row SUBSCRIPTS[] = {
     {"1e30 == 1", "False"},
     {"d.a[1]", "2.5"},
     {"d.a[-1]", "x'y"},
-    {"d.items()", "dict_items([('b', 1), ('a', [1, 2.5, None, True, \"x'y\"])])"},
+    {"d.items()", R"(dict_items([('b', 1), ('a', [1, 2.5, None, True, "x'y"])]))"},
     {"d.keys()", "dict_keys(['b', 'a'])"},
-    {"d.values()", "dict_values([1, [1, 2.5, None, True, \"x'y\"]])"},
-    {"d.items()|list", "[('b', 1), ('a', [1, 2.5, None, True, \"x'y\"])]"},
-    {"d|items|list", "[('b', 1), ('a', [1, 2.5, None, True, \"x'y\"])]"},
+    {"d.values()", R"(dict_values([1, [1, 2.5, None, True, "x'y"]]))"},
+    {"d.items()|list", R"([('b', 1), ('a', [1, 2.5, None, True, "x'y"])])"},
+    {"d|items|list", R"([('b', 1), ('a', [1, 2.5, None, True, "x'y"])])"},
     {"d|list", "['b', 'a']"},
     {"d|length", "2"},
     {"s|length", "11"},
@@ -220,9 +220,19 @@ Test(template_values, precedence_is_the_languages) {
 }
 
 static const struct template_row LITERALS[] = {
-    {"[1,2,]", "[1, 2]"},     {"(1)", "1"},      {"(1,)", "(1,)"},  {"()", "()"},
-    {"{'a':1,}", "{'a': 1}"}, {"1,2", "(1, 2)"}, {"'a' 'b'", "ab"}, {"\"a\\\nb\"", "ab"},
-    {"'\\q\\n'", "\\q\n"},    {"'\\101'", "A"},
+    {"[1,2,]", "[1, 2]"},
+    {"(1)", "1"},
+    {"(1,)", "(1,)"},
+    {"()", "()"},
+    {"{'a':1,}", "{'a': 1}"},
+    {"1,2", "(1, 2)"},
+    {"'a' 'b'", "ab"},
+    {R"("a\)"
+     "\n"
+     R"(b")",
+     "ab"},
+    {"'\\q\\n'", "\\q\n"},
+    {"'\\101'", "A"},
 };
 
 Test(template_values, literals_parse) {
@@ -252,16 +262,16 @@ static const struct template_row ODDS_AND_ENDS[] = {
     {"[[1,'b'],[0,'a']]|map('first')|list", "[1, 0]"},
     {"[[1,'b'],[0,'a']]|map('last')|join", "ba"},
     {"[{'a':{'b':[5]}}]|map(attribute='a.b.0')|list", "[5]"},
-    {"\"a\" if false else \"b\" if false else \"c\"", "c"},
+    {R"("a" if false else "b" if false else "c")", "c"},
     {"1 if false else 2 if true else 3", "2"},
     {"u.upper()", "HÉLLO WÖRLD SS"},
     {"'日本語'[1:]", "本語"},
     {"'日本語'|length", "3"},
     {"'日本語'|reverse", "語本日"},
-    {"'日本語'|tojson", "\"日本語\""},
+    {"'日本語'|tojson", R"("日本語")"},
     {"['日本語\\u3000\\xa0']", "['日本語\\u3000\\xa0']"},
     {"'\\xa0a\\u3000'|trim", "a"},
-    {"\"{}\".format(\"é\")", "é"},
+    {R"("{}".format("é"))", "é"},
     {"0 is defined", "True"},
     {"0x1F", "31"},
     {"0b11", "3"},
@@ -328,7 +338,7 @@ static const struct template_row ODDS_AND_ENDS[] = {
     {"1|string + 'a'", "1a"},
     {"[1]|string|length", "3"},
     {"'a\\nb'|replace('\\n','\\\\n')", "a\\nb"},
-    {"\"\\u00e9\"", "é"},
+    {R"("\u00e9")", "é"},
     {"'\\x41'", "A"},
     {"1.0 == 1", "True"},
     {"0.1 + 0.7", "0.7999999999999999"},
@@ -348,7 +358,7 @@ static const struct template_row ODDS_AND_ENDS[] = {
     {"5.5 % 0", NULL},
     {"i|indent(2)", NULL},
     {"zz|indent(2)", NULL},
-    {"html|safe|indent(2) + '<'", "<a href=\"x\">&'</a>&lt;"},
+    {"html|safe|indent(2) + '<'", R"(<a href="x">&'</a>&lt;)"},
     {"'a' % 'b'", NULL},
     {"0.0 // -7", "-0.0"},
     {"-0.5 // 7", "-1.0"},
@@ -371,7 +381,7 @@ static const struct template_row ODDS_AND_ENDS[] = {
     {"{'a':[1]} == {'a':[1]}", "True"},
     {"range(0, 9, 3)", "range(0, 9, 3)"},
     {"range(2, 4)", "range(2, 4)"},
-    {"'{}'.format(d)", "{'b': 1, 'a': [1, 2.5, None, True, \"x'y\"]}"},
+    {"'{}'.format(d)", R"({'b': 1, 'a': [1, 2.5, None, True, "x'y"]})"},
 };
 
 Test(template_values, odds_and_ends_work) {

@@ -101,7 +101,7 @@ Test(picture, refusals_name_what_was_sent) {
         cr_expect(strstr(err.message, rows[i].type) && strstr(err.message, "only PNG, JPEG"),
                   "%s: %s", rows[i].type, err.message);
     }
-    static const char *const unknown[] = {"BMW has built cars", "{\"error\": \"<svg\"}", "<", " "};
+    static const char *const unknown[] = {"BMW has built cars", R"({"error": "<svg"})", "<", " "};
 
     for (size_t i = 0; i < ARRAY_SIZE(unknown); i++)
         cr_expect_null(picture_other_type(unknown[i], strlen(unknown[i])), "%s", unknown[i]);

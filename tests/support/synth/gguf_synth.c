@@ -330,7 +330,7 @@ static int parse(struct options *o, int argc, char **argv) {
     if (code >= 0)
         return code;
     if (n_args)
-        return cli_usage("unexpected argument \"%s\"", argv[1]);
+        return cli_usage(R"(unexpected argument "%s")", argv[1]);
     if (!o->shape || !o->format || !o->out)
         return cli_usage("--shape, --format and -o are needed");
     if (o->vocab && o->n_vocab)

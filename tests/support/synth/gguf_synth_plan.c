@@ -592,7 +592,7 @@ int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const ch
             plan.file_type = types[i].file_type;
         }
     if (!found)
-        return err_set(err, 0, NULL, "unknown format \"%s\"", format);
+        return err_set(err, 0, NULL, R"(unknown format "%s")", format);
     size_t room = 6 + LAYER_TENSORS * ((size_t)s->n_layer + s->n_mtp);
     plan.tensor = calloc(2 * room, sizeof(*plan.tensor));
     if (!plan.tensor)

@@ -68,7 +68,7 @@ static int set_part(struct synth_projector *s, char *part, bool first, struct er
         }
     if (!value)
         return err_set(err, 0, NULL,
-                       "shape of a projector: \"%s\" is not tiny, qwen3.6-27b or "
+                       R"(shape of a projector: "%s" is not tiny, qwen3.6-27b or )"
                        "key=value",
                        part);
     *value++ = 0;
@@ -81,7 +81,7 @@ static int set_part(struct synth_projector *s, char *part, bool first, struct er
             return err_set(err, 0, NULL, "shape of a projector: %s=%s is not in [%u, %u]", part,
                            value, fields[i].min, fields[i].max);
         }
-    return err_set(err, 0, NULL, "shape of a projector: unknown key \"%s\"", part);
+    return err_set(err, 0, NULL, R"(shape of a projector: unknown key "%s")", part);
 }
 
 int synth_projector_parse(struct synth_projector *out, const char *kind, const char *text,
@@ -105,7 +105,7 @@ int synth_projector_parse(struct synth_projector *out, const char *kind, const c
             *out = s;
             return 0;
         }
-    return err_set(err, 0, NULL, "unknown kind of projector \"%s\"", kind);
+    return err_set(err, 0, NULL, R"(unknown kind of projector "%s")", kind);
 }
 
 /* Context of the functions that add tensors. */
@@ -338,7 +338,7 @@ int synth_projector_plan(struct synth_plan *out, const struct synth_projector *s
             plan.file_type = file_types[i];
         }
     if (!p.format)
-        return err_set(err, 0, NULL, "format \"%s\": projectors are F32, F16, BF16 or Q8_0",
+        return err_set(err, 0, NULL, R"(format "%s": projectors are F32, F16, BF16 or Q8_0)",
                        format);
     plan.tensor = calloc(TENSORS_MAX, sizeof(*plan.tensor));
     if (!plan.tensor)

@@ -177,7 +177,7 @@ static int set_name(struct synth_shape *s, const char *name, struct err *err) {
             return 0;
         }
     return err_set(err, 0, NULL,
-                   "unknown shape \"%s\": tiny, tinyllama, llama3-8b, devstral-24b, gpt-oss-20b, "
+                   R"(unknown shape "%s": tiny, tinyllama, llama3-8b, devstral-24b, gpt-oss-20b, )"
                    "gemma-4-26b-a4b, gemma-4-26b-a4b-assistant, glm-4.7-flash, "
                    "deepseek-v4-flash, minimax-m2.7, "
                    "muse-glimmer-30b, step-3.5-flash, ling-3.0-flash, qwen2-0.5b, qwen3-0.6b, "
@@ -203,7 +203,7 @@ static int set_field(struct synth_shape *s, const char *key, const char *value, 
             return err_set(err, 0, NULL, "shape: %s=%s is not in [%u, %u]", key, value,
                            fields[i].min, fields[i].max);
         }
-    return err_set(err, 0, NULL, "shape: unknown key \"%s\"", key);
+    return err_set(err, 0, NULL, R"(shape: unknown key "%s")", key);
 }
 
 /* Experts: as many as @s says, for an architecture that never, may or must have them. */
@@ -334,12 +334,12 @@ int synth_shape_parse(struct synth_shape *out, const char *arch, const char *tex
         } else if (first) {
             r = set_name(&s, part, err);
         } else {
-            r = err_set(err, 0, NULL, "shape: \"%s\" is not key=value", part);
+            r = err_set(err, 0, NULL, R"(shape: "%s" is not key=value)", part);
         }
     }
     if (r == 0 && arch && synth_arch_find(arch, &s.arch) < 0)
         r = err_set(err, 0, NULL,
-                    "unknown architecture \"%s\": llama, mistral3, gpt-oss, gemma4, "
+                    R"(unknown architecture "%s": llama, mistral3, gpt-oss, gemma4, )"
                     "gemma4-assistant, deepseek2, deepseek4, minimax-m2, muse-glimmer, step35, "
                     "bailingmoe3, qwen2, qwen3, qwen3moe, qwen3next, qwen35, qwen35moe or qwen4exp",
                     arch);
