@@ -160,7 +160,9 @@ static int layout_add(struct reader *r, const struct layout_rows *rows,
                 TRY(layout_place(r, rows, row, piece_rows, &b.repack, &piece[k]));
             }
     TRY(gguf_build_scattered(&r->build, &b, piece, (uint32_t)k));
-    return rows->q ? reader_write_factors(r, &b, &rows->q->factor, 1) : 0;
+    if (!rows->q)
+        return 0;
+    return reader_write_factors(r, &b, &rows->q->factor, 1);
 }
 
 /* Experts' gate and up projections: [experts][gate rows, up rows][columns]. */
