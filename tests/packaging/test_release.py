@@ -328,7 +328,7 @@ def main(source):
         assert done.returncode == 1 and "not empty" in done.stderr, done
         check_backend(clone, debs, folder)
         check_builds(clone, folder)
-        check_rules(pathlib.Path(source), folder)
+        check_rules(pathlib.Path(source).resolve(), folder)
         check_runtime(pathlib.Path(source), folder)
         check_refusals(clone, debs, folder)
     return 0
