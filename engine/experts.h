@@ -6,6 +6,9 @@
 
 enum { EXPERT_GROUPS_MAX = 64 };
 
+/* Expert number of a pick that is not computed here: a device does, or the layer picks fewer. */
+#define NO_EXPERT UINT32_MAX
+
 /* An expert that a row picked, and the factor of its output. */
 struct expert_pick {
     uint32_t expert;
@@ -27,11 +30,12 @@ struct expert_rule {
     const float *bias;
 };
 
-/* Returns the rule of a ROUTE op whose pick_bias is @bias. */
-static inline struct expert_rule experts_rule(const struct model_shape *s, const float *bias) {
+/* Returns the rule of the ROUTE op @op, whose pick_bias is @bias. */
+static inline struct expert_rule experts_rule(const struct model_shape *s,
+                                              const struct model_op *op, const float *bias) {
     return (struct expert_rule){
         .n = s->n_expert,
-        .n_used = s->n_expert_used,
+        .n_used = op->n_used,
         .scale = s->expert_scale,
         .gating = s->gating,
         .normalize = !s->unnormed,

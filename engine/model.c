@@ -22,6 +22,7 @@ void model_add(struct model *m, const struct model_op *op) {
         m->op[m->n_ops].gain = 1;
     if (op->width == 0)
         m->op[m->n_ops].width = m->shape.n_embd;
+    m->op[m->n_ops].n_used = m->shape.n_expert_used;
     m->n_ops++;
 }
 

@@ -30,7 +30,8 @@ enum act_role {
     ACT_O,
     /* FFN hidden, n_ff */
     ACT_H,
-    /* output of a recurrent op, state.n_out; of MLA_OUT, n_head * mla.n_value */
+    /* output of a recurrent op, state.n_out; of MLA_OUT, n_head * mla.n_value; input and output of
+     * experts in a latent space, n_latent */
     ACT_D,
     /* output of an attention or FFN branch before it is added to x, n_embd; every PROJ writes it */
     ACT_B,
@@ -170,7 +171,7 @@ struct op_ffn { /* GATE_UP, GATE_IN, EXPERTS, SHARED */
     /* GATE_UP, EXPERTS: limit of GLU_SILU (0: none) and GLU_CUT */
     float limit;
     /* EXPERTS */
-    bool joined, early;
+    bool joined, early, latent;
     /* GATE_UP with GLU_GELU */
     float sparsity;
     /* GATE_UP with GLU_XIELU */
@@ -258,6 +259,8 @@ struct model_op {
     enum act_role in;
     /* width of x: n_embd, or less in pass 1 after DRAFT_IN */
     uint32_t width;
+    /* ROUTE, EXPERTS: experts that a row picks; model_add() sets it to n_expert_used */
+    uint32_t n_used;
     /* DEEP, CSA_OUT, DRAFT_IN, TAP */
     uint32_t part;
     /* ops that rotate: index into model_shape.rope */
@@ -352,6 +355,8 @@ static inline bool op_is_hosts(const struct model_shape *s, const struct model_o
 
 /* Returns the buffer to which the result of PROJ, EXPERTS or SHARED is added. */
 static inline enum act_role op_sum(const struct model_op *op) {
+    if (op->kind == OP_EXPERTS && op->ffn.latent)
+        return ACT_D;
     if (op->branch)
         return ACT_B;
     return ACT_X;

@@ -57,13 +57,13 @@ OP(GATE_IN, gate_in, "inputs of layers", products)
 /* Picks n_expert_used experts for each row: p = gating of scale * (w[0] y + b); the experts with
  * the largest p + pick_bias are picked (ties: the lower number). Their weights are p divided by the
  * sum of the picked p; not divided if model_shape.unnormed. With @table, the picks are the expert
- * numbers in the token's row of @table instead. */
+ * numbers in the token's row of @table instead. w[1], if present: d = w[1] y. */
 OP(ROUTE, route, "mixtures of experts", products)
 /* Follows ROUTE: x += post_norm(expert_scale * sum of p e(y)), summed in the order of the picks,
  * where e(y) = weigh[e] (down glu(gate y + b, up y + b) + b). y is that of ROUTE unless the op has
  * a norm. @early: e(p y) in place of p e(y). @joined: w[0] has each expert's gate rows, then its up
  * rows, and w[1] is NULL. w[1] NULL without @joined: the up value is 1. @branch (also in SHARED):
- * adds to b instead of x. */
+ * adds to b instead of x. @latent: d is in place of y, and becomes the sum. */
 OP(EXPERTS, experts, "mixtures of experts", experts)
 /* The shared expert. Follows EXPERTS: x += sigmoid(w[3] y) down (silu(gate y) * up y), with the y
  * of ROUTE; w[3] has one row. */

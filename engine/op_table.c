@@ -22,9 +22,9 @@ static void measure_products(const struct model_shape *s, const struct model_op 
 static void measure_experts(const struct model_shape *s, const struct model_op *op,
                             struct op_cost *out) {
     measure_products(s, op, out);
-    out->read = out->read / s->n_expert * s->n_expert_used;
-    out->in *= s->n_expert_used;
-    out->out *= s->n_expert_used;
+    out->read = out->read / s->n_expert * op->n_used;
+    out->in *= op->n_used;
+    out->out *= op->n_used;
 }
 
 /* Single rows are read of tables. */

@@ -223,9 +223,11 @@ struct model_shape {
     uint64_t n_kv_values[KV_CLASSES];
     /* keys that a row reads in layers of KV_WINDOW: the largest window of any of them */
     uint32_t window;
-    /* Mixture of experts: each row picks n_expert_used of n_expert FFNs of width n_ff_expert.
-     * n_expert 0: FFNs are dense. */
+    /* Mixture of experts: each row picks n_expert_used of n_expert FFNs of width n_ff_expert; both
+     * are the largest of any layer. n_expert 0: FFNs are dense. */
     uint32_t n_expert, n_expert_used, n_ff_expert;
+    /* width of the latent space in which experts compute; 0: none */
+    uint32_t n_latent;
     /* factor of the sum over the picked experts */
     float expert_scale;
     /* function from a router's logits to weights */

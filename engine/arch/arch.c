@@ -1050,9 +1050,26 @@ static void read_groups(struct binder *b, struct model_shape *s) {
                     s->n_expert, n, used, s->n_expert_used);
 }
 
+/* Reads an optional integer, or the largest of an array with a number for each layer. */
+static void read_most(struct binder *b, const struct arch *a, const char *key, uint32_t hi,
+                      uint32_t n_layer, uint32_t *out) {
+    uint32_t by_layer[MODEL_LAYERS_MAX], most = 0;
+
+    if (b->r < 0 || !a->by_layer || !gguf_array(b->file, meta_key(b, key).s)) {
+        meta_u32_opt(b, key, 1, hi, out);
+        return;
+    }
+    meta_u32_layers(b, key, 0, hi, n_layer, by_layer);
+    for (uint32_t i = 0; i < n_layer && b->r == 0; i++)
+        most = MAX(most, by_layer[i]);
+    if (b->r == 0 && most > 0)
+        *out = most;
+}
+
 /* Reads the hyperparameters of experts, and refuses those that differ from OP_ROUTE (op_list.h). */
 static void read_experts(struct binder *b, const struct arch *arch, struct model *model) {
     struct model_shape *s = &model->shape;
+    uint32_t n = s->n_layer + model->n_mtp;
     double scale = 0;
 
     s->expert_scale = 1;
@@ -1064,9 +1081,11 @@ static void read_experts(struct binder *b, const struct arch *arch, struct model
         return;
     }
     meta_u32(b, "expert_count", 1, MODEL_EXPERTS_MAX, &s->n_expert);
-    meta_u32(b, "expert_used_count", 1, s->n_expert, &s->n_expert_used);
+    read_most(b, arch, "expert_used_count", s->n_expert, n, &s->n_expert_used);
+    if (!s->n_expert_used)
+        meta_u32(b, "expert_used_count", 1, s->n_expert, &s->n_expert_used);
     s->n_ff_expert = s->n_ff;
-    meta_u32_opt(b, "expert_feed_forward_length", 1, 1u << 20, &s->n_ff_expert);
+    read_most(b, arch, "expert_feed_forward_length", 1u << 20, n, &s->n_ff_expert);
     if (!s->n_ff)
         s->n_ff = s->n_ff_expert;
     if (b->r == 0 && !s->n_ff_expert)
@@ -1092,22 +1111,6 @@ static void read_experts(struct binder *b, const struct arch *arch, struct model
         meta_refuse_other(b, "expert_shared_count", 0);
     }
     meta_refuse_other(b, "leading_dense_block_count", 0);
-}
-
-/* Reads an optional integer, or the largest of an array with a number for each layer. */
-static void read_most(struct binder *b, const struct arch *a, const char *key, uint32_t hi,
-                      uint32_t n_layer, uint32_t *out) {
-    uint32_t by_layer[MODEL_LAYERS_MAX], most = 0;
-
-    if (b->r < 0 || !a->by_layer || !gguf_array(b->file, meta_key(b, key).s)) {
-        meta_u32_opt(b, key, 1, hi, out);
-        return;
-    }
-    meta_u32_layers(b, key, 0, hi, n_layer, by_layer);
-    for (uint32_t i = 0; i < n_layer && b->r == 0; i++)
-        most = MAX(most, by_layer[i]);
-    if (b->r == 0 && most > 0)
-        *out = most;
 }
 
 /* Reads the epsilon of norms. Returns -1 if the file has none. A file of an architecture with layer

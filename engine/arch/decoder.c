@@ -371,12 +371,16 @@ static void common_in(struct binder *b, struct model *m, const struct decoder *d
 static void route_experts(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
     uint64_t n_embd = m->shape.n_embd, n = m->shape.n_expert;
 
+    const struct tensor *latent = NULL;
+
+    if (m->shape.n_latent)
+        latent = layer_matrix(b, l, "ffn_latent_down", n_embd, m->shape.n_latent);
     model_add(m, &(struct model_op){
                      .kind = OP_ROUTE,
                      .layer = l,
                      .norm = ffn_norm(b, m, d, l),
                      .norm_bias = ffn_norm_bias(b, m, d, l),
-                     .w = {layer_matrix(b, l, "ffn_gate_inp", n_embd, n)},
+                     .w = {layer_matrix(b, l, "ffn_gate_inp", n_embd, n), latent},
                      .bias = {bind_vector(b, d->expert_bias, n, "blk.%u.ffn_gate_inp.bias", l)},
                      .pick_bias = bind_vector(b, d->pick_bias, n, "blk.%u.exp_probs_b.bias", l),
                  });
@@ -386,18 +390,20 @@ static void route_experts(struct binder *b, struct model *m, const struct decode
 static void sum_experts(struct binder *b, struct model *m, const struct decoder *d, uint32_t l,
                         bool branch) {
     const struct model_shape *s = &m->shape;
-    uint64_t n = s->n_expert, n_ff = s->n_ff_expert;
+    uint64_t n = s->n_expert, n_ff = s->n_ff_expert, width = s->n_embd;
 
     assert(n > 0);
-    const struct tensor *both = bind_matrices(b, bind_if(d->streams, BIND_MAY), s->n_embd, 2 * n_ff,
-                                              n, "blk.%u.ffn_gate_up_exps.weight", l);
+    if (s->n_latent)
+        width = s->n_latent;
+    const struct tensor *both = bind_matrices(b, bind_if(d->streams, BIND_MAY), width, 2 * n_ff, n,
+                                              "blk.%u.ffn_gate_up_exps.weight", l);
     enum bind_need apart = bind_if(!both, BIND_MUST);
     const struct tensor *up =
-        bind_matrices(b, apart, s->n_embd, n_ff, n, "blk.%u.ffn_up_exps.weight", l);
+        bind_matrices(b, apart, width, n_ff, n, "blk.%u.ffn_up_exps.weight", l);
     const struct tensor *gate = up;
     bool no_up = d->no_gate && d->glu != GLU_RELU;
     if (!d->no_gate)
-        gate = bind_matrices(b, apart, s->n_embd, n_ff, n, "blk.%u.ffn_gate_exps.weight", l);
+        gate = bind_matrices(b, apart, width, n_ff, n, "blk.%u.ffn_gate_exps.weight", l);
     model_add(
         m,
         &(struct model_op){
@@ -406,9 +412,10 @@ static void sum_experts(struct binder *b, struct model *m, const struct decoder 
             .branch = branch,
             .post_norm = post_norm(b, m, d, branch ? NULL : d->ffn_post_norm, l),
             .ffn.joined = both != NULL,
+            .ffn.latent = s->n_latent > 0,
             .ffn.glu = d->glu,
             .w = {both ? both : gate, no_up ? NULL : up,
-                  layer_matrices(b, l, "ffn_down_exps", n_ff, s->n_embd, n)},
+                  layer_matrices(b, l, "ffn_down_exps", n_ff, width, n)},
             .bias = {bind_vectors(b, d->expert_bias, n_ff, n, "blk.%u.ffn_gate_exps.bias", l),
                      bind_vectors(b, d->expert_bias, n_ff, n, "blk.%u.ffn_up_exps.bias", l),
                      bind_vectors(b, d->expert_bias, s->n_embd, n, "blk.%u.ffn_down_exps.bias", l)},
@@ -425,6 +432,8 @@ void decoder_experts(struct binder *b, struct model *m, const struct decoder *d,
         decoder_project(b, m, l, ACT_H, m->n_ff_common, "ffn_down_shexp", true);
     route_experts(b, m, d, l);
     sum_experts(b, m, d, l, d->streams || has_branches(m, l) || joins);
+    if (m->shape.n_latent)
+        decoder_project(b, m, l, ACT_D, m->shape.n_latent, "ffn_latent_up", false);
     if (m->shape.n_ff_shared)
         shared_expert(b, m, d, l);
     if (has_branches(m, l))

@@ -82,28 +82,71 @@ static void bind_attention(struct binder *b, struct model *m, const struct decod
     decoder_attention(b, m, d, &l);
 }
 
+/* Experts by layer: how many a row picks, and their width. */
+struct plan {
+    uint32_t n_used[MODEL_LAYERS_MAX], n_ff[MODEL_LAYERS_MAX];
+};
+
+/* Reads the plan of the layers and of the MTP block. A layer without experts may have zeros. */
+static void nemotron_read_plan(struct binder *b, const struct model *m, struct plan *p) {
+    const struct model_shape *s = &m->shape;
+    uint32_t n = s->n_layer + m->n_mtp;
+
+    if (b->r < 0 || s->n_expert == 0)
+        return;
+    meta_u32_layers(b, "expert_used_count", 0, s->n_expert, n, p->n_used);
+    for (uint32_t i = 0; i < n; i++)
+        p->n_ff[i] = s->n_ff_expert;
+    if (gguf_array(b->file, meta_key(b, "expert_feed_forward_length").s))
+        meta_u32_layers(b, "expert_feed_forward_length", 0, 1u << 20, n, p->n_ff);
+}
+
+/* Adds the experts of layer @l, whose shape differs from that of other layers. */
+static void nemotron_experts(struct binder *b, struct model *m, const struct decoder *d,
+                             const struct plan *p, uint32_t l) {
+    struct model_shape *s = &m->shape, most = *s;
+
+    if (p->n_used[l] == 0 || p->n_ff[l] == 0) {
+        bind_refuse(b,
+                    "layer %u has experts, but '%s.expert_used_count' or "
+                    "'%s.expert_feed_forward_length' is 0",
+                    l, b->arch, b->arch);
+        return;
+    }
+    s->n_expert_used = p->n_used[l];
+    s->n_ff_expert = p->n_ff[l];
+    decoder_experts(b, m, d, l);
+    s->n_expert_used = most.n_expert_used;
+    s->n_ff_expert = most.n_ff_expert;
+}
+
 void nemotron_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {
     uint32_t n_kv[MODEL_LAYERS_MAX];
     struct decoder own = *d;
+    struct plan p = {0};
 
     assert(index < MODEL_LAYERS_MAX);
     own.ffn_norm = "post_attention_norm";
     meta_u32_layers(b, "attention.head_count_kv", 0, m->shape.n_head, m->shape.n_layer + m->n_mtp,
                     n_kv);
+    nemotron_read_plan(b, m, &p);
     if (b->r < 0)
         return;
     bind_attention(b, m, &own, index, n_kv[index]);
     if (b->r == 0)
-        decoder_experts(b, m, &own, index);
+        nemotron_experts(b, m, &own, &p, index);
 }
 
 void nemotron_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct model_shape *s = &m->shape;
     uint32_t n_kv[MODEL_LAYERS_MAX], n_ff[MODEL_LAYERS_MAX], n = s->n_layer + m->n_mtp;
     struct model_op logits;
+    struct plan p = {0};
 
     assert(m->n_ops == 0);
     nemotron_read_mamba(b, s);
+    nemotron_read_plan(b, m, &p);
+    meta_u32_opt(b, "moe_latent_size", 0, s->n_embd, &s->n_latent);
     meta_u32_layers(b, "attention.head_count_kv", 0, s->n_head, n, n_kv);
     meta_u32_layers(b, "feed_forward_length", 0, 1u << 20, n, n_ff);
     decoder_ends(b, m, d, &logits);
@@ -112,7 +155,7 @@ void nemotron_bind(struct binder *b, struct model *m, const struct decoder *d) {
 
         ffn.n_ff = n_ff[i];
         if (n_ff[i] > 0 && s->n_expert > 0)
-            decoder_experts(b, m, d, i);
+            nemotron_experts(b, m, d, &p, i);
         else if (n_ff[i] > 0)
             decoder_ffn(b, m, d, &ffn);
         else if (n_kv[i] == 0)

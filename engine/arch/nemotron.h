@@ -3,6 +3,8 @@
 /*
  * nemotron - Nemotron H and Nano 2 (nemotron_h), Nemotron 3 and 3.5 with experts (nemotron_h_moe).
  * A layer is either Mamba-2, or attention without RoPE, or an FFN, which is dense or has experts.
+ * Experts may compute in a latent space (Super), and their number and width may differ by layer
+ * (Puzzle).
  */
 
 #include "engine/arch/decoder.h"

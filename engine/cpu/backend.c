@@ -591,7 +591,7 @@ static int cpu_allocate(struct be *b, const struct be_opts *o) {
         [ACT_Q] = m->widest.q,
         [ACT_O] = m->widest.q,
         [ACT_H] = m->n_ff,
-        [ACT_D] = MAX(m->state.n_out, (size_t)m->n_head * m->mla.n_value),
+        [ACT_D] = MAX(MAX(m->state.n_out, (size_t)m->n_head * m->mla.n_value), m->n_latent),
         [ACT_B] = m->n_embd,
         [ACT_P] = (size_t)m->n_layer * m->n_layer_input,
         [ACT_S] = (size_t)m->stream.n * m->n_embd,

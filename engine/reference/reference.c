@@ -107,7 +107,8 @@ static void alloc_buffers(struct be *b, const struct be_opts *o) {
     b->act[ACT_Q] = floats(b, e->max_rows, n_q);
     b->act[ACT_O] = floats(b, e->max_rows, n_q);
     b->act[ACT_H] = floats(b, e->max_rows, s->n_ff);
-    b->act[ACT_D] = floats(b, e->max_rows, MAX(s->state.n_out, s->n_head * s->mla.n_value));
+    b->act[ACT_D] =
+        floats(b, e->max_rows, MAX(MAX(s->state.n_out, s->n_head * s->mla.n_value), s->n_latent));
     b->act[ACT_B] = floats(b, e->max_rows, s->n_embd);
     b->act[ACT_P] = floats(b, e->max_rows, n_in);
     b->act[ACT_S] = floats(b, e->max_rows, (size_t)s->stream.n * s->n_embd);

@@ -11,7 +11,8 @@ MODELS = ("granite", "phi3", "mistral3", "olmo2", "lfm2", "lfm2moe", "glm4moe-mt
           "granitehybrid-dense", "granitemoe", "internlm2", "olmoe", "qwen2moe", "seed-oss", "smollm3",
           "command-r", "cohere2", "cohere2moe", "hunyuan-dense", "hunyuan-moe", "nemotron", "stablelm", "starcoder2",
           "apertus", "falcon-h1", "kimi-linear", "mistral4", "nanbeige", "olmo", "llama4", "gemma3n", "jamba", "phimoe",
-          "plamo2", "plamo3", "glm5-next", "mimo2-mtp")
+          "plamo2", "plamo3", "glm5-next", "mimo2-mtp",
+          "nemotron-h-puzzle")
 # Full attention, windows, convolutions, Mamba-2, latent attention, Kimi delta attention, compressed keys, branches beside
 # each other behind a layer norm, norms behind the rotation, attention beside Mamba-2, layers that run twice,
 # alternating updates of streams, Mamba-1, by channel and by head, latent attention to chosen blocks.

@@ -272,7 +272,7 @@ static const char *const served_here[] = {"llama4",        "gemma3n",
                                           "jamba",         "phimoe",
                                           "plamo2",        "plamo3",
                                           "glm5-next",     "mimo2",
-                                          "mimo2-mtp"};
+                                          "mimo2-mtp",     "nemotron-h-puzzle"};
 /* Files that only the larger set has. */
 static const char *const served_larger[] = {
     "llama-q.iq2_xxs",

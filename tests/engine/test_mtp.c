@@ -47,6 +47,7 @@ static const struct file {
     {"deepseek4-mtp", NULL, true},
     {"mimo2-mtp", NULL, false},
     {"glm5-next-mtp", NULL, true},
+    {"nemotron-h-puzzle", NULL, false},
     {"gemma4-assistant", "gemma4", false},
     {"gemma4-ple-assistant", "gemma4-ple", false},
 #endif

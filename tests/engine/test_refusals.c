@@ -387,6 +387,19 @@ Test(refusals, numbers_of_nemotron) {
     check_arch("nemotron-h-moe-mtp", "nemotron_h_moe", changes, ARRAY_SIZE(changes));
 }
 
+Test(refusals, numbers_of_nemotron_puzzle) {
+    static const struct change changes[] = {
+        {"expert_used_count", 1, 9, "expert_used_count' must have 7 integers from 0 to 8"},
+        {"expert_used_count", 4, 0, "layer 4 has experts, but 'nemotron_h_moe.expert_used_count'"},
+        {"expert_feed_forward_length", 1, 16, "'blk.1.ffn_up_exps.weight' is 32 x 24"},
+        {"moe_latent_size", 0, 16, "'blk.1.ffn_latent_down.weight' is 48 x 32"},
+        {"moe_latent_size", 0, 64, "moe_latent_size' is 64"},
+        {"moe_latent_size", 0, 0, "'blk.1.ffn_up_exps.weight' is 32 x 24"},
+    };
+
+    check_arch("nemotron-h-puzzle", "nemotron_h_moe", changes, ARRAY_SIZE(changes));
+}
+
 /* -- one limit for all layers ------------------------------------------------------------------ */
 
 static const char limits[] = "step35.swiglu_clamp_shexp", base[] = "step35.rope.freq_base_swa";

@@ -30,9 +30,6 @@
 #include "engine/cpu/state.h"
 #include "engine/experts.h"
 
-/* Expert number of a pick whose expert a device computes. */
-#define ELSEWHERE UINT32_MAX
-
 /* The pairs of an expert: places [first, first + n_rows), in tiles from first_tile on. */
 struct group {
     uint32_t expert, first, n_rows, first_tile;
@@ -71,9 +68,10 @@ struct work {
     struct step *step;
     const struct model_op *op;
     const struct weights *w;
-    /* rows of n_in values that are converted to activations of format kind */
+    /* rows of n_in values that are converted to activations of format kind, @stride apart */
     const float *in;
     uint32_t n_in;
+    size_t stride;
     enum acts_kind kind;
     /* how ROUTE picks (experts.h) */
     struct expert_rule rule;
@@ -102,18 +100,18 @@ static void cpu_experts_pick_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct model_shape *m = &k->step->be->shape;
     struct experts *e = k->step->be->experts;
+    struct expert_pick *pick = e->pick + (size_t)row * m->n_expert_used;
 
     for (uint32_t i = 0; i < m->n_expert; i++)
         e->router[(size_t)row * m->n_expert + i] *= k->op->scale;
     if (k->op->picks) {
-        experts_look_up(&k->w->embedding, (uint32_t)k->step->host.batch->token[row],
-                        e->pick + (size_t)row * m->n_expert_used);
-        experts_weigh(e->router + (size_t)row * m->n_expert, &k->rule,
-                      e->pick + (size_t)row * m->n_expert_used);
+        experts_look_up(&k->w->embedding, (uint32_t)k->step->host.batch->token[row], pick);
+        experts_weigh(e->router + (size_t)row * m->n_expert, &k->rule, pick);
         return;
     }
-    experts_pick(e->router + (size_t)row * m->n_expert, &k->rule,
-                 e->pick + (size_t)row * m->n_expert_used);
+    experts_pick(e->router + (size_t)row * m->n_expert, &k->rule, pick);
+    for (uint32_t i = k->rule.n_used; i < m->n_expert_used; i++)
+        pick[i] = (struct expert_pick){NO_EXPERT, 0};
 }
 
 /* Leaves the normed rows in experts.normed for ops_experts(). */
@@ -125,9 +123,9 @@ int ops_route(struct step *s, const struct model_op *op) {
         .op = op,
         .w = w,
         .kind = panel_infos[w->m[0].format].acts,
-        .rule = experts_rule(&b->shape, w->pick_bias),
+        .rule = experts_rule(&b->shape, op, w->pick_bias),
     };
-    assert(b->experts && w->n_mats == 1 && w->m[0].n_out == b->shape.n_expert);
+    assert(b->experts && w->m[0].n_out == b->shape.n_expert);
     struct matmul mm = {
         .kernels = b->kernels,
         .mode = MATMUL_STORE,
@@ -143,12 +141,14 @@ int ops_route(struct step *s, const struct model_op *op) {
     mm.acts[k.kind] = b->acts[k.kind];
     matmul_run(b->pool, &mm, 1);
     be_each(b, s->n_rows, cpu_experts_pick_row, &k);
+    if (w->n_mats > 1)
+        ops_store(s, ops_prepare(s, w, 1, 1, ACT_X), b->act[ACT_D], b->act_width[ACT_D]);
     return 0;
 }
 
 /* -- the products of the experts --------------------------------------------------------------- */
 
-/* Sorts the pairs by expert, then by row: sets place, source, in and group. Pairs with ELSEWHERE
+/* Sorts the pairs by expert, then by row: sets place, source, in and group. Pairs with NO_EXPERT
  * get no place. */
 static void sort_pairs(struct experts *e, const struct model_shape *m, uint32_t n_rows) {
     uint32_t at = 0, tile = 0, n_picks = n_rows * m->n_expert_used;
@@ -157,7 +157,7 @@ static void sort_pairs(struct experts *e, const struct model_shape *m, uint32_t 
     for (uint32_t i = 0; i < m->n_expert; i++)
         e->group[i] = (struct group){.expert = i};
     for (uint32_t p = 0; p < n_picks; p++) {
-        if (e->pick[p].expert == ELSEWHERE)
+        if (e->pick[p].expert == NO_EXPERT)
             continue;
         assert(e->pick[p].expert < m->n_expert);
         e->group[e->pick[p].expert].n_rows++;
@@ -174,7 +174,7 @@ static void sort_pairs(struct experts *e, const struct model_shape *m, uint32_t 
     e->n_pairs = at;
     assert(at <= n_picks && tile <= at / TILE_MAX + MIN(m->n_expert, at));
     for (uint32_t p = 0; p < n_picks; p++) {
-        if (e->pick[p].expert == ELSEWHERE)
+        if (e->pick[p].expert == NO_EXPERT)
             continue;
         struct group *g = &e->group[e->pick[p].expert];
 
@@ -193,7 +193,7 @@ static void store_place(void *ctx, uint32_t place, uint32_t thread) {
     const struct group *g = &e->group[e->in[place]];
     uint32_t at = g->first_tile * TILE_MAX + place - g->first;
     uint32_t row = k->in == e->hidden ? place : e->source[place] / b->shape.n_expert_used;
-    const float *in = k->in + (size_t)row * k->n_in;
+    const float *in = k->in + (size_t)row * k->stride;
     float *scaled = b->row + thread * b->row_width;
 
     if (k->op->ffn.early && k->in != e->hidden) {
@@ -211,8 +211,11 @@ static void cpu_experts_fill_tiles(struct step *s, const struct model_op *op, co
                                    uint32_t which, uint32_t n_mats, bool once) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
-    struct work k = {.step = s, .op = op, .w = w, .in = in, .n_in = w->expert[0][which].n_in};
+    uint32_t n_in = w->expert[0][which].n_in;
+    struct work k = {.step = s, .op = op, .w = w, .in = in, .n_in = n_in, .stride = n_in};
 
+    if (in == b->act[ACT_D])
+        k.stride = b->act_width[ACT_D];
     for (uint32_t i = 0; i < n_mats; i++) {
         enum acts_kind kind = panel_infos[w->expert[0][which + i].format].acts;
 
@@ -261,19 +264,20 @@ static void multiply_groups(struct step *s, const struct model_op *op, uint32_t 
     matmul_run(b->pool, e->mm, n);
 }
 
-/* Adds the outputs of a row's pairs, weighted, to x, or to b with op->branch; the best pick
- * first. */
+/* Adds the outputs of a row's pairs, weighted, to x, or to b with op->branch; the best pick first.
+ * In a latent space the sum replaces the row of d. */
 static void cpu_experts_add_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;
     const struct experts *e = b->experts;
-    uint32_t n = b->shape.n_embd, used = b->shape.n_expert_used;
+    uint32_t n = (uint32_t)k->op->w[2]->ne[1], used = b->shape.n_expert_used;
     float *acc = b->row + thread * b->row_width;
-    float *x = b->act[op_sum(k->op)] + (size_t)row * n;
+    enum act_role to = op_sum(k->op);
+    float *x = b->act[to] + row * b->act_width[to];
     const float *weigh = k->w->weigh;
 
     memset(acc, 0, n * sizeof(*acc));
-    for (uint32_t p = row * used; p < (row + 1) * used; p++) {
+    for (uint32_t p = row * used; p < row * used + k->op->n_used; p++) {
         float weight = 1.0f;
 
         if (!k->op->ffn.early)
@@ -284,6 +288,10 @@ static void cpu_experts_add_row(void *ctx, uint32_t row, uint32_t thread) {
     }
     if (k->w->post_norm)
         b->kernels->norm(acc, k->w->post_norm, acc, n, b->shape.rms_eps);
+    if (k->op->ffn.latent) {
+        memcpy(x, acc, n * sizeof(*x));
+        return;
+    }
     for (uint32_t i = 0; i < n; i++)
         x[i] += acc[i];
 }
@@ -306,9 +314,10 @@ static void gelu_pair(void *ctx, uint32_t pair, uint32_t thread) {
     b->kernels->gelu(b->experts->hidden + (size_t)pair * n, n);
 }
 
-/* Computes experts.out, the output of each pair, from experts.normed. */
+/* Computes experts.out, the output of each pair, from experts.normed, or from d. */
 static void compute_pairs(struct step *s, const struct model_op *op) {
     struct experts *e = s->be->experts;
+    const float *in = e->normed;
     bool gated = op->w[1] || op->ffn.joined, once = s->n_rows == 1 && !op->ffn.early;
 
     assert(e && op->weights->expert); /* the model has experts */
@@ -316,7 +325,9 @@ static void compute_pairs(struct step *s, const struct model_op *op) {
     sort_pairs(e, &s->be->shape, s->n_rows);
     if (e->n_pairs == 0)
         return;
-    cpu_experts_fill_tiles(s, op, e->normed, 0, gated ? 2 : 1, once);
+    if (op->ffn.latent)
+        in = s->be->act[ACT_D];
+    cpu_experts_fill_tiles(s, op, in, 0, gated ? 2 : 1, once);
     multiply_groups(s, op, 0, gated ? MATMUL_GLU : MATMUL_STORE, e->hidden, once);
     if (!gated)
         be_each(s->be, e->n_pairs, gelu_pair, s->be);
@@ -377,7 +388,7 @@ static void cpu_experts_begin_row(void *ctx, uint32_t row, uint32_t thread) {
     for (size_t p = row * used; p < (row + 1) * used; p++) {
         bool here = k->expert[p] < b->shape.n_expert && k->w->expert[k->expert[p]][0].data;
 
-        b->experts->pick[p] = (struct expert_pick){ELSEWHERE, k->weight[p]};
+        b->experts->pick[p] = (struct expert_pick){NO_EXPERT, k->weight[p]};
         if (here)
             b->experts->pick[p].expert = k->expert[p];
     }
@@ -390,7 +401,7 @@ static void copy_row_outputs(void *ctx, uint32_t row, uint32_t thread) {
     size_t n = k->be->shape.n_embd, used = k->be->shape.n_expert_used;
 
     for (size_t p = row * used; p < (row + 1) * used; p++)
-        if (e->pick[p].expert != ELSEWHERE)
+        if (e->pick[p].expert != NO_EXPERT)
             memcpy(k->y + p * n, e->out + e->place[p] * n, n * sizeof(float));
 }
 

@@ -16,7 +16,7 @@
 static uint32_t wrong_picks(const struct selftest_op *t, float *logits, const float *bias,
                             const float *weight, const uint32_t *expert) {
     const struct model_shape *m = t->b->shape;
-    const struct expert_rule rule = experts_rule(m, bias);
+    const struct expert_rule rule = experts_rule(m, t->of, bias);
     struct expert_pick right[ROUTE_PICKS];
     uint32_t n_used = m->n_expert_used, n_wrong = 0;
 

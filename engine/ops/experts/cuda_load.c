@@ -25,6 +25,10 @@ static const char *route_lacks(const struct model_shape *s, const struct model_o
 
     if (!what && !op->norm && !s->stream.n)
         what = "experts without a norm before them";
+    if (!what && op->w[1])
+        what = "experts in a latent space";
+    if (!what && op->n_used != s->n_expert_used)
+        what = "layers that pick other numbers of experts";
     return what;
 }
 
@@ -54,6 +58,8 @@ static const char *experts_lacks(const struct model_shape *s, const struct model
         what = "experts whose gates have no up values";
     if (!what && op->norm && s->layer_norm)
         what = "experts with layer norms of their own";
+    if (!what && op->w[2]->ne[0] != s->n_ff_expert)
+        what = "layers with experts of other widths";
     if (what)
         return what;
     return expert_ffn_lacks(s, op);

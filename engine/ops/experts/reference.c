@@ -22,7 +22,7 @@ int ref_route(struct step *s, const struct model_op *op) {
     for (size_t i = 0; i < (size_t)n_rows * m->n_expert; i++)
         b->router[i] *= op->scale;
     float *bias = b->router + (size_t)n_rows * m->n_expert;
-    const struct expert_rule rule = experts_rule(m, op->pick_bias ? bias : NULL);
+    const struct expert_rule rule = experts_rule(m, op, op->pick_bias ? bias : NULL);
     if (op->pick_bias)
         quant_decode_row(op->pick_bias, 0, bias);
     for (uint32_t r = 0; r < n_rows; r++) {
@@ -36,6 +36,8 @@ int ref_route(struct step *s, const struct model_op *op) {
             experts_pick(logits, &rule, pick);
         }
     }
+    if (op->w[1])
+        ref_linear(b, op->w[1], NULL, b->normed, n_rows, b->act[ACT_D]);
     return 0;
 }
 
@@ -57,16 +59,16 @@ static const float *scaled_input(struct be *b, const float *y, float by) {
     return b->sum;
 }
 
-/* Returns the output of expert @e for @y, n_embd values that the next call overwrites. With
- * op->joined, w[0] yields n_ff_expert values of the gate, then those of the up projection. */
+/* Returns the output of expert @e for @y, which the next call overwrites. With op->joined, w[0]
+ * yields the values of the gate, then those of the up projection. */
 static float *run_expert(struct be *b, const struct model_op *op, uint32_t e, const float *y) {
-    uint32_t n = b->shape->n_ff_expert;
+    size_t n = op->w[2]->ne[0];
     float *gate = b->gate, *out = b->gate + 2 * n;
 
     multiply_expert(b, op->w[0], op->bias[0], e, y, gate);
     if (op->w[1])
         multiply_expert(b, op->w[1], op->bias[1], e, y, b->up);
-    for (uint32_t i = 0; i < n && !op->w[1]; i++)
+    for (size_t i = 0; i < n && !op->w[1]; i++)
         b->up[i] = 1;
     ref_glu(op->ffn.glu, op->ffn.limit, gate, op->ffn.joined ? gate + n : b->up, n);
     multiply_expert(b, op->w[2], op->bias[2], e, gate, out);
@@ -78,20 +80,23 @@ static float *run_expert(struct be *b, const struct model_op *op, uint32_t e, co
 int ref_experts(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
+    size_t n = op->w[2]->ne[1];
+    bool apart = op->post_norm || op->ffn.latent;
 
-    assert(!op->ffn.early || !op->post_norm); /* both use b->sum */
+    assert(!op->ffn.early || !apart); /* both use b->sum */
     if (op->norm)
         ref_norm_rows(s, op);
     for (uint32_t r = 0; r < s->host.batch->n_rows; r++) {
-        const float *y = b->normed + (size_t)r * m->n_embd;
-        float *to = b->act[op_sum(op)] + (size_t)r * m->n_embd;
-        float *sum = to;
+        float *to = b->act[op_sum(op)] + r * n, *sum = to;
+        const float *y = b->normed + r * n;
 
-        if (op->post_norm) {
+        if (op->ffn.latent)
+            y = to;
+        if (apart) {
             sum = b->sum;
-            memset(sum, 0, m->n_embd * sizeof(*sum));
+            memset(sum, 0, n * sizeof(*sum));
         }
-        for (uint32_t k = 0; k < m->n_expert_used; k++) {
+        for (uint32_t k = 0; k < op->n_used; k++) {
             const struct expert_pick *p = &b->pick[(size_t)r * m->n_expert_used + k];
 
             assert(p->expert < m->n_expert);
@@ -103,13 +108,15 @@ int ref_experts(struct step *s, const struct model_op *op) {
                 weight = p->weight;
             if (op->weigh)
                 weight *= ref_vector_at(op->weigh, p->expert);
-            for (uint32_t i = 0; i < m->n_embd; i++)
+            for (size_t i = 0; i < n; i++)
                 sum[i] += weight * out[i];
         }
         if (op->post_norm)
-            ref_rms_norm(sum, op->post_norm, m->rms_eps, m->n_embd, sum);
-        for (uint32_t i = 0; i < m->n_embd && op->post_norm; i++)
+            ref_rms_norm(sum, op->post_norm, m->rms_eps, n, sum);
+        for (size_t i = 0; i < n && op->post_norm; i++)
             to[i] += sum[i];
+        if (op->ffn.latent)
+            memcpy(to, sum, n * sizeof(*to));
     }
     return 0;
 }
