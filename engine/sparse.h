@@ -12,7 +12,7 @@
 enum { SPARSE_TOKENS = 2 * BLOCK_SHORT + BLOCK_LONG };
 
 /* Returns the number of tokens whose k and g the state of a POOL_KEYS has; that of position p is in
- * row p % rows. A draft block needs more rows, because drafts must not overwrite tokens that precede
+ * row p % rows. A draft block needs more rows, because drafts must not overwrite tokens before
  * them. */
 static inline uint32_t pool_rows(const struct model_shape *s, const struct model_op *op) {
     return s->sparse.ratio + (op->layer >= s->n_layer ? ENGINE_DRAFT_MAX : 0);

@@ -203,7 +203,7 @@ Test(constraint, mutated_texts_are_grammars_or_refused) {
         R"({"json_schema":{"type":"object","properties":{"a")"
         R"(:{"enum":[1,"b"]}}},"compact":true,"param":"x"},{"free_text":"END"}]})",
         "{\"repeat\":{\"either\":[{\"regex\":\"[a-z]+(x|y)\"},{\"choice\":[\"a\",\"b\"]}]},"
-        "\"separator\":{\""
+        R"("separator":{")"
         R"(literal":","},"min":1,"max":30})",
         R"({"ebnf":"root ::= a b*\na ::= [0-9]{2}\nb ::= \"x\""})",
         R"({"members":[{"key":"a","value":{"regex":"b*"},"optional":true},{"key":"ab","value":{")"
