@@ -16,14 +16,10 @@ import os
 import pathlib
 import resource
 import subprocess
-import sys
 import time
 
+import header_model
 from servers import commit, cpu_name
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "e2e"))
-import header_file  # noqa: E402
 
 N_VOCAB = 4096
 # layers, and experts where there are fewer than in the file
@@ -36,10 +32,7 @@ def model(folder, name):
     n_layer, n_expert = MODELS[name]
     path = folder / f"{name}.gguf"
     if not path.exists():
-        _, _, keys, tensors = header_file.read(ROOT / "tests" / "data" / "headers" / f"{name}.txt", n_layer)
-        part = path.with_suffix(".part")
-        header_file.write(part, *header_file.smaller(keys, tensors, N_VOCAB, n_expert), filled=True)
-        part.rename(path)
+        header_model.make(path, name, n_layer, n_expert, N_VOCAB)
     return path
 
 

@@ -59,11 +59,14 @@ def smaller(keys, tensors, n_vocab, n_expert=0):
     """Returns keys and tensors with a vocabulary of @n_vocab tokens, without names, and with @n_expert experts."""
     arch = keys[0][2]
     keys = [(k, kind, str(n_expert) if n_expert and k.endswith(".expert_count") else v) for k, kind, v in keys]
+    keys = [k for k in keys if k[0] != f"{arch}.vocab_size"]
     keys += [("tokenizer.ggml.model", "str", "no_vocab"), (f"{arch}.vocab_size", "u32", str(n_vocab))]
 
     def cut(name, shape):
         if name in ("token_embd.weight", "output.weight"):
             return [shape[0], n_vocab]
+        if name == "output.bias":
+            return [n_vocab]
         if n_expert and any(part in name for part in ("_exps.", "ffn_gate_inp.", "exp_probs_b.")):
             return [*shape[:-1], n_expert]
         return shape
