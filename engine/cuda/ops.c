@@ -18,8 +18,6 @@ const char *heads_lack(const struct model_shape *s, const struct heads *h) {
 
     if (h->dim % 8 && !widest)
         return "heads whose size 8 does not divide";
-    if (heads_value(h) != h->dim && s->mla.rank == 0)
-        return "values that are shorter than keys";
     return NULL;
 }
 

@@ -342,6 +342,11 @@ Test(cuda_golden, experts_of_masked_softmaxes) {
     check_choices("phimoe", 0.05, (const uint32_t[]){46, 46, 46});
 }
 
+/* Values of 128 numbers beside keys of 192, sinks in layers with a window. */
+Test(cuda_golden, short_values) {
+    check_choices("mimo2", 0.05, (const uint32_t[]){46, 48, 48});
+}
+
 /* Mixed residual streams, attention to chosen blocks, a table of n-grams. */
 Test(cuda_golden, chosen_keys) {
     check_choices("qwen4exp", 0.1, (const uint32_t[]){48, 46, 40});

@@ -66,7 +66,7 @@ Test(cuda_layers, several_devices_compute_the_bits_of_one) {
 
 /* Mamba-2, short convolutions, latent attention, windows, gates and limits of activations, Kimi
  * delta attention, a norm of the embedding, temperatures of latent queries, chunks, Mamba-1, FFNs
- * without gates. */
+ * without gates, values that are shorter than keys. */
 Test(cuda_layers, golden_files_have_the_bits_of_one_device) {
     static const char *const names[] = {"nemotron-h-moe-mtp",
                                         "lfm2",
@@ -81,7 +81,8 @@ Test(cuda_layers, golden_files_have_the_bits_of_one_device) {
                                         "llama4",
                                         "jamba",
                                         "apertus",
-                                        "plamo3"};
+                                        "plamo3",
+                                        "mimo2"};
     static struct trace one, two;
 
     apart(2);

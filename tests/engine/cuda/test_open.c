@@ -379,20 +379,58 @@ static void widen(const char *kernel, uint64_t number, void *args) {
         a->window++;
 }
 
-/* Tests a model that has them; a fault of these kernels alone must be found, too. */
+/* Tests models that have them, the second in its second layer only, with values that are shorter
+ * than keys; a fault of these kernels alone must be found, too. */
 Test(cuda_open, windows_and_sinks_are_tried) {
-    char path[TEST_DATA_PATH];
+    static const struct {
+        const char *name;
+        uint32_t max_context;
+    } files[] = {{"gpt-oss.mxfp4", 512}, {"mimo2", 224}};
 
-    test_data_file(path, "golden", "gpt-oss.mxfp4", ".gguf");
     setenv("WEFT_CUDA_CHECK", "1", 1);
-    for (int i = 0; i < 2; i++) {
+    for (int k = 0; k < 4; k++) {
+        const struct engine_opts o = {.max_context = files[k / 2].max_context};
         struct err err = {0};
+        char path[TEST_DATA_PATH];
+        int i = k % 2;
 
+        test_data_file(path, "golden", files[k / 2].name, ".gguf");
         fake_find()->on_launch = i ? widen : NULL;
-        int r = try_open(path, (struct engine_opts){.max_context = 512}, NULL, &err);
+        int r = try_open(path, o, NULL, &err);
         cr_expect(i ? r < 0 : r == 0, "%d: %s", i, err.message);
         cr_expect(i == 0 || strstr(err.message, "attention with a window is off"), "%s",
                   err.message);
+    }
+}
+
+static void forget_values(const char *kernel, uint64_t number, void *args) {
+    struct store_args *a = args;
+
+    if (strcmp(kernel, "store") == 0)
+        a->n_value -= 32;
+}
+
+/* Keys of 192 numbers and values of 128; the last case stores values of 96. */
+Test(cuda_open, short_values_are_tried) {
+    static const struct kv_formats pages[] = {{ENGINE_KV_F16, ENGINE_KV_F16},
+                                              {ENGINE_KV_Q8_0, ENGINE_KV_Q8_0},
+                                              {ENGINE_KV_Q4_0, ENGINE_KV_Q4_0},
+                                              {ENGINE_KV_Q8_0, ENGINE_KV_Q4_0},
+                                              {ENGINE_KV_F16, ENGINE_KV_F16}};
+    const size_t wrong = ARRAY_SIZE(pages) - 1;
+    char path[TEST_DATA_PATH];
+
+    test_data_file(path, "golden", "mimo2", ".gguf");
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    for (size_t i = 0; i < ARRAY_SIZE(pages); i++) {
+        const struct engine_opts o = {.kv_type = pages[i], .max_context = 224};
+        struct err err = {0};
+
+        fake_find()->on_launch = i == wrong ? forget_values : NULL;
+        int r = try_open(path, o, NULL, &err);
+        cr_expect((r < 0) == (i == wrong), "%zu: %s", i, err.message);
+        cr_expect(!strstr(note, "other bits"), "%zu: %s", i, note);
+        cr_expect(i != wrong || strstr(err.message, "attention is off"), "%s", err.message);
     }
 }
 

@@ -1,10 +1,11 @@
 /*
- * Tests Gemma 2, 3 and 4, Laguna, Step 3.5, Muse Glimmer, Mistral 3 and Olmo 3 on the CUDA backend,
- * without a device: norms after branches and of the embedding, scaled activations, capped scores
- * and logits, GELU, layers with other heads and rotary positions, inputs of layers, layers without
- * keys, experts beside a dense FFN, limited activations, gates of attention with weights of their
- * own, queries that grow with their position. The reference backend gives the expected logits;
- * every division of a sequence into steps must give the same bits.
+ * Tests Gemma 2, 3 and 4, Laguna, Step 3.5, MiMo V2, Muse Glimmer, Mistral 3 and Olmo 3 on the CUDA
+ * backend, without a device: norms after branches and of the embedding, scaled activations, capped
+ * scores and logits, GELU, layers with other heads and rotary positions, inputs of layers, layers
+ * without keys, experts beside a dense FFN, limited activations, gates of attention with weights of
+ * their own, queries that grow with their position, values that are shorter than keys. The
+ * reference backend gives the expected logits; every division of a sequence into steps must give
+ * the same bits.
  */
 
 #include <criterion/criterion.h>
@@ -24,10 +25,10 @@ Test(cuda_windows, golden_files_are_near_the_reference) {
     static const struct {
         const char *name;
         double limit;
-    } files[] = {{"gemma4-ple", 3e-2},  {"gemma4-moe", 6e-3}, {"gemma4", 3e-2},
-                 {"gemma3", 6e-3},      {"gemma2", 6e-3},     {"laguna", 1.5e-2},
-                 {"mistral3", 6e-3},    {"phi3", 1e-2},       {"minimax-m2", 1.5e-2},
-                 {"muse-glimmer", 1e-2}};
+    } files[] = {{"gemma4-ple", 3e-2},   {"gemma4-moe", 6e-3}, {"gemma4", 3e-2},
+                 {"gemma3", 6e-3},       {"gemma2", 6e-3},     {"laguna", 1.5e-2},
+                 {"mistral3", 6e-3},     {"phi3", 1e-2},       {"minimax-m2", 1.5e-2},
+                 {"muse-glimmer", 1e-2}, {"mimo2", 1e-2}};
 
     setenv("WEFT_CUDA_WIDE", "20", 1); /* together: 64 queries in a block */
     for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
@@ -36,6 +37,15 @@ Test(cuda_windows, golden_files_are_near_the_reference) {
         ways_golden(files[i].name, path);
         ways_near_reference(files[i].name, path, files[i].limit);
     }
+}
+
+/* Keys of 192 numbers and values of 128 in pages of eight bits. */
+Test(cuda_windows, short_values_of_eight_bits_are_near_the_reference) {
+    const struct kv_formats eight = {ENGINE_KV_Q8_0, ENGINE_KV_Q8_0};
+    char path[TEST_DATA_PATH];
+
+    ways_golden("mimo2", path);
+    ways_near_reference_in("mimo2", path, 5e-2, eight);
 }
 
 /* Step 3.5 has sigmoid gates of heads, and limits of activations that differ by layer and between
@@ -122,7 +132,7 @@ Test(cuda_windows, chunks_are_near_the_reference) {
 
 /* FFNs without gates behind layer norms and RMS norms; windows, norms after branches. */
 Test(cuda_windows, golden_models_are_the_same_whatever_the_batch) {
-    static const char *const names[] = {"starcoder2", "apertus", "plamo3"};
+    static const char *const names[] = {"starcoder2", "apertus", "plamo3", "mimo2"};
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         char path[TEST_DATA_PATH];
