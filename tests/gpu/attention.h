@@ -54,6 +54,7 @@ static void store_keys(struct attention *t) {
         .pages = t->pages,
         .shape = t->shape,
         .n_head = n_kv * t->group,
+        .n_value = dim,
         .n_kv = n_kv,
         .width = dim,
     };
@@ -144,6 +145,7 @@ static void run_decode(const struct attention *t, const struct attend_args *a, u
                                         .pages = t->pages,
                                         .shape = t->shape,
                                         .n_head = a->n_head,
+                                        .n_value = t->shape.head_dim,
                                         .n_kv = n_kv},
                               .arrived = device_new(arrived)};
 

@@ -264,7 +264,8 @@ static void store_reference(const struct store_args *a, const float *from, const
     }
 }
 
-static void check_store(uint32_t dim, uint32_t n_rot, bool norm) {
+/* Values of @n_value numbers; the rest of @dim is zeros in the page. */
+static void check_store(uint32_t dim, uint32_t n_value, uint32_t n_rot, bool norm) {
     enum { HEADS = 3, KV = 2, TOKENS = 16 };
     static uint16_t pages[2 * KV * 2 * TOKENS * 512];
     static float k[ROWS * KV * 512], v[ROWS * KV * 512], q[ROWS * HEADS * 512];
@@ -286,6 +287,7 @@ static void check_store(uint32_t dim, uint32_t n_rot, bool norm) {
         .n_head = HEADS,
         .n_rot = n_rot,
         .neox = norm,
+        .n_value = n_value,
         .n_kv = KV,
         .eps = 1e-6f,
     };
@@ -308,13 +310,14 @@ static void check_store(uint32_t dim, uint32_t n_rot, bool norm) {
         }
         for (uint32_t h = 0; h < KV; h++) {
             const uint16_t *to = pages + (page[r] * KV + h) * 2 * TOKENS * dim;
-            const float *values = v + (r * KV + h) * dim;
+            const float *values = v + (r * KV + h) * n_value;
 
             store_reference(&a, k + (r * KV + h) * dim, a.k_norm, rope, want);
             for (uint32_t i = 0; i < dim; i++) {
                 cr_assert_eq(to[slot[r] * dim + i], mx_float_to_half(want[i]), "key, %u of %u", i,
                              dim);
-                cr_assert_eq(to[TOKENS * dim + i * TOKENS + slot[r]], mx_float_to_half(values[i]));
+                float value = i < n_value ? values[i] : 0;
+                cr_assert_eq(to[TOKENS * dim + i * TOKENS + slot[r]], mx_float_to_half(value));
             }
         }
     }
@@ -327,8 +330,8 @@ Test(cuda_rows, stored_heads_have_the_bits_of_the_order) {
     fill(weight, 513, 12);
     for (uint32_t i = 0; i < ARRAY_SIZE(dims); i++)
         for (uint32_t norm = 0; norm < 2; norm++) {
-            check_store(dims[i], dims[i], norm);
-            check_store(dims[i], dims[i] / 2, norm);
-            check_store(dims[i], 0, norm);
+            check_store(dims[i], dims[i], dims[i], norm);
+            check_store(dims[i], dims[i] / 2, dims[i] / 2, norm);
+            check_store(dims[i], dims[i], 0, norm);
         }
 }
