@@ -83,7 +83,7 @@ uint64_t fit_token_keys(const struct model *m, const struct engine_opts *o, uint
     uint64_t bytes = n * page_bytes / o->page_tokens;
 
     if (p->n_layer) {
-        uint64_t seen = MIN(n, (p->n_block + 1ull) * p->ratio);
+        uint64_t seen = MIN(n, (p->n_block + 1ull) * sparse_block(p));
 
         bytes -= kv_bytes_both(o->kv_type, s->n_kv_values[KV_GLOBAL] * (n - seen));
     }
@@ -130,7 +130,7 @@ uint64_t fit_buffers(const struct model *m, const struct engine_opts *o) {
         fixed += SCORED_ROWS * (context / BLOCK_SHORT) * sizeof(float);
     }
     if (m->shape.sparse.n_layer) /* a bit for each position */
-        values += context / 32;
+        values += sparse_sets(&m->shape.sparse) * (context / 32);
     return fixed + o->max_rows * (values * sizeof(float) + 2 * in) +
            (uint64_t)MIN(o->max_wants, o->max_seqs) * m->shape.n_vocab * sizeof(float) +
            (m->shape.drafts ? fit_hidden(m, o) : 0) + m->encoder_buffers;

@@ -193,6 +193,12 @@ OP(POOL_KEYS, pool_keys, "pooled keys", products)
 /* Follows POOL_KEYS and MLA_IN, and precedes MLA_Q. Chooses keys as INDEX does, with q = w[0]
  * norm(r) and the sums of t max(0, q . key). Keys and queries are not rotated. */
 OP(POOL_INDEX, pool_index, "pooled keys", products)
+/* Chooses keys for each head of keys, whose queries see them in the ATTEND that follows. The key of
+ * a position, to the pages: rope(k_norm(w[1] y)). A row's query of head h: q = rope(q_norm(w[0]
+ * y)). A block has sparse.block positions and scores the largest q . key up to the row's position.
+ * A head sees the n_local last blocks, the row's own included, and those with the largest scores
+ * (ties: the first), n_block together. */
+OP(HEAD_INDEX, head_index, "blocks of each key head", products)
 /* x = the mean of the residual streams */
 OP(HC_MEAN, hc_mean, "means of residual streams", products)
 /* Down projections of attention to compressed keys: r = q_norm(w[0] y), k = rope(k_norm(w[1] y)),

@@ -89,10 +89,17 @@ struct sparse_shape {
     uint32_t n_layer;
     /* n_head: queries of the indexer per row; dim: a multiple of 16 */
     uint32_t n_head, dim;
-    /* positions of a block; a power of two up to 16, which divides a page */
+    /* positions of a key; a power of two up to 16, which divides a page */
     uint32_t ratio;
-    /* most blocks that a row sees; it also sees the positions after the last complete block */
+    /* HEAD_INDEX: positions of a block, a multiple of 32; 0: a block has one key, and the heads of
+     * the indexer choose together */
+    uint32_t block;
+    /* most blocks that a row sees; without @block it also sees the positions after the last
+     * complete block */
     uint32_t n_block;
+    /* HEAD_INDEX: the last blocks, which a row always sees, its own included; they count among
+     * n_block */
+    uint32_t n_local;
     /* epsilon of the layer norm of POOL_KEYS; 0: the model has INDEX */
     float eps;
 };
@@ -305,8 +312,23 @@ static inline uint64_t state_floats(const struct state_shape *s) {
     return s->n_layer * s->n_floats + s->n_more;
 }
 
+/* Returns the positions of a block of sparse attention. */
+static inline uint32_t sparse_block(const struct sparse_shape *p) {
+    if (p->block)
+        return p->block;
+    return p->ratio;
+}
+
+/* Returns the number of sets of keys that a row sees in a layer: one for each head of HEAD_INDEX,
+ * else one. */
+static inline uint32_t sparse_sets(const struct sparse_shape *p) {
+    if (p->block)
+        return p->n_head;
+    return 1;
+}
+
 /* Returns the bytes that the indexer's keys of one layer take in a page: f16, one key for each
- * block. They follow the keys and values of all layers. */
+ * @ratio positions. They follow the keys and values of all layers. */
 static inline uint64_t index_bytes(const struct model_shape *s, uint32_t page_tokens) {
     const struct sparse_shape *p = &s->sparse;
 

@@ -57,40 +57,77 @@ void sparse_mean(const struct sparse_tokens *t, uint32_t n, float *out) {
     }
 }
 
+/* The scores that are among the largest: those whose bits_of() is above @least, and the first @ties
+ * that equal it. all: every score, which is then not read. */
+struct sparse_cut {
+    bool all;
+    uint32_t least, ties;
+};
+
+/* Returns the cut of the @k largest of @n scores. */
+static struct sparse_cut sparse_cut(const float *score, uint32_t n, uint32_t k) {
+    struct sparse_cut c = {.all = n <= k};
+
+    if (!c.all)
+        c.least = sparse_find_least(score, n, k, &c.ties);
+    return c;
+}
+
+/* Returns true if @score, the next one in the order of the scores, is among the largest. */
+static bool sparse_is_among(struct sparse_cut *c, const float *score) {
+    if (c->all)
+        return true;
+    uint32_t bits = bits_of(*score);
+    if (bits != c->least)
+        return bits > c->least;
+    if (c->ties == 0)
+        return false;
+    c->ties--;
+    return true;
+}
+
 void sparse_see(const struct sparse_shape *s, uint32_t pos, const float *score, uint32_t *seen) {
-    uint32_t n = sparse_whole(s, pos), least = 0, ties = n, block = (1u << s->ratio) - 1;
+    uint32_t n = sparse_whole(s, pos), block = (1u << s->ratio) - 1;
+    struct sparse_cut cut = sparse_cut(score, n, s->n_block);
 
     assert(s->ratio <= 16 && 32 % s->ratio == 0);
     memset(seen, 0, (pos / 32 + 1) * sizeof(*seen));
-    if (n > s->n_block)
-        least = sparse_find_least(score, n, s->n_block, &ties);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t at = i * s->ratio, bits = n > s->n_block ? bits_of(score[i]) : 0;
+        uint32_t at = i * s->ratio;
 
-        if (bits < least || (bits == least && ties == 0))
-            continue;
-        ties -= bits == least;
-        seen[at / 32] |= block << at % 32;
+        if (sparse_is_among(&cut, &score[i]))
+            seen[at / 32] |= block << at % 32;
     }
     for (uint32_t p = n * s->ratio; p <= pos; p++)
         seen[p / 32] |= 1u << p % 32;
 }
 
-uint32_t sparse_best(const float *score, uint32_t n, uint32_t k, uint32_t *out) {
-    uint32_t least = 0, ties = n, n_out = 0;
+void sparse_see_blocks(const struct sparse_shape *s, uint32_t pos, float *score, uint32_t *seen) {
+    uint32_t n = pos / s->block + 1, n_words = s->block / 32, last = pos / 32;
 
-    if (n > k)
-        least = sparse_find_least(score, n, k, &ties);
+    assert(s->block % 32 == 0);
+    for (uint32_t i = n - MIN(n, s->n_local); i < n; i++)
+        score[i] = INFINITY;
+    struct sparse_cut cut = sparse_cut(score, n, s->n_block);
+    memset(seen, 0, (last + 1) * sizeof(*seen));
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t bits = 0;
+        uint32_t end = MIN((i + 1) * n_words, last + 1);
 
-        if (n > k)
-            bits = bits_of(score[i]);
-        if (bits < least || (bits == least && ties == 0))
+        if (!sparse_is_among(&cut, &score[i]))
             continue;
-        ties -= bits == least;
-        out[n_out++] = i;
+        for (uint32_t w = i * n_words; w < end; w++)
+            seen[w] = UINT32_MAX;
     }
+    seen[last] &= UINT32_MAX >> (31 - pos % 32);
+}
+
+uint32_t sparse_best(const float *score, uint32_t n, uint32_t k, uint32_t *out) {
+    struct sparse_cut cut = sparse_cut(score, n, k);
+    uint32_t n_out = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        if (sparse_is_among(&cut, &score[i]))
+            out[n_out++] = i;
     assert(n_out == MIN(n, k));
     return n_out;
 }

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * sparse - which keys a row of sparse attention sees (OP_INDEX,
- * OP_POOL_INDEX): those of the blocks with the
- * largest scores, and all keys after the last complete block.
+ * sparse - which keys a row of sparse attention sees. By OP_INDEX and OP_POOL_INDEX: those of the
+ * blocks with the largest scores, and all keys after the last complete block. By OP_HEAD_INDEX, for
+ * each head of keys: those of the last blocks, and of others with the largest scores.
  */
 
 #include "engine/backend.h"
@@ -18,9 +18,14 @@ static inline uint32_t pool_rows(const struct model_shape *s, const struct model
     return s->sparse.ratio + (op->layer >= s->n_layer ? ENGINE_DRAFT_MAX : 0);
 }
 
-/* Returns the number of complete blocks up to position @pos. */
+/* Returns the number of keys of the indexer up to position @pos. */
 static inline uint32_t sparse_whole(const struct sparse_shape *s, uint32_t pos) {
     return (pos + 1) / s->ratio;
+}
+
+/* Returns true if a row at @pos sees all earlier positions, whatever their scores. */
+static inline bool sparse_sees_all(const struct sparse_shape *s, uint32_t pos) {
+    return sparse_whole(s, pos) <= s->n_block * (sparse_block(s) / s->ratio);
 }
 
 /* Returns the number of words of a row's bits; a bit for each position. */
@@ -45,3 +50,6 @@ void sparse_mean(const struct sparse_tokens *t, uint32_t n, float *out);
  * of all other positions up to @pos. @score: a score for each complete block; not read if all
  * blocks are seen. */
 void sparse_see(const struct sparse_shape *s, uint32_t pos, const float *score, uint32_t *seen);
+/* Does the same for the blocks of HEAD_INDEX. @score: a score for each block up to that of @pos,
+ * which need not be complete; those of the n_local last ones are overwritten. */
+void sparse_see_blocks(const struct sparse_shape *s, uint32_t pos, float *score, uint32_t *seen);

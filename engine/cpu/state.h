@@ -265,9 +265,9 @@ int be_vector(struct be *b, const struct tensor *t, float **out);
 
 /* Returns r of the rows of the step (MLA_IN), without its norm. */
 const float *mla_queries_low(const struct be *b);
-/* Returns the keys that row @row sees, as the preceding INDEX or POOL_INDEX chose them: bit p % 32
- * of word p / 32 is set if it sees position p. */
-const uint32_t *sparse_seen(const struct be *b, uint32_t row);
+/* Returns the keys that head @head of keys of row @row sees, as the preceding INDEX, POOL_INDEX or
+ * HEAD_INDEX chose them: bit p % 32 of word p / 32 is set if it sees position p. */
+const uint32_t *sparse_seen(const struct be *b, uint32_t row, uint32_t head);
 
 /* be_map(), be_rows() and be_alloc() return zeroed memory that be_release() frees. If there is no
  * memory, they return NULL and set b->no_memory. be_map() uses huge pages where possible. */

@@ -82,7 +82,7 @@ static void alloc_streams(struct be *b, const struct be_opts *o) {
     b->index_r = floats(b, n_rows, s->mla.q_rank);
     b->index_key = floats(b, 1, p->dim);
     b->block_score = floats(b, 1, o->engine->max_context);
-    b->seen = ref_alloc(b, n_rows, b->seen_words * sizeof(*b->seen));
+    b->seen = ref_alloc(b, n_rows * sparse_sets(p), b->seen_words * sizeof(*b->seen));
 }
 
 /* Allocates all buffers, or sets b->no_memory. */

@@ -100,13 +100,13 @@ struct be {
     float *stream_weight;
 
     /* Sparse attention, else NULL. */
-    /* [max_rows] queries of the indexer, and w[1] x of each token, or k of POOL_KEYS */
+    /* [max_rows] queries of the indexer, and w[1] x of each token, or k of POOL_KEYS, or keys */
     float *index_q, *index_k;
     /* Pooled keys: [max_rows] g and t, and norm(r); [dim] one key */
     float *index_g, *index_t, *index_r, *index_key;
     /* [max_context] */
     float *block_score;
-    /* [max_rows][seen_words] a bit for each position that a row sees */
+    /* [max_rows][sparse_sets()][seen_words] a bit for each position that a row sees */
     uint32_t *seen;
     uint32_t seen_words;
 

@@ -49,6 +49,35 @@ Test(sparse, a_row_sees_the_best_blocks_the_first_of_equal_ones_and_the_tail) {
         }
 }
 
+/* Other rows than the last of a block see a part of it. */
+Test(sparse, a_row_sees_the_last_blocks_and_the_best_others_up_to_itself) {
+    struct rng rng = {7};
+
+    for (uint32_t round = 0; round < 400; round++) {
+        struct sparse_shape s = {.ratio = 1,
+                                 .block = 32u << rng_below(&rng, 3),
+                                 .n_block = 2 + rng_below(&rng, 9),
+                                 .n_local = rng_below(&rng, 3)};
+        uint32_t pos = rng_below(&rng, CONTEXT), n = pos / s.block + 1, spread = 2;
+        uint32_t seen[CONTEXT / 32 + 1], local = MIN(s.n_local, n);
+        float score[CONTEXT], given[CONTEXT];
+
+        spread += rng_below(&rng, 40);
+        memset(seen, 0xAA, sizeof(seen));
+        for (uint32_t i = 0; i < n; i++)
+            given[i] = score[i] = ((float)rng_below(&rng, spread) - (float)(spread / 2)) * 0.37F;
+        sparse_see_blocks(&s, pos, score, seen);
+        for (uint32_t p = 0; p <= pos; p++) {
+            uint32_t i = p / s.block, left = s.n_block - local;
+            bool should = i >= n - local || is_chosen(given, n - local, i, left);
+            bool is = seen[p / 32] >> p % 32 & 1;
+
+            cr_assert(is == should, "blocks of %u, %u of %u", s.block, p, pos);
+        }
+        cr_assert_eq(seen[pos / 32] & ~(UINT32_MAX >> (31 - pos % 32)), 0, "keys behind %u", pos);
+    }
+}
+
 Test(sparse, the_best_of_scores_of_any_sign) {
     struct rng rng = {6};
 

@@ -220,7 +220,7 @@ static void do_tile(const struct item *it, uint32_t at, const float *q, struct a
         take = 1;
         if (keys.n == 0)
             continue;
-        const uint32_t *seen = r->op->attn.sparse ? sparse_seen(it->be, row) : NULL;
+        const uint32_t *seen = r->op->attn.sparse ? sparse_seen(it->be, row, it->head) : NULL;
         if (seen && !seen[at / 32])
             continue;
         while (take < 4 && i + take < n && (!seen || (i + take) / r->group == i / r->group) &&

@@ -281,6 +281,15 @@ static void softmax(float *x, uint32_t n, const float *sink) {
         x[i] /= sum;
 }
 
+/* Returns the bits of the positions that key head @kvh of row @row sees in sparse attention. */
+static const uint32_t *ref_sparse_bits(const struct be *b, uint32_t row, uint32_t kvh) {
+    size_t set = row;
+
+    if (b->shape->sparse.block)
+        set = (size_t)row * b->shape->sparse.n_head + kvh;
+    return b->seen + set * b->seen_words;
+}
+
 /* Computes attention of the query heads that share key head @kvh, for one row: all scores, their
  * softmax, then the weighted values. @q and @o: the first of these heads. */
 static void attend_group(struct step *s, const struct model_op *op, uint32_t row, uint32_t kvh,
@@ -297,7 +306,10 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
     uint32_t first = attn_first(&op->attn, pos);
     uint32_t n = end - first, dim = op->heads.dim, n_value = heads_value(&op->heads);
     float *kv = b->row;
+    const uint32_t *seen = NULL;
 
+    if (op->attn.sparse)
+        seen = ref_sparse_bits(b, row, kvh);
     for (uint32_t p = 0; p < n; p++) {
         quant_decode(kv_types[b->kv_type.k].tensor, ref_slot(s, op, row, first + p, kvh, 0), kv,
                      dim);
@@ -306,7 +318,7 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
 
             if (op->attn.holes && !isfinite(z))
                 z = -1e30F;
-            if (op->attn.sparse && !(b->seen[(size_t)row * b->seen_words + p / 32] >> p % 32 & 1))
+            if (op->attn.sparse && !(seen[p / 32] >> p % 32 & 1))
                 z = -INFINITY;
             if (op->attn.cap)
                 z = mx_soft_cap(z, op->attn.cap);

@@ -1,6 +1,6 @@
 /*
- * sparse - the indexers of sparse attention (OP_INDEX, OP_POOL_KEYS and OP_POOL_INDEX, op_list.h):
- * they choose the keys that each row sees in the ATTEND op that follows.
+ * sparse - the indexers of sparse attention (OP_INDEX, OP_POOL_KEYS, OP_POOL_INDEX and
+ * OP_HEAD_INDEX, op_list.h): they choose the keys that each row sees in the ATTEND op that follows.
  *
  * Positions are divided into blocks of sparse_shape.ratio. A block has one key, the normed and
  * rotated mean of its tokens' keys, which is stored as f16 in the page of its first position, after
@@ -26,22 +26,24 @@
 #include "engine/cpu/state.h"
 #include "engine/sparse.h"
 
-/* Rows whose blocks are scored at a time; blocks of a row that a thread scores at a time; pooled
- * keys that are converted to floats at a time. */
+/* Rows whose blocks are scored at a time; keys of a row that a thread scores at a time; keys that
+ * are converted to floats at a time. */
 enum { CHOOSE_ROWS = 16, CHOOSE_PART = 1024, CHOOSE_KEYS = 32 };
 
 /* Buffers for the largest batch. */
 struct sparse {
-    /* [max_rows] queries of the indexer, and w[1] x of each token, or k of POOL_KEYS */
+    /* [max_rows] queries of the indexer, and w[1] x of each token, or k of POOL_KEYS, or the key of
+     * HEAD_INDEX */
     float *q, *k;
-    /* [max_rows] g and t of POOL_KEYS; NULL: the model has INDEX */
+    /* [max_rows] g and t of POOL_KEYS; NULL: the model has none */
     float *g, *t;
-    /* [threads][part_width] scratch memory for scores by pooled keys */
+    /* [threads][part_width] scratch memory for CHOOSE_KEYS keys and their scores by each head; NULL:
+     * the model has INDEX */
     float *part;
     size_t part_width;
-    /* [CHOOSE_ROWS][max_blocks] */
+    /* [CHOOSE_ROWS][sparse_sets()][max_blocks] */
     float *score;
-    /* [max_rows][words] a bit for each position that the row sees */
+    /* [max_rows][sparse_sets()][words] a bit for each position that the row sees */
     uint32_t *seen;
     /* blocks of the longest context */
     size_t max_blocks;
@@ -65,24 +67,33 @@ int sparse_open(struct be *b, uint32_t max_context) {
     if (!d)
         return -ENOMEM;
     d->words = sparse_words(max_context);
-    d->max_blocks = max_context / p->ratio + 1;
+    d->max_blocks = max_context / sparse_block(p) + 1;
     d->q = be_rows(b, (size_t)p->n_head * p->dim);
     d->k = be_rows(b, p->dim);
     if (p->eps > 0) {
         d->g = be_rows(b, p->dim);
         d->t = be_rows(b, p->n_head);
+    }
+    if (p->eps > 0 || p->block) {
         d->part_width = (size_t)CHOOSE_KEYS * (p->dim + p->n_head);
         d->part = be_map(b, pool_n_threads(b->pool) * d->part_width * sizeof(float));
     }
-    d->score = be_map(b, CHOOSE_ROWS * d->max_blocks * sizeof(float));
-    d->seen = be_map(b, (size_t)b->max_rows * d->words * sizeof(*d->seen));
+    d->score = be_map(b, CHOOSE_ROWS * sparse_sets(p) * d->max_blocks * sizeof(float));
+    d->seen = be_map(b, (size_t)b->max_rows * sparse_sets(p) * d->words * sizeof(*d->seen));
     if (b->no_memory)
         return -ENOMEM;
     return 0;
 }
 
-const uint32_t *sparse_seen(const struct be *b, uint32_t row) {
-    return b->sparse->seen + (size_t)row * b->sparse->words;
+/* Returns the bits of row @row in set @set (sparse_sets()). */
+static uint32_t *cpu_sparse_bits(const struct be *b, uint32_t row, uint32_t set) {
+    return b->sparse->seen + ((size_t)row * sparse_sets(&b->shape.sparse) + set) * b->sparse->words;
+}
+
+const uint32_t *sparse_seen(const struct be *b, uint32_t row, uint32_t head) {
+    if (sparse_sets(&b->shape.sparse) == 1)
+        head = 0;
+    return cpu_sparse_bits(b, row, head);
 }
 
 /* Returns the address of the key of block @i of row @row's sequence; the keys of the next blocks of
@@ -123,6 +134,17 @@ static void cpu_sparse_store_block(const struct run *k, uint32_t row, float *mea
     host_store_halves(mean, p->dim, key);
 }
 
+/* Norms and rotates the @n vectors of row @row at @x. */
+static void cpu_sparse_turn(const struct be *b, uint32_t row, const float *norm, uint32_t n,
+                            float *x) {
+    uint32_t dim = b->shape.sparse.dim;
+
+    for (uint32_t i = 0; i < n; i++, x += dim) {
+        b->kernels->norm(x, norm, x, dim, b->shape.rms_eps);
+        b->kernels->rope(x, be_rope_row(b, row, 0), b->shape.rope[0].n_rot, b->shape.rope_type);
+    }
+}
+
 /* Norms and rotates the queries of a row, and stores the key of the block that ends with it, if one
  * does. */
 static void cpu_sparse_finish_row(void *ctx, uint32_t row, uint32_t thread) {
@@ -131,10 +153,7 @@ static void cpu_sparse_finish_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct sparse_shape *p = &b->shape.sparse;
     float *q = b->sparse->q + (size_t)row * p->n_head * p->dim;
 
-    for (uint32_t h = 0; h < p->n_head; h++, q += p->dim) {
-        b->kernels->norm(q, k->op->weights->q_norm, q, p->dim, b->shape.rms_eps);
-        b->kernels->rope(q, be_rope_row(b, row, 0), b->shape.rope[0].n_rot, b->shape.rope_type);
-    }
+    cpu_sparse_turn(b, row, k->op->weights->q_norm, p->n_head, q);
     if ((k->step->host.row_pos[row] + 1) % p->ratio == 0)
         cpu_sparse_store_block(k, row, b->row + thread * b->row_width);
 }
@@ -164,8 +183,7 @@ static void cpu_sparse_choose_row(void *ctx, uint32_t nth, uint32_t thread) {
     uint32_t row = k->row0 + nth;
 
     sparse_see(&b->shape.sparse, k->step->host.row_pos[row],
-               b->sparse->score + nth * b->sparse->max_blocks,
-               b->sparse->seen + (size_t)row * b->sparse->words);
+               b->sparse->score + nth * b->sparse->max_blocks, cpu_sparse_bits(b, row, 0));
 }
 
 /* Copies w[1] x of the tokens of sequence @i whose block is not complete to its state. */
@@ -182,22 +200,22 @@ static void cpu_sparse_save_state(void *ctx, uint32_t i, uint32_t thread) {
                b->sparse->k + (size_t)(q->row0 + pos - q->pos0) * p->dim, p->dim * sizeof(*state));
 }
 
-/* Scores the blocks of all rows by @score, and chooses the best ones of each row. */
-static void cpu_sparse_choose(struct run *k, each_fn score) {
+/* Scores the blocks of all rows by @score, and chooses the best ones of each row by @choose. */
+static void cpu_sparse_choose(struct run *k, each_fn score, each_fn choose) {
     struct step *s = k->step;
     struct be *b = s->be;
     const struct sparse_shape *p = &b->shape.sparse;
 
     for (uint32_t n; k->row0 < s->n_rows; k->row0 += n) {
-        uint32_t most = 0;
+        uint32_t last = 0;
 
         n = MIN((uint32_t)CHOOSE_ROWS, s->n_rows - k->row0);
         for (uint32_t r = k->row0; r < k->row0 + n; r++)
-            most = MAX(most, sparse_whole(p, s->host.row_pos[r]));
-        k->n_parts = (most + CHOOSE_PART - 1) / CHOOSE_PART;
-        if (most > p->n_block)
+            last = MAX(last, s->host.row_pos[r]);
+        k->n_parts = (sparse_whole(p, last) + CHOOSE_PART - 1) / CHOOSE_PART;
+        if (!sparse_sees_all(p, last))
             be_each(b, n * k->n_parts, score, k);
-        be_each(b, n, cpu_sparse_choose_row, k);
+        be_each(b, n, choose, k);
     }
 }
 
@@ -208,7 +226,7 @@ int ops_index(struct step *s, const struct model_op *op) {
     ops_store_each(s, ops_prepare(s, op->weights, 0, 2, ACT_X),
                    (float *[]){b->sparse->q, b->sparse->k});
     be_each(b, s->n_rows, cpu_sparse_finish_row, &k);
-    cpu_sparse_choose(&k, cpu_sparse_score_part);
+    cpu_sparse_choose(&k, cpu_sparse_score_part, cpu_sparse_choose_row);
     be_each(b, s->host.batch->n_seqs, cpu_sparse_save_state, &k);
     return 0;
 }
@@ -290,6 +308,26 @@ int ops_pool_keys(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+/* Returns the products of row @row's queries and @n keys from key @first on, [n_head][CHOOSE_KEYS].
+ */
+static const float *cpu_sparse_products(const struct run *k, uint32_t row, uint32_t first,
+                                        uint32_t n, uint32_t thread) {
+    const struct be *b = k->step->be;
+    const struct sparse_shape *p = &b->shape.sparse;
+    float *keys = b->sparse->part + thread * b->sparse->part_width;
+    float *z = keys + (size_t)CHOOSE_KEYS * p->dim;
+    const float *key[CHOOSE_KEYS];
+
+    assert(n <= CHOOSE_KEYS);
+    for (uint32_t j = 0; j < n; j++) {
+        key[j] = keys + (size_t)j * p->dim;
+        b->kernels->halves(cpu_sparse_key_at(k, row, first + j), keys + (size_t)j * p->dim, p->dim);
+    }
+    b->kernels->dots(b->sparse->q + (size_t)row * p->n_head * p->dim, p->n_head, p->dim, key, n, 1,
+                     z, CHOOSE_KEYS);
+    return z;
+}
+
 /* Scores a part of the blocks of a row by their pooled keys. Rows that see all blocks need no
  * scores. */
 static void cpu_pool_score_part(void *ctx, uint32_t item, uint32_t thread) {
@@ -300,18 +338,11 @@ static void cpu_pool_score_part(void *ctx, uint32_t item, uint32_t thread) {
     uint32_t whole = sparse_whole(p, k->step->host.row_pos[row]);
     uint32_t end = MIN(whole, first + CHOOSE_PART);
     float *score = b->sparse->score + nth * b->sparse->max_blocks;
-    float *keys = b->sparse->part + thread * b->sparse->part_width;
-    float *z = keys + (size_t)CHOOSE_KEYS * p->dim;
-    const float *key[CHOOSE_KEYS], *t = b->sparse->t + (size_t)row * p->n_head;
+    const float *t = b->sparse->t + (size_t)row * p->n_head;
 
     for (uint32_t i = first, n; i < end && whole > p->n_block; i += n) {
         n = MIN((uint32_t)CHOOSE_KEYS, end - i);
-        for (uint32_t j = 0; j < n; j++) {
-            key[j] = keys + (size_t)j * p->dim;
-            b->kernels->halves(cpu_sparse_key_at(k, row, i + j), keys + (size_t)j * p->dim, p->dim);
-        }
-        b->kernels->dots(b->sparse->q + (size_t)row * p->n_head * p->dim, p->n_head, p->dim, key, n,
-                         1, z, CHOOSE_KEYS);
+        const float *z = cpu_sparse_products(k, row, i, n, thread);
         memset(score + i, 0, n * sizeof(*score));
         for (uint32_t h = 0; h < p->n_head; h++)
             for (uint32_t j = 0; j < n; j++)
@@ -325,6 +356,70 @@ int ops_pool_index(struct step *s, const struct model_op *op) {
 
     ops_store(s, ops_prepare_rows(s, op->weights, 0, 1, mla_queries_low(b), b->shape.mla.q_rank),
               b->sparse->q, op->weights->m[0].n_out);
-    cpu_sparse_choose(&k, cpu_pool_score_part);
+    cpu_sparse_choose(&k, cpu_pool_score_part, cpu_sparse_choose_row);
+    return 0;
+}
+
+/* -- blocks of each key head ------------------------------------------------------------------- */
+
+/* Norms and rotates the queries and the key of a row, and stores the key. */
+static void cpu_head_finish_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    const struct sparse_shape *p = &b->shape.sparse;
+    float *key = b->sparse->k + (size_t)row * p->dim;
+
+    cpu_sparse_turn(b, row, k->op->weights->q_norm, p->n_head,
+                    b->sparse->q + (size_t)row * p->n_head * p->dim);
+    cpu_sparse_turn(b, row, k->op->weights->k_norm, 1, key);
+    host_store_halves(key, p->dim, cpu_sparse_key_at(k, row, k->step->host.row_pos[row]));
+}
+
+/* Scores a part of the blocks of a row by the largest product of each head. Rows that see all blocks
+ * need no scores. */
+static void cpu_head_score_part(void *ctx, uint32_t item, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    const struct sparse_shape *p = &b->shape.sparse;
+    uint32_t nth = item / k->n_parts, row = k->row0 + nth, first = item % k->n_parts * CHOOSE_PART;
+    uint32_t pos = k->step->host.row_pos[row], end = MIN(pos + 1, first + CHOOSE_PART);
+    float *scores = b->sparse->score + (size_t)nth * p->n_head * b->sparse->max_blocks;
+
+    assert(CHOOSE_PART % p->block == 0 && p->block % CHOOSE_KEYS == 0);
+    for (uint32_t i = first, n; i < end && !sparse_sees_all(p, pos); i += n) {
+        n = MIN((uint32_t)CHOOSE_KEYS, end - i);
+        const float *z = cpu_sparse_products(k, row, i, n, thread);
+        for (uint32_t h = 0; h < p->n_head; h++) {
+            float *score = scores + h * b->sparse->max_blocks + i / p->block;
+
+            if (i % p->block == 0)
+                *score = -INFINITY;
+            for (uint32_t j = 0; j < n; j++)
+                *score = MAX(*score, z[h * CHOOSE_KEYS + j]);
+        }
+    }
+}
+
+/* Sets the bits of the positions that each head of the @nth scored row sees. */
+static void cpu_head_choose_row(void *ctx, uint32_t nth, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    const struct sparse_shape *p = &b->shape.sparse;
+    uint32_t row = k->row0 + nth;
+
+    for (uint32_t h = 0; h < p->n_head; h++)
+        sparse_see_blocks(p, k->step->host.row_pos[row],
+                          b->sparse->score + ((size_t)nth * p->n_head + h) * b->sparse->max_blocks,
+                          cpu_sparse_bits(b, row, h));
+}
+
+int ops_head_index(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct run k = {.step = s, .op = op};
+
+    ops_store_each(s, ops_prepare(s, op->weights, 0, 2, ACT_X),
+                   (float *[]){b->sparse->q, b->sparse->k});
+    be_each(b, s->n_rows, cpu_head_finish_row, &k);
+    cpu_sparse_choose(&k, cpu_head_score_part, cpu_head_choose_row);
     return 0;
 }

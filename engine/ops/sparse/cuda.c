@@ -179,3 +179,5 @@ const struct op_code cuda_op_index = {
 /* The kernels of sparse attention have keys and values of their own, not latent ones. */
 const struct op_code cuda_op_pool_keys = {.lacks = pool_lacks};
 const struct op_code cuda_op_pool_index = {.lacks = pool_lacks};
+/* They read one list of blocks for all heads of a row. */
+const struct op_code cuda_op_head_index = {.lacks = pool_lacks};

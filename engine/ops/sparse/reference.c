@@ -1,6 +1,6 @@
 /*
  * sparse - the indexers of sparse attention in the reference backend (OP_INDEX, OP_POOL_KEYS,
- * OP_POOL_INDEX).
+ * OP_POOL_INDEX, OP_HEAD_INDEX).
  */
 
 #include "engine/reference/reference.h"
@@ -210,5 +210,50 @@ int ref_pool_index(struct step *s, const struct model_op *op) {
         }
         sparse_see(p, pos, b->block_score, b->seen + (size_t)r * b->seen_words);
     }
+    return 0;
+}
+
+/* -- blocks of each key head ------------------------------------------------------------------- */
+
+/* Scores the blocks of row @row for head @h, and sets the bits of the positions that the head
+ * sees. */
+static void ref_head_choose(struct step *s, const struct model_op *op, uint32_t row, uint32_t h) {
+    struct be *b = s->be;
+    const struct sparse_shape *p = &b->shape->sparse;
+    uint32_t pos = s->host.row_pos[row];
+    size_t set = (size_t)row * p->n_head + h;
+    float *q = b->index_q + set * p->dim, *key = b->index_key;
+
+    ref_rms_norm(q, op->q_norm, b->shape->rms_eps, p->dim, q);
+    ref_sparse_turn(b, pos, q);
+    for (uint32_t i = 0; i <= pos; i++) {
+        float *score = &b->block_score[i / p->block];
+
+        quant_decode(TENSOR_F16, ref_sparse_key_at(s, op, row, i), key, p->dim);
+        if (i % p->block == 0)
+            *score = -INFINITY;
+        *score = MAX(*score, host_dot(q, key, p->dim));
+    }
+    sparse_see_blocks(p, pos, b->block_score, b->seen + set * b->seen_words);
+}
+
+int ref_head_index(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct sparse_shape *p = &b->shape->sparse;
+    uint32_t n_rows = s->host.batch->n_rows;
+
+    ref_norm_rows(s, op);
+    ref_linear(b, op->w[0], NULL, b->normed, n_rows, b->index_q);
+    ref_linear(b, op->w[1], NULL, b->normed, n_rows, b->index_k);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        float *key = b->index_k + (size_t)r * p->dim;
+
+        ref_rms_norm(key, op->k_norm, b->shape->rms_eps, p->dim, key);
+        ref_sparse_turn(b, s->host.row_pos[r], key);
+        host_store_halves(key, p->dim, ref_sparse_key_at(s, op, r, s->host.row_pos[r]));
+    }
+    for (uint32_t r = 0; r < n_rows; r++)
+        for (uint32_t h = 0; h < p->n_head; h++)
+            ref_head_choose(s, op, r, h);
     return 0;
 }
