@@ -43,6 +43,7 @@
 #include "engine/arch/laguna.h"
 #include "engine/arch/lfm2.h"
 #include "engine/arch/llama4.h"
+#include "engine/arch/minimax3.h"
 #include "engine/arch/mtp.h"
 #include "engine/arch/nemotron.h"
 #include "engine/arch/plamo2.h"
@@ -355,6 +356,15 @@ static const struct arch archs[] = {
         .routing = {.by_keys = true, .normed = true, .gating = GATING_SIGMOID},
         .bind = decoder_bind,
         .decoder = {.qk_norm = BIND_MUST, .norm_all = true, .pick_bias = BIND_MUST},
+    },
+    /* MiniMax M3. */
+    {
+        .name = "minimax-m3",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .routing = {.by_keys = true, .gating = GATING_SIGMOID},
+        .bind = minimax3_bind,
+        .decoder = {.qk_norm = BIND_MUST, .glu = GLU_CLAMPED, .pick_bias = BIND_MUST},
     },
     /* Nemotron H, Nemotron Nano 2. */
     {

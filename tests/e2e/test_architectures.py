@@ -12,13 +12,14 @@ MODELS = ("granite", "phi3", "mistral3", "olmo2", "lfm2", "lfm2moe", "glm4moe-mt
           "command-r", "cohere2", "cohere2moe", "hunyuan-dense", "hunyuan-moe", "nemotron", "stablelm", "starcoder2",
           "apertus", "falcon-h1", "kimi-linear", "mistral4", "nanbeige", "olmo", "llama4", "gemma3n", "jamba", "phimoe",
           "plamo2", "plamo3", "glm5-next", "mimo2-mtp",
-          "nemotron-h-puzzle")
+          "nemotron-h-puzzle", "minimax-m3")
 # Full attention, windows, convolutions, Mamba-2, latent attention, Kimi delta attention, compressed keys, branches beside
 # each other behind a layer norm, norms behind the rotation, attention beside Mamba-2, layers that run twice,
-# alternating updates of streams, Mamba-1, by channel and by head, latent attention to chosen blocks.
+# alternating updates of streams, Mamba-1, by channel and by head, latent attention to chosen blocks, blocks of each key
+# head.
 KINDS = every(MODELS, ("granite", "laguna", "lfm2moe", "nemotron-h-moe-mtp", "deepseek2-lite", "bailingmoe3",
                        "deepseek4", "granitehybrid", "afmoe", "cohere2moe", "hunyuan-dense", "falcon-h1", "kimi-linear",
-                       "nanbeige", "gemma3n", "jamba", "plamo2", "glm5-next"))
+                       "nanbeige", "gemma3n", "jamba", "plamo2", "glm5-next", "minimax-m3"))
 REQUESTS = [r for r in golden_models.REQUESTS if "repetition_penalty" not in r]
 
 

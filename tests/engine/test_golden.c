@@ -106,9 +106,10 @@ static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
     /* If two experts are nearly equal, or one is at the limit of those whose weights are summed
      * (phimoe), the last bit of a cached value decides, and the row differs. */
     const char *arch = seen->golden->label.arch;
-    static const char *const mixtures[] = {
-        "qwen3moe",    "qwen35moe", "gpt-oss",   "deepseek2", "laguna",    "minimax-m2", "step35",
-        "bailingmoe3", "qwen4exp",  "deepseek4", "phimoe",    "glm5-next", "mimo2"};
+    static const char *const mixtures[] = {"qwen3moe", "qwen35moe",  "gpt-oss", "deepseek2",
+                                           "laguna",   "minimax-m2", "step35",  "bailingmoe3",
+                                           "qwen4exp", "deepseek4",  "phimoe",  "glm5-next",
+                                           "mimo2",    "minimax-m3"};
     bool mixture = false;
     for (size_t i = 0; i < ARRAY_SIZE(mixtures); i++)
         mixture |= strcmp(arch, mixtures[i]) == 0;
@@ -272,7 +273,8 @@ static const char *const served_here[] = {"llama4",        "gemma3n",
                                           "jamba",         "phimoe",
                                           "plamo2",        "plamo3",
                                           "glm5-next",     "mimo2",
-                                          "mimo2-mtp",     "nemotron-h-puzzle"};
+                                          "mimo2-mtp",     "nemotron-h-puzzle",
+                                          "minimax-m3"};
 /* Files that only the larger set has. */
 static const char *const served_larger[] = {
     "llama-q.iq2_xxs",

@@ -499,6 +499,7 @@ Test(identity, cpu_blocks_in_long_contexts) {
     check_golden("cpu", "qwen4exp", 900, long_ways, 1);
     check_golden("cpu", "deepseek4", 900, long_ways, 1);
     check_golden("cpu", "glm5-next", 900, long_ways, 1);
+    check_golden("cpu", "minimax-m3", 900, long_ways, 1);
 }
 
 Test(identity, reference_windows) {
@@ -553,7 +554,8 @@ static const char *const others[] = {"granite",
                                      "plamo3",
                                      "glm5-next",
                                      "mimo2-mtp",
-                                     "nemotron-h-puzzle"};
+                                     "nemotron-h-puzzle",
+                                     "minimax-m3"};
 
 Test(identity, cpu_architectures) {
     need("cpu");

@@ -1,6 +1,6 @@
 /*
  * Tests refusals of the readers of qwen4exp, deepseek4, step35, mimo2, bailingmoe3, Nemotron,
- * llama4, gemma3n, jamba, plamo2 and glm5-next, each by one change in a file that is otherwise
+ * llama4, gemma3n, jamba, plamo2, glm5-next and minimax-m3, each by one change in a file that is otherwise
  * served: a number out of range, a contradiction between numbers, or a missing name. At the end
  * come files with random damage.
  */
@@ -316,6 +316,24 @@ Test(refusals, numbers_of_glm5) {
     };
 
     check("glm5-next", changes, ARRAY_SIZE(changes));
+}
+
+Test(refusals, numbers_of_minimax_m3) {
+    static const struct change changes[] = {
+        {"attention.indexer.head_count", 0, 1, "an indexer with 1 heads for 2 heads of keys"},
+        {"attention.indexer.key_length", 0, 40, "an indexer with keys of 40 values is not supp"},
+        {"attention.indexer.key_length", 0, 16, "tensor 'blk.1.indexer.q_proj.weight'"},
+        {"attention.indexer.block_size", 0, 16, "blocks of 16 positions are not supported"},
+        {"attention.indexer.block_size", 0, 96, "blocks of 96 positions are not supported"},
+        {"attention.indexer.block_size", 0, 2048, "block_size' is 2048; it must be from 1 to 1024"},
+        {"attention.indexer.top_k", 0, 0, "indexer.top_k' is 0"},
+        {"attention.indexer.local_blocks", 0, 4, "local_blocks' is 4; it must be from 0 to 3"},
+        {"rope.dimension_count", 0, 34, "rope.dimension_count' is 34"},
+        {"leading_dense_block_count", 0, 0, "tensor 'blk.0.indexer.q_proj.weight'"},
+        {"leading_dense_block_count", 0, 2, "tensor 'blk.1.ffn_"},
+    };
+
+    check("minimax-m3", changes, ARRAY_SIZE(changes));
 }
 
 Test(refusals, numbers_of_llama4_and_gemma3n) {
@@ -634,6 +652,10 @@ Test(refusals, missing_keys_are_named) {
         "glm5-next.attention.indexer.top_k",
         "glm5-next.attention.indexer.kpool",
         "glm5-next.hyper_connection.count",
+        "minimax-m3.attention.indexer.head_count",
+        "minimax-m3.attention.indexer.key_length",
+        "minimax-m3.attention.indexer.block_size",
+        "minimax-m3.attention.indexer.top_k",
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
@@ -652,8 +674,8 @@ Test(refusals, missing_keys_are_named) {
  * model uses the embedding; divisors of rotary positions and biases of the choice of experts may be
  * missing, and then only the other name is unknown. */
 Test(refusals, missing_tensors_are_named) {
-    static const char *const names[] = {"qwen4exp", "deepseek4", "step35", "bailingmoe3",
-                                        "glm5-next"};
+    static const char *const names[] = {"qwen4exp",    "deepseek4", "step35",
+                                        "bailingmoe3", "glm5-next", "minimax-m3"};
     static const char *const optional[] = {"rope_freqs", "probs_b"};
 
     for (size_t f = 0; f < ARRAY_SIZE(names); f++) {
@@ -774,7 +796,7 @@ Test(refusals, damaged_files_do_no_harm) {
         "bailingmoe3-mtp", "deepseek4-mtp", "step35-mtp", "nemotron-h-moe-mtp",
         "qwen4exp",        "llama4",        "gemma3n",    "jamba",
         "phimoe",          "plamo2",        "plamo3",     "glm5-next-mtp",
-        "mimo2-mtp"};
+        "mimo2-mtp",       "minimax-m3"};
     uint32_t n_open = 0, n_refused = 0;
     uint64_t seed = 1;
 
