@@ -318,7 +318,8 @@ struct model_op {
         /* ROUTE: the table of picks, I32 */
         const struct tensor *picks;
         struct op_ngram ngram;
-        /* INDEX, POOL_KEYS, POOL_INDEX, HEAD_INDEX: index of the layer among those of model_shape.sparse */
+        /* INDEX, POOL_KEYS, POOL_INDEX, HEAD_INDEX: index of the layer among those of
+         * model_shape.sparse */
         uint32_t index;
         struct op_csa csa;
         /* HC_OUT */

@@ -1,8 +1,8 @@
 /*
  * Tests refusals of the readers of qwen4exp, deepseek4, step35, mimo2, bailingmoe3, Nemotron,
- * llama4, gemma3n, jamba, plamo2, glm5-next and minimax-m3, each by one change in a file that is otherwise
- * served: a number out of range, a contradiction between numbers, or a missing name. At the end
- * come files with random damage.
+ * llama4, gemma3n, jamba, plamo2, glm5-next and minimax-m3, each by one change in a file that is
+ * otherwise served: a number out of range, a contradiction between numbers, or a missing name. At
+ * the end come files with random damage.
  */
 
 #include <criterion/criterion.h>

@@ -37,8 +37,8 @@ struct sparse {
     float *q, *k;
     /* [max_rows] g and t of POOL_KEYS; NULL: the model has none */
     float *g, *t;
-    /* [threads][part_width] scratch memory for CHOOSE_KEYS keys and their scores by each head; NULL:
-     * the model has INDEX */
+    /* [threads][part_width] scratch memory for CHOOSE_KEYS keys and their scores by each head;
+     * NULL: the model has INDEX */
     float *part;
     size_t part_width;
     /* [CHOOSE_ROWS][sparse_sets()][max_blocks] */
@@ -375,8 +375,8 @@ static void cpu_head_finish_row(void *ctx, uint32_t row, uint32_t thread) {
     host_store_halves(key, p->dim, cpu_sparse_key_at(k, row, k->step->host.row_pos[row]));
 }
 
-/* Scores a part of the blocks of a row by the largest product of each head. Rows that see all blocks
- * need no scores. */
+/* Scores a part of the blocks of a row by the largest product of each head. Rows that see all
+ * blocks need no scores. */
 static void cpu_head_score_part(void *ctx, uint32_t item, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
