@@ -27,11 +27,9 @@ DEVICE struct vec4 matvec_activations(const A &a, const ROWS &rows, int i, uint3
     return load16_device(x + p * 512);
 }
 
-/* A lane's activations of the next pairs, for G groups of 8 rows: those of a part, or of two pairs
- * where products of bytes leave no registers for more. */
+/* A lane's activations of a part, for G groups of 8 rows. */
 template <int F, int G> struct Activations {
-    static constexpr uint32_t n = has_bytes(F) && G > 1 ? 2 : Parts<F>::pairs;
-    struct vec4 v[n][G];
+    struct vec4 v[Parts<F>::pairs][G];
 
     /* Loads pair @p of part @part, where parts are counted from the first unit on. */
     template <class A, class ROWS>
@@ -39,15 +37,14 @@ template <int F, int G> struct Activations {
 #pragma unroll
         for (int i = 0; i < G; i++)
             if constexpr (matvec_rows_load<ROWS>)
-                v[p % n][i] = rows.template load<F>(a, part, p);
+                v[p][i] = rows.template load<F>(a, part, p);
             else
-                v[p % n][i] = matvec_activations<F>(a, rows, i, part, p);
+                v[p][i] = matvec_activations<F>(a, rows, i, part, p);
     }
-    /* Loads the first pairs of part @part. */
     template <class A, class ROWS>
     MEMBER void take_all(const A &a, const ROWS &rows, uint32_t part) {
 #pragma unroll
-        for (uint32_t p = 0; p < n; p++)
+        for (uint32_t p = 0; p < Parts<F>::pairs; p++)
             take(a, rows, part, p);
     }
 };
@@ -58,23 +55,23 @@ template <int F, int G, class A, class ROWS>
 DEVICE void matvec_add_unit(const A &a, const struct matrix &m, const uint8_t *tile, uint32_t unit,
                             uint32_t next, const ROWS &rows, struct Activations<F, G> &x,
                             float c[G][4]) {
-    constexpr uint32_t n = Parts<F>::n, pairs = Parts<F>::pairs, ahead = Activations<F, G>::n;
+    constexpr uint32_t n = Parts<F>::n;
 
 #pragma unroll 1
     for (uint32_t part = 0; part < n; part++) {
-        uint32_t now = unit * n + part, behind = part + 1 < n ? now + 1 : next * n;
+        uint32_t behind = part + 1 < n ? unit * n + part + 1 : next * n;
         struct Tile<F> t;
 
         t.load(tile, threadIdx.x % 32, part, m.grid);
 #pragma unroll
-        for (uint32_t p = 0; p < pairs; p++) {
+        for (uint32_t p = 0; p < Parts<F>::pairs; p++) {
             Pair<F> w;
 
             w.take(t, (int)p, false);
 #pragma unroll
             for (int i = 0; i < G; i++)
-                w.add(x.v[p % ahead][i], c[i]);
-            x.take(a, rows, p + ahead < pairs ? now : behind, (p + ahead) % pairs);
+                w.add(x.v[p][i], c[i]);
+            x.take(a, rows, behind, p);
         }
     }
 }
