@@ -24,8 +24,8 @@
 #include "tests/front_sim/worker.h"
 
 /* Limits the processor time of a seed: seeded bugs may loop for ever. Most seeds take 0.1 s; those
- * with a long answer and a socket of a few bytes take up to 25 s on a slow processor. */
-#define SEED_CPU_S 120
+ * with a long answer and a socket of a few bytes take up to 30 s on a slow processor. */
+#define SEED_CPU_S 90
 
 int weftd_main(int argc, char **argv); /* daemon/front/main.c */
 
