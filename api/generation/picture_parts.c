@@ -238,7 +238,7 @@ static struct picture_way picture_part_way(const struct prompt_job *job, bool lo
     auth_isolation_key(job->env->share_secret, job->isolation_name,
                        job->request.input.cache_salt.data, job->request.input.cache_salt.len,
                        w.isolation_key);
-    if (low && (!m->projector->side || m->projector->tile)) {
+    if (low && !projector_is_fixed(m->projector)) {
         uint32_t most = w.budget.most ? w.budget.most : m->projector->most;
         uint32_t least = w.budget.least ? w.budget.least : m->projector->least;
 

@@ -48,7 +48,7 @@ static void put_sight(struct json *j, const struct api_model *m, uint32_t max_me
     uint32_t least = m->picture_budget.least ? m->picture_budget.least : p->least;
 
     json_print(j, "modalities:['text', 'image'], images:{");
-    if (p->side && !p->tile) {
+    if (projector_is_fixed(p)) {
         json_print(j, "tokens:%u", projector_most_rows(p, &m->picture_budget));
     } else {
         json_print(j, "min_tokens:%u, max_tokens:%u, token_pixels:%u", least,

@@ -491,7 +491,7 @@ static const struct arch archs[] = {
         .bind = glm5_bind,
         .decoder = {.pick_bias = BIND_MUST},
     },
-    /* The same model in files of other programs. */
+    /* GLM-5.3-Flash in files of other programs: as the row above. */
     {
         .name = "glm5next",
         .experts = EXPERTS_MUST,

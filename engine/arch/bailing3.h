@@ -10,7 +10,7 @@
 /* Implements block_fn (mtp.h): latent attention and experts. Called after bailing3_bind(), which
  * reads the sizes. */
 void bailing3_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index);
-/* What models with both kinds of layers differ in. */
+/* Rules in which models with both kinds of layers differ. */
 struct kda_rules {
     /* decays must have a lower bound */
     bool bounded;

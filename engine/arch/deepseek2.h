@@ -8,7 +8,7 @@
 #include "engine/arch/decoder.h"
 #include "engine/bind/meta.h"
 
-/* What latent attention has beside its plain form. */
+/* Parts of latent attention that only some models have. */
 struct latent {
     /* each head's output is multiplied by sigmoid(attn_gate y) */
     bool gated;

@@ -10,6 +10,7 @@
 #include "base/try.h"
 #include "engine/cuda/load.h"
 #include "engine/cuda/several.h"
+#include "engine/op_table.h"
 
 /* -- what the backend lacks: op_code.lacks ----------------------------------------------------- */
 
@@ -19,6 +20,10 @@ const char *heads_lack(const struct model_shape *s, const struct heads *h) {
     if (h->dim % 8 && !widest)
         return "heads whose size 8 does not divide";
     return NULL;
+}
+
+const char *op_missing(const struct model_shape *s, const struct model_op *op) {
+    return op_feature(op->kind);
 }
 
 static const char *embed_divided_lacks(const struct model_shape *s, const struct model_op *op) {

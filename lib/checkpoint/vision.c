@@ -122,7 +122,7 @@ static const struct arch_name names_pixtral[] = {
     {0},
 };
 
-/* What a folder says about how pictures are prepared; given = NULL: nothing. */
+/* Preparation of pictures as a folder describes it; given = NULL: it does not. */
 struct vision_prepared {
     /* name of the file that says it */
     const char *file;

@@ -86,6 +86,10 @@ struct projector {
     float eps, mean[3], std[3];
 };
 
+/* Returns true if all pictures have the same rows: one size, without tiles. */
+static inline bool projector_is_fixed(const struct projector *p) {
+    return p->side && !p->tile;
+}
 /* Returns the kind as in clip.projector_type. */
 const char *projector_kind_name(enum projector_kind kind);
 

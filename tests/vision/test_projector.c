@@ -231,8 +231,8 @@ Test(projector, grids_of_idefics3_are_those_of_training) {
     }
 }
 
-/* Of InternVL's grids of 1 to 12 tiles the one whose aspect is nearest, of equally near ones the
- * larger if the picture has more than half of its pixels; a picture within one tile is not cut. */
+/* InternVL takes the grid of 1 to 12 tiles whose aspect is nearest; of equally near ones the
+ * larger, if the picture has more than half of its pixels. A picture within one tile is not cut. */
 Test(projector, grids_of_internvl_are_those_of_training) {
     static const struct {
         uint32_t width, height, n_columns, n_lines;

@@ -10,7 +10,6 @@
 
 #include "base/try.h"
 #include "engine/cuda/load.h"
-#include "engine/op_table.h"
 #include "engine/ops/sparse/kernels_sparse.h"
 
 const char *sparse_lacks(const struct model_shape *s, const struct model_op *op) {
@@ -160,10 +159,6 @@ static void memory_sparse(struct be *b) {
     b->sparse.n_parts = ((most + 1) * p->ratio - 1 + SPARSE_PART - 1) / SPARSE_PART;
 }
 
-static const char *pool_lacks(const struct model_shape *s, const struct model_op *op) {
-    return op_feature(op->kind);
-}
-
 const struct op_family sparse_family = {.scratch = memory_sparse};
 
 /* -- rows of the table of ops (engine/cuda/ops.c) ---------------------------------------------- */
@@ -177,7 +172,7 @@ const struct op_code cuda_op_index = {
 };
 
 /* The kernels of sparse attention have keys and values of their own, not latent ones. */
-const struct op_code cuda_op_pool_keys = {.lacks = pool_lacks};
-const struct op_code cuda_op_pool_index = {.lacks = pool_lacks};
-/* They read one list of blocks for all heads of a row. */
-const struct op_code cuda_op_head_index = {.lacks = pool_lacks};
+const struct op_code cuda_op_pool_keys = {.lacks = op_missing};
+const struct op_code cuda_op_pool_index = {.lacks = op_missing};
+/* The kernels read one list of blocks for all heads of a row. */
+const struct op_code cuda_op_head_index = {.lacks = op_missing};

@@ -10,7 +10,6 @@
 #include "base/try.h"
 #include "engine/cuda/load.h"
 #include "engine/ngram.h"
-#include "engine/op_table.h"
 #include "engine/ops/streams/kernels_streams.h"
 
 /* Computes OP_MIX: two products of f, and a product of the low-rank result of the first. */
@@ -75,10 +74,6 @@ const struct op_family streams_family = {.scratch = memory_streams};
 
 /* -- rows of the table of ops (engine/cuda/ops.c) ---------------------------------------------- */
 
-static const char *hc_mean_lacks(const struct model_shape *s, const struct model_op *op) {
-    return op_feature(op->kind);
-}
-
 /* Loads a MIX: w[1] and w[2] multiply the streams; w[0] multiplies the low-rank result of w[1], and
  * becomes @w->down. */
 static int load_mix(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
@@ -98,4 +93,4 @@ const struct op_code cuda_op_mix = {
     .family = &streams_family,
 };
 
-const struct op_code cuda_op_hc_mean = {.lacks = hc_mean_lacks};
+const struct op_code cuda_op_hc_mean = {.lacks = op_missing};
