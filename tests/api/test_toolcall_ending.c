@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 #include <locale.h>
 #include <stdio.h>
+#include <string.h>
 #include <yyjson.h>
 
 #include "tests/api/toolcall_random.h"
@@ -48,6 +49,26 @@ static void expect_refused_below(const struct constraint *c, uint32_t distance) 
     cr_expect(distance < 2 || constraint_mask_within(s, bits, distance - 1) == 0, "%u", distance);
 }
 
+/* Returns how many bytes a format writes around a call's name and arguments. */
+static uint32_t markers_of(const struct toolcall_format *f) {
+    const char *markers[] = {f->shape.section_begin, f->shape.call_begin, f->shape.name_end,
+                             f->shape.call_end, f->shape.section_end};
+    size_t n = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(markers); i++)
+        n += markers[i] ? strlen(markers[i]) : 0;
+    return (uint32_t)n;
+}
+
+/* Draws how far a limit is behind the least one: the first three limits are as tight as can be.
+ * Free text has room for the markers of calls, since those of PLaMo 3 take 270 bytes. */
+static uint32_t draw_limit(const struct toolcall_format *f, struct rng *r, bool triggered,
+                           uint32_t i) {
+    if (i < TEXTS / 2)
+        return i;
+    return rng_below(r, triggered ? 400 + 2 * markers_of(f) : 150);
+}
+
 static void check_tools(const struct toolcall_format *f, struct schema_writer *w, bool special,
                         bool triggered, struct counts *sum) {
     struct grammar_vocab *v = random_vocab(special);
@@ -69,7 +90,7 @@ static void check_tools(const struct toolcall_format *f, struct schema_writer *w
     for (uint32_t i = 0; i < TEXTS; i++) {
         struct random_cut cut = {c, f, triggered ? toolcall_after(f, 0) : NULL,
                                  random_n_tokens(special),
-                                 least + (i < 3 ? i : rng_below(&w->r, triggered ? 400 : 150))};
+                                 least + draw_limit(f, &w->r, triggered, i)};
 
         sum->texts++;
         sum->cut += random_text_within(&cut, &w->r, &text);
