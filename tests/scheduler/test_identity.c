@@ -15,6 +15,7 @@
 
 #include "grammar/constraint.h"
 #include "scheduler/draft/draft.h"
+#include "tests/support/few.h"
 #include "tests/support/json_vocab.h"
 #include "tests/support/schemas.h"
 #include "tests/support/serving.h"
@@ -23,11 +24,7 @@
 /* The file is compiled a second time with another backend and fewer requests. */
 #ifndef BACKEND
 #define BACKEND "cpu"
-#ifdef __SANITIZE_ADDRESS__
-#define N_REQUESTS 200
-#else
-#define N_REQUESTS 1000
-#endif
+#define N_REQUESTS FEWER(1000, 200)
 #endif
 
 enum { REQUESTS = N_REQUESTS, TOGETHER = 12, PROMPT = 40, OUT = HEARD_MAX, TEXT = 2048 };
