@@ -19,11 +19,18 @@
 
 #define MARK_TOKENS 64 /* tokens of a marker; it has about 20 bytes */
 
+/* The variables of a probe: @tools, a member or nothing; @asks, whether an answer is to follow; and
+ * the messages. */
+#define VARIABLES(tools, asks, messages)                                                           \
+    "{\"bos_token\": \"\", \"eos_token\": \"\", " tools "\"documents\": null, "                    \
+    "\"add_generation_prompt\": " asks ", \"messages\": [" messages "]}"
+#define NULL_TOOLS "\"tools\": null, "
+#define ASK "{\"role\": \"user\", \"content\": \"x\"}"
 #define PROBE(args)                                                                                \
-    "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "            \
-    "\"add_generation_prompt\": false, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}, "  \
-    "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"call12345\", "       \
-    "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": " args "}}]}]}"
+    VARIABLES(NULL_TOOLS, "false",                                                                 \
+              ASK ", {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": "      \
+                  "\"call12345\", \"type\": \"function\", \"function\": {\"name\": \"f\", "        \
+                  "\"arguments\": " args "}}]}")
 
 /* Renders @vars to @out, which is empty; returns false if the template fails. */
 static bool render_probe(const struct template *t, const char *vars, struct rendered *out) {
@@ -48,10 +55,9 @@ static bool renders(const struct template *t, const char *vars, const char *need
  * send such messages. */
 static bool drops_system(const struct template *t) {
     static const char vars[] =
-        "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "
-        "\"add_generation_prompt\": true, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}, "
-        "{\"role\": \"assistant\", \"content\": \"y\"}, {\"role\": \"system\", \"content\": "
-        "\"needle\"}, {\"role\": \"user\", \"content\": \"z\"}]}";
+        VARIABLES(NULL_TOOLS, "true",
+                  ASK ", {\"role\": \"assistant\", \"content\": \"y\"}, {\"role\": \"system\", "
+                      "\"content\": \"needle\"}, {\"role\": \"user\", \"content\": \"z\"}");
     bool ok, found = renders(t, vars, "needle", &ok);
 
     return ok && !found;
@@ -91,34 +97,27 @@ static const char *name_of_thoughts(const struct buf *source) {
  * Mistral's do, rather than printing the list of parts. */
 static bool reads_thought_parts(const struct template *t) {
     static const char vars[] =
-        "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "
-        "\"add_generation_prompt\": false, \"messages\": [{\"role\": \"user\", \"content\": "
-        "\"x\"}, "
-        "{\"role\": \"assistant\", \"content\": [{\"type\": \"thinking\", \"thinking\": "
-        "\"needle\"}, "
-        "{\"type\": \"text\", \"text\": \"y\"}]}]}";
+        VARIABLES(NULL_TOOLS, "false",
+                  ASK ", {\"role\": \"assistant\", \"content\": [{\"type\": \"thinking\", "
+                      "\"thinking\": \"needle\"}, {\"type\": \"text\", \"text\": \"y\"}]}");
     bool ok, quoted = renders(t, vars, "'needle'", &ok) || renders(t, vars, "\"needle\"", &ok);
 
     return !quoted && renders(t, vars, "needle", &ok);
 }
 
-#define ASKED(tools)                                                                               \
-    "{\"bos_token\": \"\", \"eos_token\": \"\", " tools "\"documents\": null, "                    \
-    "\"add_generation_prompt\": true, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}"
+#define ASKED(tools) VARIABLES(tools, "true", ASK)
 
 /* Returns true if the template fails for a chat without tools, unless `tools` is missing. */
 static bool fails_on_null_tools(const struct template *t) {
     bool null_ok, ok;
 
-    renders(t, ASKED("\"tools\": null, "), "", &null_ok);
+    renders(t, ASKED(NULL_TOOLS), "", &null_ok);
     renders(t, ASKED(""), "", &ok);
     return ok && !null_ok;
 }
 
 #define ASKED_WITH(content)                                                                        \
-    "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "            \
-    "\"add_generation_prompt\": true, \"messages\": [{\"role\": \"user\", \"content\": " content   \
-    "}]}"
+    VARIABLES(NULL_TOOLS, "true", "{\"role\": \"user\", \"content\": " content "}")
 
 /* Returns true if the template, as SmolVLM's, iterates over the parts of a content and shows
  * nothing of a string. */
@@ -137,10 +136,7 @@ static bool reads_text_args(const struct template *t) {
     return renders(t, PROBE("\"{\\\"needle\\\": 1}\""), "{\"needle\": 1}", &ok);
 }
 
-#define SAID(message)                                                                              \
-    "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "            \
-    "\"add_generation_prompt\": true, \"messages\": [{\"role\": \"user\", \"content\": "           \
-    "\"x\"}, " message "]}"
+#define SAID(message) VARIABLES(NULL_TOOLS, "true", ASK ", " message)
 
 /* Returns true if the template, one of GLM-4's, has roles of its own for calls and results, and
  * does not show them where other templates do. */
@@ -168,11 +164,10 @@ bool family_reads_text(const struct template *t) {
 }
 
 #define RESULT(in_call, message)                                                                   \
-    "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "            \
-    "\"add_generation_prompt\": true, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}, "   \
-    "{\"role\": \"assistant\", \"content\": \"\", " in_call                                        \
-    "\"tool_calls\": [{\"id\": \"a\", \"type\": \"function\", \"function\": {\"name\": \"f\", "    \
-    "\"arguments\": {}}}]}" message "]}"
+    VARIABLES(NULL_TOOLS, "true",                                                                  \
+              ASK ", {\"role\": \"assistant\", \"content\": \"\", " in_call                        \
+                  "\"tool_calls\": [{\"id\": \"a\", \"type\": \"function\", \"function\": "        \
+                  "{\"name\": \"f\", \"arguments\": {}}}]}" message)
 
 /* Returns true if the template, an early one of Gemma 4, writes results of calls in the trained
  * form only where they are members of the message with the calls. */
@@ -196,7 +191,7 @@ static void family_find_default(struct family *f, const struct template *t) {
          alone = template_uses(t, "thinking") && !template_uses(t, "enable_thinking");
     bool apertus = f->reasoning && strcmp(f->reasoning->name, "apertus") == 0;
 
-    if (render_probe(t, ASKED("\"tools\": null, "), &out) && out.text.len) {
+    if (render_probe(t, ASKED(NULL_TOOLS), &out) && out.text.len) {
         opens = toolcall_opens_reasoning(f->reasoning, out.text.data, out.text.len);
         f->closes_thoughts = toolcall_closes_reasoning(f->reasoning, out.text.data, out.text.len);
     }
