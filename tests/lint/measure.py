@@ -33,10 +33,10 @@ BARE = {
 }
 # Statements with ?: in 1,000 lines of code that a folder may have: only ever lowered.
 CHOICES = {
-    "lib": 18, "engine": 23, "kvpager": 12, "scheduler": 12, "api": 20, "cmd": 18, "daemon": 17,
+    "lib": 18, "engine": 22, "kvpager": 11, "scheduler": 12, "api": 20, "cmd": 17, "daemon": 17,
 }
 # Escaped quotes in the C of tests, which write JSON as raw strings: only ever lowered.
-QUOTES = 1210
+QUOTES = 1202
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
 ASSERT = re.compile(r"\bassert\s*\(")
