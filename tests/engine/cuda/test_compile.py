@@ -1,6 +1,9 @@
 """Device code of another build (Meson's option gpu-code): the object for this processor gets it, and links; an object whose
-PTX is not in it is refused. A script stands in place of nvcc, and gives objects of the C compiler's."""
+PTX is not in it is refused. A script stands in place of nvcc, and gives objects of the C compiler's. Where nvcc and a
+compiler for ARM are, a kernel with a bool gets the same PTX with both hosts."""
 import pathlib
+import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -14,6 +17,9 @@ __attribute__((section(".nv_fatbin"), aligned(256), used)) static const unsigned
 const void *code_of_devices(void) { return code; }
 int host_code(void) { return %d; }
 """
+# A host whose char is unsigned changes how the bool is loaded.
+KERNEL = "__global__ void k(bool b, int *out, int i) { bool odd = i & 1; out[odd == b] = i; }"
+ARM = "aarch64-linux-gnu-g++"
 NVCC = """#!/bin/sh
 while [ $# -gt 0 ]; do
     case $1 in -o) out=$2 ;; -MF) : >"$2" ;; esac
@@ -49,6 +55,27 @@ def run_linked(folder, obj):
     return subprocess.run([folder / "main"], capture_output=True, text=True).stdout
 
 
+def nvcc_toolkit(nvcc):
+    """The folder of the toolkit, which its compiler for another machine does not look into by itself."""
+    said = subprocess.run([nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null", "-o", "/dev/null"], capture_output=True, text=True).stderr
+    top = re.search(r"TOP=(.*)", said)
+    return [f"-isystem={top[1].strip()}/include", f"-isystem={top[1].strip()}/include/cccl"] if top else []
+
+
+def check_hosts(folder):
+    """With the options that a build for ARM has, the device code is that for x86-64."""
+    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if not nvcc or not shutil.which(ARM):
+        print(f"nvcc or {ARM} is not installed: device code of both hosts is not compared")
+        return
+    options = re.search(r"== 'aarch64'\n *cuda_args \+= \[(.*)\]", (COMPILE.parent / "meson.build").read_text())[1]
+    (folder / "k.cu").write_text(KERNEL)
+    arm = ["-ccbin", ARM, *nvcc_toolkit(nvcc), *re.findall(r"'(.*?)'", options)]
+    for name, host in ("x86", []), ("arm", arm):
+        subprocess.run([nvcc, *host, "-arch=compute_90", "-ptx", "k.cu", "-o", f"{name}.ptx"], cwd=folder, check=True)
+    assert (folder / "x86.ptx").read_bytes() == (folder / "arm.ptx").read_bytes()
+
+
 def main():
     with tempfile.TemporaryDirectory() as where:
         folder = pathlib.Path(where)
@@ -70,6 +97,7 @@ def main():
         assert struct.unpack_from("<H", none.read_bytes(), 0x3C)[0] > 4
         done, out = compile_kernels(folder, none, other)
         assert done.returncode == 1 and "no section" in done.stderr, done
+        check_hosts(folder)
 
 
 main()
