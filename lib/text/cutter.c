@@ -20,10 +20,12 @@ void cutter_begin(struct cutter_search *f, const struct cutter *c, const char *s
     f->at = f->from = 0;
     f->pending = f->matched = false;
     f->base = f->top = 0;
+    f->looked = false;
 }
 
 void cutter_deinit(struct cutter_search *f) {
     free(f->bits);
+    free(f->looks);
     free(f->stack);
     *f = (struct cutter_search){0};
 }
@@ -87,25 +89,27 @@ static bool cutter_has_at(const struct cutter_search *f, const struct cutter_set
     return cutter_set_has(set, cp);
 }
 
-/* Returns true if the character before @at is in @set. */
-static bool cutter_has_before(const struct cutter_search *f, const struct cutter_set *set,
-                              size_t at) {
+size_t cutter_before(const struct cutter_search *f, size_t at) {
     size_t begin = at;
-    unsigned n = 0;
+    uint32_t cp;
 
-    if (at == 0)
-        return false;
     do
         begin--;
     while (begin > 0 && at - begin < 4 && ((uint8_t)f->s[begin] & 0xC0) == 0x80);
-    bool has = cutter_has_at(f, set, begin, &n);
-    if (begin + n == at)
-        return has;
-    return cutter_has_at(f, set, at - 1, &n); /* a byte that is not UTF-8 */
+    if (begin + unicode_decode(f->s + begin, f->s + f->len, &cp) == at)
+        return begin;
+    return at - 1; /* a byte that is not UTF-8 */
 }
 
-/* Returns true if the condition @i holds at @at. */
-static bool cutter_holds(const struct cutter_search *f, const struct cutter_inst *i, size_t at) {
+/* Returns true if the character before @at is in @set. */
+static bool cutter_has_before(const struct cutter_search *f, const struct cutter_set *set,
+                              size_t at) {
+    unsigned n;
+
+    return at > 0 && cutter_has_at(f, set, cutter_before(f, at), &n);
+}
+
+bool cutter_holds(const struct cutter_search *f, const struct cutter_inst *i, size_t at) {
     const struct cutter_set *set = f->c->set;
     unsigned n;
     bool before, behind;
@@ -115,6 +119,8 @@ static bool cutter_holds(const struct cutter_search *f, const struct cutter_inst
         return cutter_has_at(f, &set[i->set], at, &n) != i->not ;
     case CUT_BEHIND:
         return cutter_has_before(f, &set[i->set], at) != i->not ;
+    case CUT_LOOK:
+        return (f->looks[at] >> i->set & 1) != i->not ;
     case CUT_BORDER:
         before = cutter_has_before(f, &set[i->set], at);
         behind = cutter_has_at(f, &set[i->set], at, &n);
@@ -161,6 +167,11 @@ static int cutter_run(struct cutter_search *f, size_t start, size_t *end) {
             s.pc = (uint32_t)((int32_t)s.pc + i->x);
             break;
         }
+        case CUT_LOOK:
+            if (!cutter_holds(f, i, s.at))
+                return 0;
+            s.pc += (uint32_t)i->x;
+            break;
         case CUT_JUMP:
             s.pc = (uint32_t)((int32_t)s.pc + i->x);
             break;
@@ -215,6 +226,8 @@ static int cutter_find(struct cutter_search *f) {
 }
 
 int cutter_next(struct cutter_search *f, size_t *n, bool *match) {
+    if (f->c->n_looks && !f->looked)
+        TRY(cutter_look(f));
     while (f->at < f->len) {
         if (!f->pending) {
             int found = cutter_find(f);

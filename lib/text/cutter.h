@@ -6,14 +6,14 @@
  * The expressions are those of Oniguruma in Ruby's syntax, which Hugging Face's library uses, as
  * far as pre-tokenizers need them: classes with categories of Unicode and intersections, groups,
  * alternatives, quantifiers (also lazy ones, and possessive ones of one character), groups of ASCII
- * letters of any case, look-ahead and look-behind of one character, ^ $ \A \z \b. Anything else is
+ * letters of any case, look-ahead, look-behind of one character, ^ $ \A \z \b. Anything else is
  * refused with the place where it stands.
  *
  * A search takes the alternatives in their order, as backtracking engines do, but visits no pair of
  * a choice and a position twice: what failed once fails again, also in the search for the next
  * match, because no choice depends on what was matched before it. Hence a whole text takes time in
  * proportion to its length and to the size of the program. Look-ahead of several characters would
- * need more than one bit for such a pair, which is why it is left out.
+ * need more than one bit for such a pair; it is answered before (cutter_look.c).
  */
 
 #include <stdbool.h>
@@ -51,6 +51,10 @@ struct cutter_search {
     /* pairs that were visited: a bit for each choice, a row for each position */
     uint64_t *bits;
     size_t base, top, cap;
+    /* look-ahead of several characters: a bit for each, a byte for each position once looked */
+    uint8_t *looks;
+    size_t looks_cap;
+    bool looked;
     struct cutter_state *stack;
     uint32_t n_stack, stack_cap;
     /* for job_pause() */

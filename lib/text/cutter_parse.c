@@ -355,16 +355,22 @@ static int cutter_read_class(struct cutter_parse *p, struct cutter_ranges *out) 
 
 static int cutter_read_alternatives(struct cutter_parse *p);
 
-/* Reads look-around behind its sign: of one character. */
+/* Reads look-around behind its sign; look-behind is of one character. */
 static int cutter_read_look(struct cutter_parse *p, enum cutter_op op, bool not ) {
+    struct cutter_inst look = {.op = CUT_LOOK, .not = not };
     uint32_t from = p->c->n;
 
     TRY(cutter_read_alternatives(p));
-    if (p->c->n != from + 1 || p->c->inst[from].op != CUT_CHAR)
-        return cutter_fail(p, "look-around of something else than one character is not supported");
-    p->c->inst[from].op = op;
-    p->c->inst[from].not = not ;
-    return 0;
+    if (p->c->n == from + 1 && p->c->inst[from].op == CUT_CHAR) {
+        p->c->inst[from].op = op;
+        p->c->inst[from].not = not ;
+        return 0;
+    }
+    if (op == CUT_BEHIND)
+        return cutter_fail(p, "look-behind of something else than one character is not supported");
+    TRY(cutter_emit(p, (struct cutter_inst){.op = CUT_MATCH}));
+    look.x = (int32_t)(p->c->n - from) + 1;
+    return cutter_insert(p, from, look);
 }
 
 /* Reads the inside of a group, by what stands behind its parenthesis. */
@@ -625,14 +631,29 @@ static int cutter_read_alternatives(struct cutter_parse *p) {
     return 0;
 }
 
-/* Numbers the choices, whose bits a row has. */
-static void cutter_number(struct cutter *c) {
+/* Numbers the choices, whose bits a row has, and look-aheads of several characters, whose choices
+ * no search visits. */
+static int cutter_number(struct cutter_parse *p) {
+    struct cutter *c = p->c;
+    uint32_t looks_end = 0;
     uint16_t n = 0;
 
-    for (uint32_t i = 0; i < c->n; i++)
-        if (c->inst[i].op == CUT_CHOICE)
-            c->inst[i].set = n++;
+    for (uint32_t k = 0; k < c->n; k++) {
+        struct cutter_inst *i = &c->inst[k];
+
+        if (i->op == CUT_CHOICE && k >= looks_end)
+            i->set = n++;
+        if (i->op != CUT_LOOK)
+            continue;
+        if (c->n_looks == CUTTER_LOOKS_MAX)
+            return cutter_fail(p, "more than 8 look-aheads of several characters");
+        c->look[c->n_looks].begin = k + 1;
+        c->look[c->n_looks].end = k + (uint32_t)i->x;
+        looks_end = MAX(looks_end, c->look[c->n_looks].end);
+        i->set = (uint16_t)c->n_looks++;
+    }
     c->n_words = n / 64u + 1;
+    return 0;
 }
 
 int cutter_new(struct cutter **out, struct gguf_str text, struct err *err) {
@@ -650,7 +671,8 @@ int cutter_new(struct cutter **out, struct gguf_str text, struct err *err) {
     if (p.s < p.end)
         return cutter_fail(&p, "a ) without a group");
     TRY(cutter_emit(&p, (struct cutter_inst){.op = CUT_MATCH}));
-    cutter_number(c);
+    TRY(cutter_number(&p));
+    TRY(cutter_look_prepare(c));
     *out = STEAL(c);
     return 0;
 }
@@ -661,6 +683,8 @@ struct cutter *cutter_free(struct cutter *c) {
     for (uint32_t i = 0; i < c->n_sets; i++)
         cutter_ranges_deinit(&c->set[i].ranges);
     free(c->set);
+    free(c->before_at);
+    free(c->before);
     free(c->inst);
     free(c);
     return NULL;

@@ -1,12 +1,14 @@
 #pragma once
 
-/* cutter_private - the program of an expression, and sets of characters. */
+/* cutter_private - the program of an expression, sets of characters, and look-ahead. */
 
 #include "text/cutter.h"
 
 /* Most instructions of a program, and most of its sets. */
 #define CUTTER_INSTS_MAX 1024u
 #define CUTTER_SETS_MAX 256u
+/* Most look-aheads of several characters, copies by quantifiers included. */
+#define CUTTER_LOOKS_MAX 8u
 
 /* Code points lo to hi. */
 struct cutter_range {
@@ -44,6 +46,8 @@ enum cutter_op {
     CUT_AHEAD,
     /* the same for the character before */
     CUT_BEHIND,
+    /* goes to x if what follows it, up to x, matches there; not: if it does not */
+    CUT_LOOK,
     /* goes on at the begin or the end of a line, or of the text */
     CUT_LINE_BEGIN,
     CUT_LINE_END,
@@ -59,7 +63,7 @@ enum cutter_op {
 struct cutter_inst {
     uint8_t op;
     bool not ;
-    /* number of a set; of a choice, its bit */
+    /* number of a set; of a choice and of CUT_LOOK, its bit */
     uint16_t set;
     int32_t x, y;
 };
@@ -77,7 +81,27 @@ struct cutter {
     uint32_t n_sets, sets_cap;
     /* words of a row of bits */
     uint32_t n_words;
+    /* instructions of look-aheads of several characters; one inside another follows it */
+    struct {
+        uint32_t begin, end;
+    } look[CUTTER_LOOKS_MAX];
+    uint32_t n_looks;
+    /* before[before_at[k]] to before[before_at[k + 1]] go on to instruction k at their position;
+     * NULL without look-aheads */
+    uint32_t *before_at;
+    uint16_t *before;
 };
 
 /* Returns true if @set has @cp; UNICODE_INVALID counts as U+FFFD. */
 bool cutter_set_has(const struct cutter_set *set, uint32_t cp);
+
+/* Returns true if the condition @i, no choice or character, holds at @at. */
+bool cutter_holds(const struct cutter_search *f, const struct cutter_inst *i, size_t at);
+/* Returns where the character before @at > 0 begins. */
+size_t cutter_before(const struct cutter_search *f, size_t at);
+
+/* Fills c->before. Returns 0 or -ENOMEM. */
+int cutter_look_prepare(struct cutter *c);
+/* Answers the look-aheads of several characters for all positions of the text. Returns 0, -ENOMEM,
+ * or -ECANCELED in an abandoned job. */
+int cutter_look(struct cutter_search *f);

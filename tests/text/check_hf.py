@@ -43,6 +43,8 @@ FURTHER = {
             r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + SPACES,
     "words": r"\w+|[^\w\s]+",
     "borders": r"\b\d+\b|(?<=[a-z])(?=[A-Z])|(?<!\p{L})'|^[ \t]+|[ \t]+$",
+    "superbpe": r"\p{N}{1,3}(?=(?:\p{N}{3})*(?:\P{N}|$))|\p{L}+(?=\s+\p{Lu}|[.!?](?!\S))| ?[^\s\p{L}\p{N}]+[\r\n]*" + SPACES,
+    "nested": r"(?!\p{Lu}(?=\p{Ll}+(?!\s\p{L})))\p{L}+|(?=(?:\p{N}|,\p{N})*\.\p{N})[\p{N},]+",
     "lazy": r"[\p{L}_]+?[0-9]|(?i:the|sk)+|\d{2,}?\.|\S{3}",
     "empty": r"(?=[A-Z])|x*",
 }

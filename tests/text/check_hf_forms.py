@@ -20,7 +20,7 @@ from clients import Skip, install  # noqa: E402
 from hf_texts import characters, mixed  # noqa: E402
 
 BEHAVIORS = ["Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"]
-EXPRESSIONS = [r"\s+", r"\d", r"[a-z]+", r"\p{L}+|\p{N}", r"[A-Z]|(?=[0-9])", r" ?\p{L}+|\s+(?!\S)|\s+", r"(?<=\s)\S", r"\w+|[^\w\s]+", MARK + r"?\p{L}+", r"'s|'t|e", r"^.|.$", r"x*", r"(?:an|n)(?= )"]
+EXPRESSIONS = [r"\s+", r"\d", r"[a-z]+", r"\p{L}+|\p{N}", r"[A-Z]|(?=[0-9])", r" ?\p{L}+|\s+(?!\S)|\s+", r"(?<=\s)\S", r"\w+|[^\w\s]+", MARK + r"?\p{L}+", r"'s|'t|e", r"^.|.$", r"x*", r"(?:an|n)(?= )", r"\d{1,3}(?=(?:\d{3})*\b)", r"(?!an(?=n|\s+\S))\p{L}|(?=.*\))\("]
 STRINGS = ["", " ", "e", "an", ".", MARK, "  ", "(", "é", "\n"]
 TOKENS = ["<a>", "<ab", "word", " an", "é", "É", "<T>", "ﬁ", "\n\n", "the", MARK + "x", "<|x|>", "Word", "12", "  "]
 

@@ -57,6 +57,12 @@ Test(text_cutter, pieces_are_matches_and_what_is_between_them) {
     cr_assert_str_eq(pieces("a?+ab|b", "ab"), "a|(b)");
     cr_assert_str_eq(pieces("[\\w&&[^a-c]]+", "abxyc"), "ab|(xy)|c");
     cr_assert_str_eq(pieces("\\S", "\xFF z"), "(\xFF)| |(z)");
+    cr_assert_str_eq(pieces("a(?=bb|$)", "abbaba"), "(a)|bbab|(a)");
+    cr_assert_str_eq(pieces("\\d{1,3}(?=(?:\\d{3})*\\b)", "1234567 89"), "(1)|(234)|(567)| |(89)");
+    cr_assert_str_eq(pieces("(?!a(?=b(?!c)))[a-c]", "abcab"), "(a)|(b)|(c)|a|(b)");
+    cr_assert_str_eq(pieces("(?:(?=ab|ba).){2}", "abaab"), "(ab)|aab");
+    cr_assert_str_eq(pieces("(?=\\S\xC3\xA9).", "\xFF\xC3\xA9\xC3\xA9"),
+                     "(\xFF)|(\xC3\xA9)|\xC3\xA9");
 }
 
 static const struct {
@@ -82,7 +88,8 @@ static const struct {
     {"\xFF", "a byte that is not UTF-8 at byte 0"},
     {"(?>ab)", "a group of an unknown kind"},
     {"(?<name>a)", "a group of an unknown kind"},
-    {"(?=ab)", "look-around of something else than one character"},
+    {"(?<=ab)", "look-behind of something else than one character"},
+    {"(?:(?=ab).){9}", "more than 8 look-aheads of several characters"},
     {"()++", "a possessive quantifier of something else than one character"},
     {"(?:ab)++", "a possessive quantifier of something else than one character"},
     {"a{300}", "a quantifier of more than 256 times"},
@@ -151,10 +158,12 @@ Test(text_cutter, gaps_around_an_empty_match_stay_apart) {
 
 /* Expressions that take exponential or quadratic time without the bits of pairs. */
 Test(text_cutter, hostile_expressions_take_linear_time) {
-    static const char *const hostile[] = {
-        "(?:a+)+b",         "a+b|a",          "(?:a|a)*b",         "(?:a*)*b|a",
-        "(?:a?){50}a{50}b", "(?:.*a){20}b",   "\\s+(?!\\S)|\\s+b", "a{1,60}b",
-        ".*?.*?.*?b",       "[ab]*c|(?=[ab])"};
+    static const char *const hostile[] = {"(?:a+)+b",          "a+b|a",
+                                          "(?:a|a)*b",         "(?:a*)*b|a",
+                                          "(?:a?){50}a{50}b",  "(?:.*a){20}b",
+                                          "\\s+(?!\\S)|\\s+b", "a{1,60}b",
+                                          ".*?.*?.*?b",        "[ab]*c|(?=[ab])",
+                                          "a(?=.*b)|b",        "(?!(?:a*)*b|(?:(?=.{9}b)a)*c)a"};
     size_t len = FEWER(2000000u, 200000u);
     CLEANUP(freep) char *s = malloc(len);
 
