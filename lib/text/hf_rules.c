@@ -462,6 +462,8 @@ static int hf_read_one_cut(struct hf_reader *r, yyjson_val *v, int depth) {
 int hf_read_pre_tokenizer(struct hf_reader *r) {
     yyjson_val *v = json_given(r->root, "pre_tokenizer");
 
+    if (r->kind != KIND_PIECES)
+        TRY(hf_step(r, "normalized"));
     if (v)
         TRY(hf_read_one_cut(r, v, 0));
     if (r->words && !r->cut_marks)

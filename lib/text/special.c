@@ -264,7 +264,7 @@ int special_ids_load_bert(struct special_ids *s, struct vocab *v, const struct g
     return 0;
 }
 
-static bool is_marker(const struct vocab *v, uint32_t id) {
+bool vocab_is_marker(const struct vocab *v, uint32_t id) {
     return v->text_at[id + 1] > v->text_at[id] &&
            (v->type[id] == TOKEN_CONTROL || v->type[id] == TOKEN_USER ||
             v->type[id] == TOKEN_UNKNOWN);
@@ -286,16 +286,21 @@ static void remove_duplicates(struct markers *m, const struct vocab *v) {
     m->n = n;
 }
 
-int markers_init(struct markers *m, const struct vocab *v) {
+/* Returns whether @id belongs to the markers without those of @flags that are normalized. */
+static bool is_marker(const struct vocab *v, const uint8_t *flags, uint32_t id) {
+    return vocab_is_marker(v, id) && !(flags && flags[id] & TOKEN_NORMALIZED);
+}
+
+int markers_init(struct markers *m, const struct vocab *v, const uint8_t *flags) {
     uint32_t n = 0;
 
     for (uint32_t id = 0; id < v->n; id++)
-        n += is_marker(v, id);
+        n += is_marker(v, flags, id);
     m->id = reallocarray(NULL, n ? n : 1, sizeof(*m->id));
     if (!m->id)
         return -ENOMEM;
     for (uint32_t id = 0; id < v->n; id++) {
-        if (is_marker(v, id))
+        if (is_marker(v, flags, id))
             m->id[m->n++] = id;
     }
     qsort_r(m->id, m->n, sizeof(*m->id), vocab_by_text, (void *)v);

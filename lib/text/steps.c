@@ -20,7 +20,8 @@ struct input {
     const struct steps *all;
     const struct text_step *step;
     const char *s, *end;
-    bool first;
+    /* enum steps_place */
+    unsigned place;
 };
 
 typedef int step_function(const struct input *in, struct buf *out);
@@ -99,7 +100,7 @@ static int run_nfkd(const struct input *in, struct buf *out) {
 static int run_strip_left(const struct input *in, struct buf *out) {
     const char *s = in->s;
 
-    while (s < in->end) {
+    while (s < in->end && !(in->place & STEPS_BEHIND)) {
         unsigned n;
 
         if (!(unicode_class_at(s, in->end, &n) & UC_SPACE))
@@ -116,7 +117,7 @@ static int run_strip_right(const struct input *in, struct buf *out) {
         unsigned n, c = unicode_class_at(s, in->end, &n);
 
         s += n;
-        if (!(c & UC_SPACE))
+        if (!(c & UC_SPACE) || in->place & STEPS_BEFORE)
             body = s;
     }
     return buf_add(out, in->s, (size_t)(body - in->s));
@@ -141,7 +142,7 @@ static int run_replace(const struct input *in, struct buf *out) {
 }
 
 static int run_prepend(const struct input *in, struct buf *out) {
-    if (in->s < in->end)
+    if (in->s < in->end && !(in->place & STEPS_BEHIND))
         TRY(buf_add(out, in->step->arg[0].data, in->step->arg[0].len));
     return buf_add(out, in->s, (size_t)(in->end - in->s));
 }
@@ -185,7 +186,7 @@ static int run_mark(const struct input *in, struct buf *out) {
 }
 
 static int run_mark_first(const struct input *in, struct buf *out) {
-    return steps_mark(in, in->first, out);
+    return steps_mark(in, in->place & STEPS_FIRST, out);
 }
 
 static int run_mark_always(const struct input *in, struct buf *out) {
@@ -285,6 +286,8 @@ static const struct {
     {"mark_always", 0, run_mark_always},
     {"mark_words", 0, run_mark_words},
     {"precompiled", 0, run_precompiled},
+    /* marks the end of the normalizer */
+    {"normalized", 0, NULL},
 };
 
 static unsigned steps_find(struct gguf_str name) {
@@ -325,6 +328,11 @@ int steps_load(struct steps *s, const struct gguf *g, const char *key, struct er
         if (op == ARRAY_SIZE(ops) || ops[op].n_args > n - i)
             return err_set(err, 0, NULL, "%s[%u] is no step, or lacks arguments", key,
                            (unsigned)i - 1);
+        if (!ops[op].run) {
+            s->n_normalize = s->n;
+            s->is_marked = true;
+            continue;
+        }
         step->op = (uint8_t)op;
         for (unsigned k = 0; k < ops[op].n_args; k++, i++)
             if (!steps_copy(s, gguf_array_str(a, i), &at, &step->arg[k]))
@@ -334,6 +342,8 @@ int steps_load(struct steps *s, const struct gguf *g, const char *key, struct er
             return err_set(err, 0, NULL, "%s: an empty text cannot be replaced", key);
         s->n++;
     }
+    if (!s->is_marked)
+        s->n_normalize = s->n;
     return 0;
 }
 
@@ -343,11 +353,14 @@ void steps_deinit(struct steps *s) {
     *s = (struct steps){0};
 }
 
-int steps_run(const struct steps *s, struct gguf_str text, bool first, struct buf *a, struct buf *b,
-              struct gguf_str *out) {
-    for (uint32_t i = 0; i < s->n; i++) {
+int steps_run(const struct steps *s, enum steps_part part, struct gguf_str text, unsigned place,
+              struct buf *a, struct buf *b, struct gguf_str *out) {
+    uint32_t begin = part == STEPS_REST ? s->n_normalize : 0;
+    uint32_t end = part == STEPS_NORMALIZE ? s->n_normalize : s->n;
+
+    for (uint32_t i = begin; i < end; i++) {
         struct buf *to = i % 2 ? b : a;
-        struct input in = {s, &s->step[i], text.data, text.data + text.len, first};
+        struct input in = {s, &s->step[i], text.data, text.data + text.len, place};
 
         buf_clear(to);
         TRY(ops[s->step[i].op].run(&in, to));

@@ -22,6 +22,9 @@ struct text_step {
 
 struct steps {
     uint32_t n;
+    /* steps of the normalizer; the others belong to the pre-tokenizer. n if none is marked */
+    uint32_t n_normalize;
+    bool is_marked;
     /* [n] */
     struct text_step *step;
     /* memory of the arguments */
@@ -35,8 +38,19 @@ struct steps {
 int steps_load(struct steps *s, const struct gguf *g, const char *key, struct err *err);
 void steps_deinit(struct steps *s);
 
-/* Changes @text by all steps. @first: the text is the begin of an input. The result, *@out, is
+enum steps_part { STEPS_ALL, STEPS_NORMALIZE, STEPS_REST };
+
+/* Where a text stands. */
+enum steps_place {
+    /* at the begin of an input */
+    STEPS_FIRST = 1,
+    /* behind and before parts of one text */
+    STEPS_BEHIND = 2,
+    STEPS_BEFORE = 4,
+};
+
+/* Changes @text by the steps of @part. @place: enum steps_place. The result, *@out, is
  * @text itself or lies in @a or @b, whose contents are replaced. Takes linear time, multiplied by
  * the lengths of replacements. Returns 0, -ENOMEM, -EMSGSIZE, or -ECANCELED in an abandoned job. */
-int steps_run(const struct steps *s, struct gguf_str text, bool first, struct buf *a, struct buf *b,
-              struct gguf_str *out);
+int steps_run(const struct steps *s, enum steps_part part, struct gguf_str text, unsigned place,
+              struct buf *a, struct buf *b, struct gguf_str *out);

@@ -178,7 +178,8 @@ int tokenizer_new(struct tokenizer **out, const struct gguf *g, struct err *err)
     else
         TRY(load_chars(t, g, err));
     TRY(vocab_make_pieces(&t->vocab, t->kind));
-    TRY(markers_init(&t->markers, &t->vocab));
+    TRY(markers_init(&t->markers, &t->vocab, NULL));
+    TRY(late_load(t, err));
     find_replacement(t);
     find_longest(t);
     *out = STEAL(t);
@@ -191,6 +192,7 @@ struct tokenizer *tokenizer_free(struct tokenizer *t) {
         free(t->pairs.slot);
         free(t->markers.id);
         free(t->special.end);
+        late_deinit(&t->late);
         unigram_deinit(&t->unigram);
         steps_deinit(&t->steps);
         free(t->flags);
@@ -209,6 +211,15 @@ struct marker_scan {
     bool special;
     const struct text_range *user;
     size_t n_user;
+    /* what is searched; their numbers are places in ids, NULL: ids */
+    const struct markers *markers;
+    const struct vocab *vocab;
+    const uint32_t *ids;
+    /* the text is the begin of the input */
+    bool first;
+    /* ranges for late_normalise(), from the text on that was encoded last */
+    const struct text_range *late_user;
+    size_t n_late_user;
 };
 
 /* Returns whether @cp is a letter in a circle or square, which Unicode counts as alphabetic. */
@@ -254,7 +265,7 @@ static bool stands_free(const struct marker_scan *s, size_t at, size_t n, uint32
 /* Returns the position of the first marker at or after @at, with its length in *@n and its id in
  * *@id; the length of the text if there is none. */
 static size_t tokenizer_find_marker(struct marker_scan *s, size_t at, size_t *n, uint32_t *id) {
-    const struct markers *m = &s->t->markers;
+    const struct markers *m = s->markers;
 
     if (!s->special && m->n_plain == 0)
         return s->len;
@@ -271,9 +282,11 @@ static size_t tokenizer_find_marker(struct marker_scan *s, size_t at, size_t *n,
         }
         if (s->special && s->n_user)
             trusted = s->user->begin > at ? MIN(trusted, s->user->begin - at) : 0;
-        *n = markers_match(m, &s->t->vocab, s->text + at, s->len - at, trusted, id);
+        *n = markers_match(m, s->vocab, s->text + at, s->len - at, trusted, id);
         if (*n == 0)
             continue;
+        if (s->ids)
+            *id = s->ids[*id];
         if (stands_free(s, at, *n, *id))
             return at;
         at += *n - 1; /* no shorter one is tried there, nor one inside it */
@@ -318,12 +331,39 @@ static size_t absorbed_before(const struct tokenizer *t, uint32_t id, const char
     return len - end;
 }
 
-static int encode_text(struct words *w, struct marker_scan *s) {
+static int encode_text(struct words *w, struct marker_scan *s);
+
+/* Encodes the text from @from to @end between two tokens of a search: a text in which late tokens
+ * are searched, or words. */
+static int encode_between(struct words *w, struct marker_scan *s, size_t from, size_t end) {
     static int (*const encode[])(struct words * w, const char *text, size_t len) = {
         [KIND_BYTES] = words_encode,     [KIND_CHARS] = words_encode,
         [KIND_SCORES] = words_encode,    [KIND_PIECES] = wordpiece_encode,
         [KIND_UNIGRAM] = unigram_encode, [KIND_COSTS] = plamo_encode,
     };
+    CLEANUP(late_text_deinit) struct late_text text = {0};
+    const struct tokenizer *t = s->t;
+
+    if (t->late.n == 0 || s->ids)
+        return encode[t->kind](w, s->text + from, end - from);
+    for (; s->n_late_user && s->late_user->end <= from; s->n_late_user--)
+        s->late_user++;
+    TRY(late_normalise(&text, t, s->text, from, end, s->late_user, s->n_late_user));
+    struct marker_scan late = {.t = t,
+                               .text = text.text.data,
+                               .len = text.text.len,
+                               .special = s->special,
+                               .user = text.user,
+                               .n_user = text.n_user,
+                               .markers = &t->late.markers,
+                               .vocab = &t->late.vocab,
+                               .ids = t->late.id,
+                               .first = w->first};
+
+    return encode_text(w, &late);
+}
+
+static int encode_text(struct words *w, struct marker_scan *s) {
     /* markers are searched from at on, also in white space that one has absorbed; texts begin at
      * from */
     size_t at = 0, from = 0;
@@ -334,11 +374,11 @@ static int encode_text(struct words *w, struct marker_scan *s) {
         size_t next = tokenizer_find_marker(s, at, &n, &id), end = next;
 
         assert(next >= at && next + n <= s->len && next + n > at);
-        w->first = from == 0;
+        w->first = from == 0 && s->first;
         if (n && next > from)
             end = next - absorbed_before(s->t, id, s->text + from, next - from);
         if (end > from)
-            TRY(encode[s->t->kind](w, s->text + from, end - from));
+            TRY(encode_between(w, s, from, end));
         at = next + n;
         if (n == 0)
             break;
@@ -363,8 +403,15 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, un
                                .len = len,
                                .special = flags & TOKENIZE_SPECIAL,
                                .user = user,
-                               .n_user = n_user};
+                               .n_user = n_user,
+                               .late_user = user,
+                               .n_late_user = n_user,
+                               .markers = &t->markers,
+                               .vocab = &t->vocab,
+                               .first = true};
 
+    if (t->late.n)
+        scan.markers = &t->late.early;
     TRY(words_init(&w, t, len, out));
     if (len > INT32_MAX)
         return -EMSGSIZE;

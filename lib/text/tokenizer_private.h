@@ -194,13 +194,35 @@ struct markers {
     uint32_t first[257];
 };
 
-/* Collects the markers of @v in the zeroed @m; of those with one text, the last. Returns 0 or
+/* Returns whether @id is searched in raw text. */
+bool vocab_is_marker(const struct vocab *v, uint32_t id);
+/* Collects the markers of @v in the zeroed @m; of those with one text, the last. @flags: enum
+ * token_flag of each, those with TOKEN_NORMALIZED are left out; NULL: none is. Returns 0 or
  * -ENOMEM. The caller frees m->id. */
-int markers_init(struct markers *m, const struct vocab *v);
+int markers_init(struct markers *m, const struct vocab *v, const uint8_t *flags);
 /* Finds the longest marker at the start of @text, len > 0; special ones within the first @trusted
  * bytes only. Returns its length; 0: there is none. */
 size_t markers_match(const struct markers *m, const struct vocab *v, const char *text, size_t len,
                      size_t trusted, uint32_t *id);
+
+/* Added tokens that are searched in normalised text; n == 0: all are searched in raw text. */
+struct late {
+    /* what their texts become, and their types; a number there is a place in `id` */
+    struct vocab vocab;
+    struct markers markers;
+    /* [n] ids */
+    uint32_t *id;
+    uint32_t n;
+    /* those that are searched in raw text before */
+    struct markers early;
+};
+
+/* A normalised text, and the parts of it that users wrote. */
+struct late_text {
+    struct buf text, a, b;
+    struct text_range *user;
+    size_t n_user, cap;
+};
 
 /* Table of pairs: (left, right) -> (rank, symbol); the lowest rank merges first, of equal ranks the
  * leftmost. */
@@ -270,6 +292,7 @@ struct tokenizer {
     struct vocab vocab;
     struct pairs pairs;
     struct markers markers;
+    struct late late;
     struct special_ids special;
     struct unigram unigram;
     enum tokenizer_kind kind;
@@ -327,6 +350,16 @@ struct unigram_walk unigram_walk(const struct tokenizer *t, const char *s, uint3
 bool unigram_next(const struct tokenizer *t, struct unigram_walk *w);
 /* Loads PLaMo's vocabulary, whose byte tokens are known. */
 int plamo_load(struct tokenizer *t, const struct gguf *g, struct err *err);
+
+/* Collects the late tokens of @t, whose markers and steps are known. Returns 0, -ENOMEM, or -EINVAL
+ * with @err; late_deinit() follows in every case. */
+int late_load(struct tokenizer *t, struct err *err);
+void late_deinit(struct late *l);
+/* Normalises @text[from..end) into the zeroed @out. @user: ranges of users' parts of @text. Returns
+ * 0 or -errno; late_text_deinit() follows in every case. */
+int late_normalise(struct late_text *out, const struct tokenizer *t, const char *text, size_t from,
+                   size_t end, const struct text_range *user, size_t n_user);
+void late_text_deinit(struct late_text *l);
 
 struct word_cache;
 /* State of encoding one text, on one thread; from words_init() to words_deinit(). */

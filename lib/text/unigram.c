@@ -259,7 +259,8 @@ int unigram_encode(struct words *w, const char *text, size_t len) {
     struct gguf_str s = {text, len};
 
     if (t->published) {
-        TRY(steps_run(&t->steps, s, w->first, &w->normal, &w->escaped, &s));
+        TRY(steps_run(&t->steps, t->late.n ? STEPS_REST : STEPS_ALL, s, w->first, &w->normal,
+                      &w->escaped, &s));
     } else {
         TRY(unigram_normalise(t, text, len, &w->normal));
         s = (struct gguf_str){w->normal.data, w->normal.len};

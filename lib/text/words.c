@@ -295,7 +295,8 @@ int words_encode(struct words *w, const char *text, size_t len) {
     int r;
 
     if (t->published) {
-        TRY(steps_run(&t->steps, s, w->first, &w->normal, &w->escaped, &s));
+        TRY(steps_run(&t->steps, t->late.n ? STEPS_REST : STEPS_ALL, s, w->first, &w->normal,
+                      &w->escaped, &s));
     } else if (t->kind != KIND_BYTES) {
         buf_clear(&w->escaped);
         TRY(words_escape(w, text, len, t->space_prefix && w->after_special));

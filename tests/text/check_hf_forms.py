@@ -84,14 +84,13 @@ def ids_of(model):
 
 
 def added(rng, tokenizer):
-    """Added tokens. Those that are searched in normalized text are known to differ, so that they are made without a normalizer, and then all of them."""
+    """Added tokens, some of them searched in normalized text."""
     known = ids_of(tokenizer["model"])
-    normalized = flag(rng) and not tokenizer["normalizer"]
     tokens, first = [], len(known)
     for text in rng.sample(TOKENS, rng.choice([0, 0, 1, 2, 4])):
         flags = {name: rng.random() < 0.35 for name in ("single_word", "lstrip", "rstrip", "special")}
         flags["single_word"] &= text not in known and not text.isspace()
-        tokens.append({"id": known.get(text, first), "content": text, "normalized": normalized, **flags})
+        tokens.append({"id": known.get(text, first), "content": text, "normalized": flag(rng), **flags})
         first += text not in known
     return tokens
 

@@ -438,6 +438,71 @@ Test(hf_tokenizer, cuts_by_any_expression) {
 
 /* Of an added token that must stand alone, and of one that absorbs white space, the library tries
  * no other in its place. */
+#define LOWER                                                                                      \
+    R"("normalizer":{"type":"Sequence","normalizers":[{"type":"NFC"},)"                            \
+    R"({"type":"Lowercase"},{"type":"Strip"}]},)"
+
+/* A token that is normalized is found in normalised text, behind those that are not, and never in a
+ * user's text; nor does that change one beside it. */
+Test(hf_tokenizer, normalized_tokens_are_found_in_normalised_text) {
+    static const struct {
+        const char *s;
+        struct text_range user;
+        int32_t want[8];
+        size_t n;
+    } cases[] = {
+        {"A<q>aB<Q>", {0}, {0, 4, 2, 4}, 4},
+        {"<q>Aab", {0}, {5, 2}, 2},
+        {"<q>aab", {0}, {4, 0, 2}, 3},
+        {"a<Q>b", {1, 4}, {0, 1}, 2},
+        {"a<Q>b", {1, 2}, {0, 1}, 2},
+        {"a<Q>b", {0, 1}, {0, 4, 1}, 3},
+        {" a <Q>b", {4, 6}, {0, 1}, 2},
+        {"ab<Q>\xCC\xB8"
+         "b",
+         {5, 8},
+         {2, 4, 1},
+         3},
+        {"ab<Q>\xCC\xB8"
+         "b",
+         {0},
+         {2, 1},
+         2},
+    };
+    CLEANUP(tokenizer_freep)
+    struct tokenizer *t =
+        load_text("{" LOWER BPE R"(,"added_tokens":[{"id":4,"content":"<Q>","normalized":true},)"
+                  R"({"id":5,"content":"q>A","normalized":false}]})");
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct tokens got = {0};
+
+        cr_assert_eq(tokenizer_encode(t, cases[i].s, strlen(cases[i].s), TOKENIZE_SPECIAL,
+                                      &cases[i].user, cases[i].user.end > 0, &got),
+                     0);
+        expect_ids(&got, cases[i].want, cases[i].n, cases[i].s);
+        tokens_deinit(&got);
+    }
+}
+
+Test(hf_tokenizer, normalized_tokens_have_different_texts) {
+    static const char *const cases[][2] = {
+        {R"({"id":4,"content":"<Q>"},{"id":5,"content":"<q>"})", "two of added_tokens have one"},
+        {R"({"id":4,"content":"<Q>"},{"id":5,"content":"  "})", "added token 5 is empty"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct tokenizer *t = NULL;
+        struct err err = {0};
+        char json[1024];
+
+        snprintf(json, sizeof(json), "{" LOWER BPE R"(,"added_tokens":[%s]})", cases[i][0]);
+        struct hf_tokenizer_files in = {.tokenizer = text(json)};
+        cr_assert_eq(hf_folder_load(&t, &in, &err), -EINVAL);
+        cr_assert_not_null(strstr(err.message, cases[i][1]), "%s", err.message);
+    }
+}
+
 Test(hf_tokenizer, flags_of_added_tokens) {
     static const struct {
         const char *tokens, *s;
