@@ -53,7 +53,7 @@ static bool is_stored(const struct model *m, uint32_t i, int k) {
 }
 
 uint64_t fit_weights(const struct model *m, const struct be_ops *ops) {
-    uint64_t n = m->encoder_weights;
+    uint64_t n = m->encoder_weights + head_bytes(&m->head);
 
     for (uint32_t i = 0; i < m->n_ops; i++)
         for (int k = 0; k < OP_MATRICES && op_weights_of(m->op, i) == i; k++)

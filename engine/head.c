@@ -109,6 +109,17 @@ static float *head_decode(const struct tensor *t) {
     return v;
 }
 
+uint64_t head_bytes(const struct head_tensors *t) {
+    const struct tensor *const kept[] = {t->wide[0], t->wide[1], t->dense, t->dense_bias,
+                                         t->out[0]};
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+        if (kept[i])
+            n += kept[i]->ne[0] * kept[i]->ne[1] * sizeof(float);
+    return n;
+}
+
 /* Decodes the matrices behind the pooling. Returns 0 or -ENOMEM. */
 static int head_init_wide(struct head *h, const struct head_tensors *t) {
     if (!t->wide[0])

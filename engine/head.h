@@ -38,6 +38,8 @@ struct head {
  * @output: the matrix of the model's logits, or NULL. Errors stay in the binder. */
 void head_bind(struct binder *b, struct head_tensors *out, uint32_t n_embd,
                const struct tensor *output);
+/* Returns the bytes that head_init() decodes @t to and keeps. */
+uint64_t head_bytes(const struct head_tensors *t);
 /* Decodes the tensors. Returns 0 or -ENOMEM; head_deinit() accepts both, and zeros. */
 int head_init(struct head *h, const struct head_tensors *t, uint32_t n_embd);
 void head_deinit(struct head *h);
