@@ -190,8 +190,8 @@ static int hf_write_ends(struct hf_reader *r) {
     return 0;
 }
 
-/* Writes the flags of tokens, unless no token has one that matters. In WordPiece all are searched in
- * raw text. */
+/* Writes the flags of tokens, unless no token has one that matters. In WordPiece all are searched
+ * in raw text. */
 static int hf_write_flags(struct hf_reader *r) {
     uint8_t mask = r->kind == KIND_PIECES ? (uint8_t)~TOKEN_NORMALIZED : UINT8_MAX;
     uint32_t n = MAX(r->n, r->n_limit), id = 0;
