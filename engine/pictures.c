@@ -20,6 +20,7 @@ static const struct {
     {PROJECTOR_INTERNVL, "qwen3"},   {PROJECTOR_INTERNVL, "qwen3moe"},
     {PROJECTOR_INTERNVL, "gpt-oss"}, {PROJECTOR_INTERNVL, "internlm2"},
     {PROJECTOR_INTERNVL, "llama"},   {PROJECTOR_KIMIVL, "deepseek2"},
+    {PROJECTOR_GLM4V, "glm4"},       {PROJECTOR_GLM4V, "glm4moe"},
 };
 
 /* Checks that the projector's kind fits the model. Returns 0, or -EINVAL with @err, which names the

@@ -20,6 +20,7 @@ static const struct {
     [PROJECTOR_LFM2] = {"<|image_start|>", "<image>", "<|image_end|>"},
     [PROJECTOR_KIMIVL] = {"<|media_start|>image<|media_content|>", "<|media_pad|>",
                           "<|media_end|>"},
+    [PROJECTOR_GLM4V] = {"<|begin_of_image|>", "<|image|>", "<|end_of_image|>"},
     [PROJECTOR_INTERNVL] = {"<img>", "<IMG_CONTEXT>", "</img>"},
     [PROJECTOR_IDEFICS3] = {"<fake_token_around_image>", "<image>", "<fake_token_around_image>"},
 };

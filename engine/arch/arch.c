@@ -335,10 +335,11 @@ static const struct arch archs[] = {
         .bind = lfm2_bind,
         .decoder = {.qk_norm = BIND_MUST, .final_norm = "token_embd_norm", .pick_bias = BIND_MAY},
     },
-    /* GLM 4.5 to 4.7, Air; Solar Open. */
+    /* GLM 4.5 to 4.7, Air, 4.5V, 4.6V; Solar Open. */
     {
         .name = "glm4moe",
         .rope = ROPE_NEOX,
+        .sections = SECTIONS_PLAIN,
         .experts = EXPERTS_MUST,
         .mtp = mtp_block,
         .routing = {.by_keys = true, .gating = GATING_SIGMOID},
@@ -606,10 +607,11 @@ static const struct arch archs[] = {
         .bind = decoder_bind,
         .decoder = {.qkv_bias = BIND_MAY, .ffn_norm = "post_attention_norm"},
     },
-    /* GLM-4-0414, GLM-Z1: 9B and 32B. */
+    /* GLM-4-0414, GLM-Z1: 9B and 32B. GLM-4.1V, 4.6V Flash: with sections, and pairs as in NEOX. */
     {
         .name = "glm4",
         .rope = ROPE_NORM,
+        .sections = SECTIONS_PLAIN,
         .bind = decoder_bind,
         .decoder = {.qkv_bias = BIND_MAY,
                     .fused_ffn = true,
@@ -1341,6 +1343,8 @@ static int arch_bind_all(struct model *m, const struct arch *a, const struct eng
     if (!lacks_rope(&b, a))
         rope_read(&b, &rope, rope_divisors(&b, a, m, o->max_context), &m->shape.rope[0]);
     rope_read_sections(&b, a->sections, &m->shape.rope[0]);
+    if (m->shape.rope[0].axis)
+        m->shape.rope_type = ROPE_NEOX;
     uint32_t own = 0;
 
     if (drafts && (a->mtp || a->own_block) && !block)

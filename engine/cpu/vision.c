@@ -169,6 +169,20 @@ static void quick_gelu(const struct vis_be *b, float *x, uint32_t n) {
     }
 }
 
+/* Computes x = act(x) for activations without a kernel of their own. */
+static void plain_act(const struct vis_be *b, enum projector_act act, float *x, uint32_t n) {
+    if (act == PROJECTOR_QUICK_GELU) {
+        quick_gelu(b, x, n);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (act == PROJECTOR_SILU)
+            x[i] = mx_silu(x[i]);
+        else
+            x[i] = mx_gelu_erf(x[i]);
+    }
+}
+
 /* Implements vis_host.act. */
 static void cpu_vision_act(const struct vis_be *b, enum projector_act act, float *x,
                            const float *up, uint32_t n) {
@@ -179,11 +193,7 @@ static void cpu_vision_act(const struct vis_be *b, enum projector_act act, float
     else if (act == PROJECTOR_SILU && up)
         b->kernels->glu[GLU_SILU](x, up, x, n);
     else {
-        if (act == PROJECTOR_SILU)
-            for (uint32_t i = 0; i < n; i++)
-                x[i] = mx_silu(x[i]);
-        else
-            quick_gelu(b, x, n);
+        plain_act(b, act, x, n);
         for (uint32_t i = 0; i < n && up; i++)
             x[i] *= up[i];
     }

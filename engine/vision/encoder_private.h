@@ -109,6 +109,8 @@ struct image_encoder {
     /* [p.n_layer] */
     struct vis_layer *layer;
     struct vis_mat *patch, *merge, *mm_in, *mm_out;
+    /* glm4v: behind merge, and the gate beside mm_in */
+    struct vis_mat *mm_fc, *mm_gate;
     struct vis_norm patch_norm[3], pre_ln, post_ln, mm_norm, std;
     /* In the backend's memory but for the line break; zeros: [n_embd]. */
     const float *table, *line_break, *class_row, *zeros;
@@ -183,6 +185,9 @@ void vis_deep(struct image_encoder *e, uint32_t at, uint32_t n);
 void vis_arrange(struct image_encoder *e, uint32_t at, uint32_t n);
 uint32_t vis_project(struct image_encoder *e, uint32_t at, uint32_t n);
 
+/* Computes x = act(x), or act(x) up, for @n rows. */
+void vis_activate(struct image_encoder *e, enum projector_act kind, float *x, const float *up,
+                  uint32_t width, uint32_t n);
 /* Computes at most VIS_CHUNK rows of the text model, second gelu(first in), to @out, @stride values
  * apart. */
 void vis_mlp(struct image_encoder *e, const struct vis_mat *first, const struct vis_mat *second,

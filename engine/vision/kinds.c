@@ -155,7 +155,7 @@ static void add_taps(const struct image_encoder *e, uint32_t i, uint32_t n, stru
 
         tap[(*n_taps)++] = (struct vis_tap){v.low, 1 - v.part};
         tap[(*n_taps)++] = (struct vis_tap){v.high, v.part};
-    } else if (e->p.kind == PROJECTOR_KIMIVL) {
+    } else if (e->p.kind == PROJECTOR_KIMIVL || e->p.kind == PROJECTOR_GLM4V) {
         add_cubic(i, n, e->n_table, tap, n_taps);
     } else if (e->p.kind == PROJECTOR_LFM2) {
         struct span v = span_of(i, n, e->n_table);
@@ -266,11 +266,15 @@ void vis_place(struct image_encoder *e) {
         e->ops->pixels(e->be, c->pixels, (size_t)c->l.width * 3, c->l.height, &g->at.pitch);
 }
 
-/* Applies norm @which of gemma4uv to @n patches, if it has weights; files do not have its
- * epsilon. */
+/* Applies norm @which of gemma4uv, whose epsilon files do not have, or of glm4v to @n patches, if
+ * it has weights. */
 static void norm_patches(struct image_encoder *e, int which, float *x, uint32_t width, uint32_t n) {
+    float eps = 1e-5f;
+
+    if (e->p.kind == PROJECTOR_GLM4V)
+        eps = e->p.eps;
     if (e->patch_norm[which].w)
-        vis_norm_rows(e, &e->patch_norm[which], x, width, 1e-5f, n, x);
+        vis_norm_rows(e, &e->patch_norm[which], x, width, eps, n, x);
 }
 
 /* Returns the arguments of a row function for the patches from @at on. */
@@ -295,6 +299,7 @@ static void copy_class(struct image_encoder *e) {
 void vis_embed(struct image_encoder *e, uint32_t at, uint32_t n) {
     uint32_t width = e->p.n_embd, n_in = 3 * e->p.patch * e->p.patch;
     bool two = e->p.kind == PROJECTOR_GEMMA4V || e->p.kind == PROJECTOR_GEMMA4UV;
+    bool late = two || e->p.kind == PROJECTOR_GLM4V;
     float *x = e->x + (size_t)at * width;
     struct vis_rows read = of_patches(e, VIS_PATCH, at, n);
     struct vis_rows position = of_patches(e, VIS_POSITION, at, n);
@@ -312,10 +317,10 @@ void vis_embed(struct image_encoder *e, uint32_t at, uint32_t n) {
     position.n_table = e->n_table;
     position.apart = two;
     position.out = x;
-    if (e->table && !two)
+    if (e->table && !late)
         e->ops->rows(e->be, &position);
     norm_patches(e, 1, x, width, n);
-    if (e->table && two)
+    if (e->table && late)
         e->ops->rows(e->be, &position);
     norm_patches(e, 2, x, width, n);
     if (e->pre_ln.w)
@@ -351,11 +356,11 @@ static void gather_blocks(struct image_encoder *e, uint32_t at, uint32_t n) {
     struct vis_rows a = of_patches(e, VIS_BLOCK, at, n);
 
     a.merge = e->p.merge;
-    a.channels = e->p.kind == PROJECTOR_PIXTRAL;
+    a.channels = e->p.kind == PROJECTOR_PIXTRAL || e->p.kind == PROJECTOR_GLM4V;
     a.in = e->x;
     a.out = e->in;
     e->ops->rows(e->be, &a);
-    if (e->p.kind == PROJECTOR_PIXTRAL || !e->mm_norm.w)
+    if (a.channels || !e->mm_norm.w)
         return;
     uint32_t width = e->p.n_embd, rows = n * e->p.merge * e->p.merge;
     if (e->p.kind != PROJECTOR_KIMIVL) {
@@ -404,6 +409,24 @@ static uint32_t project_line(struct image_encoder *e, uint32_t at, uint32_t n) {
     return rows;
 }
 
+/* glm4v: a convolution over blocks, a product with a norm behind it, and an FFN. Its norm is that of
+ * the maker's code, whose epsilon files do not have. */
+static void project_glm4v(struct image_encoder *e, uint32_t at, uint32_t n, float *to,
+                          size_t stride) {
+    float *up = e->ffn + VIS_CHUNK * e->ffn_width;
+    uint32_t width = e->p.n_out;
+
+    gather_blocks(e, at, n);
+    vis_linear(e, e->merge, e->in, n, e->out, false);
+    vis_linear(e, e->mm_fc, e->out, n, e->in, false);
+    vis_norm_rows(e, &e->mm_norm, e->in, width, 1e-5f, n, e->in);
+    vis_activate(e, PROJECTOR_GELU_ERF, e->in, NULL, width, n);
+    vis_linear(e, e->mm_gate, e->in, n, e->ffn, false);
+    vis_linear(e, e->mm_in, e->in, n, up, false);
+    vis_activate(e, e->p.act, e->ffn, up, e->hidden, n);
+    vis_linear_to_host(e, e->mm_out, e->ffn, n, to, stride);
+}
+
 uint32_t vis_project(struct image_encoder *e, uint32_t at, uint32_t n) {
     uint32_t block = e->p.merge * e->p.merge * e->p.n_embd;
     size_t stride = image_encoder_width(e);
@@ -413,6 +436,8 @@ uint32_t vis_project(struct image_encoder *e, uint32_t at, uint32_t n) {
         return project_line(e, at, n);
     if (e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL) {
         vis_mlp(e, e->mm_in, e->mm_out, e->o + (size_t)at * block, n, to, stride);
+    } else if (e->p.kind == PROJECTOR_GLM4V) {
+        project_glm4v(e, at, n, to, stride);
     } else if (e->mm_in) {
         gather_blocks(e, at, n);
         vis_mlp(e, e->mm_in, e->mm_out, e->in, n, to, stride);

@@ -161,9 +161,8 @@ void vis_out(struct image_encoder *e, uint32_t at, uint32_t n) {
     vis_add_branch(e, y->out, &y->attn_post, y->attn_scale, e->o + (size_t)at * e->p.n_embd, at, n);
 }
 
-/* Computes x = act(x), or act(x) up, for @n rows. */
-static void vis_activate(struct image_encoder *e, enum projector_act kind, float *x,
-                         const float *up, uint32_t width, uint32_t n) {
+void vis_activate(struct image_encoder *e, enum projector_act kind, float *x, const float *up,
+                  uint32_t width, uint32_t n) {
     const struct vis_rows a = {.kind = VIS_ACT,
                                .act = (enum vis_act)kind,
                                .n = n,

@@ -140,8 +140,8 @@ static struct vis_mat *vis_load_linear(struct loader *l, enum bind_need need, ui
 }
 
 /* Returns a tensor of the n_out rows of n_in floats at @v, which were computed from others. */
-static const struct tensor *vis_load_make(struct loader *l, uint64_t n_in, uint64_t n_out,
-                                          const float *v, const char *name) {
+static struct tensor *vis_load_make(struct loader *l, uint64_t n_in, uint64_t n_out, const float *v,
+                                    const char *name) {
     struct tensors *t = NULL;
 
     if (l->b.r == 0)
@@ -214,6 +214,35 @@ static void load_class(struct loader *l, const float *v) {
     l->e->class_row = resident(l, sum, n);
 }
 
+/* Loads the convolution over blocks of merge x merge patches of glm4v, which is a product with their
+ * values by channel, line and column. */
+static struct vis_mat *load_conv(struct loader *l, const char *prefix) {
+    const struct projector *p = &l->e->p;
+    uint64_t n_in = (uint64_t)p->n_embd * p->merge * p->merge;
+    char name[80];
+
+    snprintf(name, sizeof(name), "%s.weight", prefix);
+    const struct tensor *t = bind_any(&l->b, name);
+    if (l->b.r < 0)
+        return NULL;
+    if (!t || t->ne[0] != p->merge || t->ne[1] != p->merge || t->ne[2] != p->n_embd ||
+        t->ne[3] != p->n_out || t->format->block != 1) {
+        bind_refuse(&l->b, "the projector file has no '%s' of %u x %u x %u x %u", name, p->merge,
+                    p->merge, p->n_embd, p->n_out);
+        return NULL;
+    }
+    snprintf(name, sizeof(name), "%s.bias", prefix);
+    const float *bias = vis_load_vector(l, BIND_MAY, p->n_out, name);
+    struct tensor *flat = vis_load_make(l, n_in, p->n_out, NULL, t->name);
+    if (!flat)
+        return NULL;
+    flat->format = t->format;
+    flat->row_bytes = t->n_bytes / p->n_out;
+    flat->n_bytes = t->n_bytes;
+    flat->data = t->data;
+    return vis_load_into(l, flat, bias);
+}
+
 /* Loads a square table of positions, behind that of the class embedding if there is one, or two
  * tables for columns and rows. */
 static void vis_load_table(struct loader *l) {
@@ -224,7 +253,7 @@ static void vis_load_table(struct loader *l) {
     if (p->kind == PROJECTOR_QWEN25VL || p->kind == PROJECTOR_PIXTRAL)
         return;
     const struct tensor *t = bind_any(&l->b, "v.position_embd.weight");
-    if (l->b.r < 0)
+    if (l->b.r < 0 || (!t && p->kind == PROJECTOR_GLM4V)) /* GLM-OCR has none */
         return;
     uint32_t extra = vis_extra(e), n = 0;
     if (t && t->ne[1] <= UINT16_MAX && t->ne[1] > extra)
@@ -286,7 +315,11 @@ static void load_layer(struct loader *l, uint32_t i, struct vis_layer *y) {
     const struct projector *p = &l->e->p;
     uint32_t n = p->n_embd, dim = n / p->n_head;
     bool gemma4 = p->kind == PROJECTOR_GEMMA4V;
+    enum bind_need norms = bind_if(gemma4, BIND_MUST);
     char name[64];
+
+    if (p->kind == PROJECTOR_GLM4V) /* GLM-OCR has them */
+        norms = BIND_MAY;
 
 #define NAME(part) (snprintf(name, sizeof(name), "v.blk.%u." part, i), name)
     y->ln1 = vis_load_norm(l, BIND_MUST, n, NAME("ln1"));
@@ -298,8 +331,8 @@ static void load_layer(struct loader *l, uint32_t i, struct vis_layer *y) {
         y->qkv[k] = vis_load_linear(l, BIND_MUST, n, n, name);
     }
     y->out = vis_load_linear(l, BIND_MUST, n, n, NAME("attn_out"));
-    y->q_norm = vis_load_norm(l, bind_if(gemma4, BIND_MUST), dim, NAME("attn_q_norm"));
-    y->k_norm = vis_load_norm(l, bind_if(gemma4, BIND_MUST), dim, NAME("attn_k_norm"));
+    y->q_norm = vis_load_norm(l, norms, dim, NAME("attn_q_norm"));
+    y->k_norm = vis_load_norm(l, bind_if(y->q_norm.w, BIND_MUST), dim, NAME("attn_k_norm"));
     y->attn_post = vis_load_norm(l, bind_if(gemma4, BIND_MUST), n, NAME("attn_post_norm"));
     y->ffn_post = vis_load_norm(l, bind_if(gemma4, BIND_MUST), n, NAME("ffn_post_norm"));
     load_ffn(l, i, y);
@@ -362,6 +395,14 @@ static void load_merger(struct loader *l) {
         e->mm_norm = vis_load_norm(l, BIND_MUST, block, "mm.model.mlp.0");
         e->mm_in = vis_load_linear(l, BIND_MUST, block, e->hidden, "mm.model.mlp.1");
         e->mm_out = vis_load_linear(l, BIND_MUST, e->hidden, p->n_out, "mm.model.mlp.3");
+        break;
+    case PROJECTOR_GLM4V:
+        e->merge = load_conv(l, "mm.patch_merger");
+        e->mm_fc = vis_load_linear(l, BIND_MUST, p->n_out, p->n_out, "mm.model.fc");
+        e->mm_norm = vis_load_norm(l, BIND_MUST, p->n_out, "mm.post_norm");
+        e->mm_gate = vis_load_linear(l, BIND_MUST, p->n_out, e->hidden, "mm.gate");
+        e->mm_in = vis_load_linear(l, BIND_MUST, p->n_out, e->hidden, "mm.up");
+        e->mm_out = vis_load_linear(l, BIND_MUST, e->hidden, p->n_out, "mm.down");
         break;
     case PROJECTOR_KIMIVL:
         e->mm_norm = vis_load_norm(l, BIND_MUST, n, "mm.input_norm");
@@ -476,11 +517,14 @@ static void load_all(struct loader *l) {
         e->zeros = load_zeros(l);
     e->pre_ln =
         vis_load_norm(l, bind_if(p->kind == PROJECTOR_PIXTRAL, BIND_MUST), p->n_embd, "v.pre_ln");
+    if (p->kind == PROJECTOR_GLM4V)
+        e->patch_norm[1] = vis_load_norm(l, BIND_MAY, p->n_embd, "v.norm_embd");
     for (uint32_t i = 0; i < p->n_layer && l->b.r == 0; i++)
         load_layer(l, i, &e->layer[i]);
     bool siglip =
         p->kind == PROJECTOR_GEMMA3 || p->kind == PROJECTOR_LFM2 || p->kind == PROJECTOR_IDEFICS3;
-    bool last = qwen || siglip || p->kind == PROJECTOR_KIMIVL;
+    bool glm4v = p->kind == PROJECTOR_GLM4V;
+    bool last = qwen || siglip || glm4v || p->kind == PROJECTOR_KIMIVL;
     e->post_ln = vis_load_norm(l, bind_if(last, BIND_MUST), p->n_embd, "v.post_ln");
     load_merger(l);
     bind_ignore(&l->b, "a."); /* an audio encoder in the same file */
@@ -498,6 +542,8 @@ static int read_hidden(struct image_encoder *e, const struct gguf *file, struct 
         name = "mm.1.weight";
     else if (e->p.kind == PROJECTOR_INTERNVL)
         name = "mm.model.mlp.1.weight";
+    else if (e->p.kind == PROJECTOR_GLM4V)
+        name = "mm.up.weight";
     const struct tensor *t = NULL;
 
     if (name)
@@ -511,6 +557,8 @@ static int read_hidden(struct image_encoder *e, const struct gguf *file, struct 
     e->in_width =
         MAX(MAX((size_t)e->p.n_embd * e->p.merge * e->p.merge, (size_t)3 * e->p.patch * e->p.patch),
             e->p.n_embd);
+    if (e->p.kind == PROJECTOR_GLM4V)
+        e->in_width = MAX(e->in_width, e->p.n_out);
     e->ffn_width = MAX(e->p.n_ff, e->hidden);
     return 0;
 }

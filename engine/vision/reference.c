@@ -70,6 +70,8 @@ static void vis_ref_act(const struct vis_be *b, enum projector_act act, float *x
             y = mx_gelu(v);
         else if (act == PROJECTOR_SILU)
             y = mx_silu(v);
+        else if (act == PROJECTOR_GELU_ERF)
+            y = mx_gelu_erf(v);
         else
             y = v / (1.0f + mx_expf(-1.702f * v));
         if (up)

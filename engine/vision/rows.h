@@ -11,7 +11,7 @@
 
 enum { VIS_HEAD_ROWS = 64 };
 
-enum vis_act { VIS_GELU, VIS_SILU, VIS_QUICK_GELU }; /* enum projector_act */
+enum vis_act { VIS_GELU, VIS_SILU, VIS_QUICK_GELU, VIS_GELU_ERF }; /* enum projector_act */
 
 /* A row or a column of a table of positions, and its weight. */
 struct vis_tap {

@@ -74,6 +74,8 @@ static uint64_t unit_work(const struct image_encoder *e, const struct picture_la
     default:
         break;
     }
+    if (e->p.kind == PROJECTOR_GLM4V)
+        return (area * n + e->p.n_out + 3ull * e->hidden) * e->p.n_out;
     uint64_t rows = e->merge ? n : area * n, more = e->merge ? area * n * n : 0;
     if (e->mm_in)
         return (rows + e->p.n_out) * e->hidden + more;

@@ -23,6 +23,7 @@ static const struct kind {
     [PROJECTOR_LFM2] = {"lfm2", 2, 64, 256, FILTER_BILINEAR, false, false, MARKS_PLACE},
     [PROJECTOR_IDEFICS3] = {"idefics3", 2, 0, 0, FILTER_LANCZOS, false, true, MARKS_FENCED},
     [PROJECTOR_KIMIVL] = {"kimivl", 2, 8, 1024, FILTER_BICUBIC, false, false},
+    [PROJECTOR_GLM4V] = {"glm4v", 2, 8, 4096, FILTER_BICUBIC, true, false},
     [PROJECTOR_INTERNVL] = {"internvl", 2, 0, 0, FILTER_BICUBIC, false, true},
 };
 
@@ -209,6 +210,7 @@ static uint32_t read_merge(struct reader *d, enum projector_kind kind) {
 
     switch (kind) {
     case PROJECTOR_PIXTRAL:
+    case PROJECTOR_GLM4V:
         return want(d, "clip.vision.spatial_merge_size", 1, 4, own);
     case PROJECTOR_GEMMA3:
     case PROJECTOR_GEMMA4V:

@@ -31,10 +31,13 @@ enum projector_kind {
     PROJECTOR_INTERNVL,
     /* Kimi-VL: MoonViT */
     PROJECTOR_KIMIVL,
+    /* GLM-4.1V, 4.5V, 4.6V, GLM-OCR */
+    PROJECTOR_GLM4V,
     PROJECTOR_KINDS
 };
 
-enum projector_act { PROJECTOR_GELU, PROJECTOR_SILU, PROJECTOR_QUICK_GELU };
+/* PROJECTOR_GELU_ERF: no file names it; the projector of glm4v has it. */
+enum projector_act { PROJECTOR_GELU, PROJECTOR_SILU, PROJECTOR_QUICK_GELU, PROJECTOR_GELU_ERF };
 
 /* Tokens of the text model that precede the rows of each part of a picture in tiles. */
 enum projector_marks {

@@ -17,6 +17,8 @@ const struct kind scene_kinds[SCENE_KINDS] = {
     {"gemma4uv", "patch=8", 72, 120, "gemma4uv"},
     {"gemma4v", "tiny,bounds=1", 96, 144, "gemma4v-bounds"},
     {"idefics3", "tiny,side=4", 96, 64, "idefics3"},
+    {"glm4v", "patch=14,side=5", 84, 196, "glm4v"},
+    {"glm4v", "patch=14,rms=1", 56, 84, "glm4v-ocr"},
     {"kimivl", "patch=14,side=5", 84, 196, "kimivl"},
     {"internvl", "tiny,side=4", 96, 64, "internvl"},
     {"internvl", "tiny,side=4,rms=1", 64, 40, "internvl-rms"},

@@ -18,7 +18,7 @@ struct kind {
     const char *rows;
 };
 
-enum { SCENE_KINDS = 12, SCENE_LFM2 = 11 };
+enum { SCENE_KINDS = 14, SCENE_LFM2 = 13 };
 extern const struct kind scene_kinds[SCENE_KINDS];
 
 /* An opened projector, whose file has been unlinked. */

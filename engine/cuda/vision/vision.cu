@@ -16,6 +16,8 @@ DEVICE float activated(uint32_t act, float x) {
         return mx_gelu(x);
     if (act == VIS_SILU)
         return mx_silu(x);
+    if (act == VIS_GELU_ERF)
+        return mx_gelu_erf(x);
     return x / (1.0f + mx_expf(-1.702f * x));
 }
 

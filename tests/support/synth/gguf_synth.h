@@ -187,7 +187,8 @@ struct synth_projector {
     uint32_t bounds;
     /* number of last layers with deepstack */
     uint32_t n_deep;
-    /* 1: internvl has RMS norms, also of queries and keys, as the larger of its encoders */
+    /* 1: internvl has RMS norms, also of queries and keys, as the larger of its encoders; glm4v has
+     * norms of queries and keys, and no positions, as GLM-OCR */
     uint32_t rms;
 };
 

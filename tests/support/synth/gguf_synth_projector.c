@@ -172,9 +172,26 @@ static void norm(struct planner *p, bool bias, uint64_t n, const char *prefix) {
         vector(p, n, 0, "%s.bias", prefix);
 }
 
-/* Adds the kernel of pixels: 16-bit floats for block formats, which rows of a patch do not fill. */
+/* Adds the kernel of a convolution over squares: 16-bit floats for block formats, which rows of a
+ * square do not fill. */
+static void convolution(struct planner *p, uint32_t side, uint64_t n_in, uint64_t n_out,
+                        const char *name) {
+    matrix(p, side, 1, "%s", name);
+    struct synth_tensor *t = &p->plan->tensor[p->plan->n_tensors - 1];
+
+    t->n_dims = 4;
+    t->ne[1] = side;
+    t->ne[2] = n_in;
+    t->ne[3] = n_out;
+    t->std = 1 / (side * sqrt((double)n_in));
+    if (p->format->block > 1)
+        t->format = tensor_format(TENSOR_F16);
+}
+
+/* Adds the kernel of pixels. */
 static void patch(struct planner *p, const struct synth_projector *s, const char *suffix) {
     uint32_t n_in = 27 * s->patch * s->patch; /* a patch of 3 x 3 small ones, with 3 colours */
+    char name[48];
 
     if (s->kind == PROJECTOR_GEMMA4UV) {
         norm(p, true, n_in, "v.patch_norm.1");
@@ -183,16 +200,8 @@ static void patch(struct planner *p, const struct synth_projector *s, const char
         norm(p, true, s->n_embd, "v.patch_norm.3");
         return;
     }
-    matrix(p, s->patch, 1, "v.patch_embd.weight%s", suffix);
-    struct synth_tensor *t = &p->plan->tensor[p->plan->n_tensors - 1];
-
-    t->n_dims = 4;
-    t->ne[1] = s->patch;
-    t->ne[2] = 3;
-    t->ne[3] = s->n_embd;
-    t->std = 1 / (s->patch * sqrt(3));
-    if (p->format->block > 1)
-        t->format = tensor_format(TENSOR_F16);
+    snprintf(name, sizeof(name), "v.patch_embd.weight%s", suffix);
+    convolution(p, s->patch, 3, s->n_embd, name);
 }
 
 /* Adds the tables of positions: one of side x side positions, or one for columns and one for
@@ -200,7 +209,8 @@ static void patch(struct planner *p, const struct synth_projector *s, const char
 static void positions(struct planner *p, const struct synth_projector *s) {
     bool two = s->kind == PROJECTOR_GEMMA4V || s->kind == PROJECTOR_GEMMA4UV;
 
-    if (s->kind == PROJECTOR_QWEN25VL || s->kind == PROJECTOR_PIXTRAL)
+    bool none = s->kind == PROJECTOR_GLM4V && s->rms; /* GLM-OCR */
+    if (none || s->kind == PROJECTOR_QWEN25VL || s->kind == PROJECTOR_PIXTRAL)
         return;
     vector(p, s->n_embd, 0, "v.position_embd.weight");
     struct synth_tensor *t = &p->plan->tensor[p->plan->n_tensors - 1];
@@ -227,6 +237,7 @@ static void norm_over_heads(struct planner *p, const struct synth_projector *s,
 static void layer(struct planner *p, const struct synth_projector *s, uint32_t i) {
     bool intern = s->kind == PROJECTOR_INTERNVL && !s->rms;
     bool bias = s->kind == PROJECTOR_QWEN3VL || is_siglip(s) || intern;
+    bool glm = s->kind == PROJECTOR_GLM4V;
     bool part_bias = bias || s->kind == PROJECTOR_QWEN25VL, gemma4 = s->kind == PROJECTOR_GEMMA4V;
     uint32_t n = s->n_embd;
     char name[64];
@@ -234,17 +245,19 @@ static void layer(struct planner *p, const struct synth_projector *s, uint32_t i
 #define NAME(part) (snprintf(name, sizeof(name), "v.blk.%u." part, i), name)
     norm(p, bias, n, NAME("ln1"));
     norm(p, bias, n, NAME("ln2"));
-    if (s->kind == PROJECTOR_QWEN3VL)
-        linear(p, true, n, 3 * n, NAME("attn_qkv"));
+    if (s->kind == PROJECTOR_QWEN3VL || glm)
+        linear(p, bias, n, 3 * n, NAME("attn_qkv"));
     else {
         linear(p, part_bias, n, n, NAME("attn_q"));
         linear(p, part_bias, n, n, NAME("attn_k"));
         linear(p, part_bias, n, n, NAME("attn_v"));
     }
     linear(p, bias, n, n, NAME("attn_out"));
-    if (gemma4) {
+    if (gemma4 || (glm && s->rms)) {
         norm(p, false, n / s->n_head, NAME("attn_q_norm"));
         norm(p, false, n / s->n_head, NAME("attn_k_norm"));
+    }
+    if (gemma4) {
         norm(p, false, n, NAME("attn_post_norm"));
         norm(p, false, n, NAME("ffn_post_norm"));
     }
@@ -308,6 +321,16 @@ static void ends(struct planner *p, const struct synth_projector *s) {
         linear(p, true, 4 * n, 2 * n, "mm.model.mlp.1");
         linear(p, true, 2 * n, s->n_out, "mm.model.mlp.3");
         break;
+    case PROJECTOR_GLM4V:
+        norm(p, false, n, "v.post_ln");
+        convolution(p, 2, n, s->n_out, "mm.patch_merger.weight");
+        vector(p, s->n_out, 0, "mm.patch_merger.bias");
+        linear(p, false, s->n_out, s->n_out, "mm.model.fc");
+        norm(p, true, s->n_out, "mm.post_norm");
+        linear(p, false, s->n_out, 3 * n, "mm.gate");
+        linear(p, false, s->n_out, 3 * n, "mm.up");
+        linear(p, false, 3 * n, s->n_out, "mm.down");
+        break;
     case PROJECTOR_KIMIVL:
         norm(p, true, n, "v.post_ln");
         norm(p, true, n, "mm.input_norm");
@@ -330,7 +353,8 @@ int synth_projector_plan(struct synth_plan *out, const struct synth_projector *s
     static const uint32_t file_types[] = {0, 1, 32, 7};
     struct synth_plan plan = {0};
     struct planner p = {.plan = &plan, .bounds = s->bounds && s->kind == PROJECTOR_GEMMA4V};
-    bool qwen = s->kind == PROJECTOR_QWEN3VL || s->kind == PROJECTOR_QWEN25VL;
+    bool glm = s->kind == PROJECTOR_GLM4V;
+    bool twice = glm || s->kind == PROJECTOR_QWEN3VL || s->kind == PROJECTOR_QWEN25VL;
 
     for (size_t i = 0; i < ARRAY_SIZE(types); i++)
         if (strcasecmp(tensor_format(types[i])->name, format) == 0) {
@@ -344,10 +368,12 @@ int synth_projector_plan(struct synth_plan *out, const struct synth_projector *s
     if (!plan.tensor)
         return -ENOMEM;
     patch(&p, s, "");
-    if (qwen)
+    if (twice)
         patch(&p, s, ".1");
-    if (s->kind == PROJECTOR_QWEN3VL || s->kind == PROJECTOR_INTERNVL || is_siglip(s))
+    if (s->kind == PROJECTOR_QWEN3VL || s->kind == PROJECTOR_INTERNVL || glm || is_siglip(s))
         vector(&p, s->n_embd, 0, "v.patch_embd.bias");
+    if (glm && !s->rms)
+        norm(&p, false, s->n_embd, "v.norm_embd");
     if (s->kind == PROJECTOR_INTERNVL)
         vector(&p, s->n_embd, 0, "v.class_embd");
     positions(&p, s);
