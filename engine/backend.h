@@ -68,9 +68,10 @@ struct host_experts_ops {
     int (*load)(struct host_experts *h, const struct model_op *op, const struct model_op *normed,
                 struct err *err);
     /* Computes y = e(norm x), without the factor weigh[e], for each row and each of its picks, with
-     * the EXPERTS op that was loaded as number @layer, from 0. x: [n_rows][n_embd]; expert, the
-     * picks: [n_rows][n_expert_used]; weight: theirs, likewise, which @early alone reads; y:
-     * [n_rows][n_expert_used][n_embd], unchanged for picks that the device computes. */
+     * the EXPERTS op that was loaded as number @layer, from 0. x: [n_rows][experts_width()], which
+     * is not normed in a latent space; expert, the picks: [n_rows][op.n_used]; weight: theirs,
+     * likewise, which @early alone reads; y: [n_rows][op.n_used][experts_width()], unchanged for
+     * picks that the device computes. */
     void (*run)(struct host_experts *h, uint32_t layer, uint32_t n_rows, const float *x,
                 const uint32_t *expert, const float *weight, float *y);
 };

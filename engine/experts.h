@@ -45,6 +45,13 @@ static inline struct expert_rule experts_rule(const struct model_shape *s,
     };
 }
 
+/* Returns the width of the rows that experts read and write: of x, or of the latent space. */
+static inline uint32_t experts_width(const struct model_shape *s) {
+    if (s->n_latent)
+        return s->n_latent;
+    return s->n_embd;
+}
+
 /* Picks the experts of a row. NaN counts as less than every number. @logits are overwritten. */
 void experts_pick(float *logits, const struct expert_rule *rule, struct expert_pick *out);
 /* Computes the weights of the experts in @out, which are picked already. @logits are

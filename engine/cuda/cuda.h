@@ -313,8 +313,11 @@ struct products {
 struct experts {
     /* [max_rows][n_expert], [pairs] */
     float *logits, *weight;
-    /* [pairs][n_ff_expert], likewise, [pairs][n_embd] */
+    /* [pairs][n_ff_expert], likewise, [pairs][experts_width()] */
     float *gate, *up, *y;
+    /* [max_rows][n_latent]: input of the experts, then their sum; NULL: they compute on rows of
+     * x */
+    float *latent;
     /* [max_rows][n_embd] of the expert of all rows */
     float *shared;
     /* [pairs], [n_expert][max_rows], route_args.count */
@@ -339,7 +342,7 @@ struct experts {
     struct host_experts *host;
     /* layers that were loaded */
     uint32_t n_host;
-    /* [max_rows][n_embd], [pairs][n_embd], [pairs] */
+    /* [max_rows][experts_width()], [pairs][experts_width()], [pairs] */
     float *host_x, *host_y, *host_weight;
     /* [pairs]; of the step */
     uint32_t *host_expert, *host_rows;

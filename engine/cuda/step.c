@@ -676,7 +676,7 @@ static int step_pack_in(struct step *s, const struct model_op *op) {
         return step_pack_heads(s, op);
     default:
         assert(op->in == ACT_D);
-        if (from)
+        if (from || op[-1].kind == OP_EXPERTS)
             return 0;
         return step_pack(s, PACK_PLAIN, b->recurrent.out, NULL, n);
     }

@@ -364,6 +364,7 @@ int ops_experts(struct step *s, const struct model_op *op) {
 /* Context of the row functions that compute for a device. */
 struct beside {
     struct be *be;
+    const struct model_op *op;
     const struct weights *w;
     const float *x;
     const uint32_t *expert;
@@ -377,7 +378,8 @@ struct beside {
 static void cpu_experts_begin_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct beside *k = ctx;
     const struct be *b = k->be;
-    size_t n = b->shape.n_embd, used = b->shape.n_expert_used;
+    size_t n = k->op->w[0]->ne[0], used = k->op->n_used;
+    struct expert_pick *pick = b->experts->pick + row * b->shape.n_expert_used;
     const float *x = k->x + row * n;
     float *y = b->experts->normed + row * n;
 
@@ -385,12 +387,15 @@ static void cpu_experts_begin_row(void *ctx, uint32_t row, uint32_t thread) {
         ops_norm_input(b, k->w, x, y, (uint32_t)n);
     else
         memcpy(y, x, n * sizeof(*y));
-    for (size_t p = row * used; p < (row + 1) * used; p++) {
-        bool here = k->expert[p] < b->shape.n_expert && k->w->expert[k->expert[p]][0].data;
+    for (size_t i = 0; i < b->shape.n_expert_used; i++)
+        pick[i] = (struct expert_pick){NO_EXPERT, 0};
+    for (size_t i = 0; i < used; i++) {
+        uint32_t expert = k->expert[row * used + i];
+        bool here = expert < b->shape.n_expert && k->w->expert[expert][0].data;
 
-        b->experts->pick[p] = (struct expert_pick){NO_EXPERT, k->weight[p]};
+        pick[i].weight = k->weight[row * used + i];
         if (here)
-            b->experts->pick[p].expert = k->expert[p];
+            pick[i].expert = expert;
     }
 }
 
@@ -398,16 +403,18 @@ static void cpu_experts_begin_row(void *ctx, uint32_t row, uint32_t thread) {
 static void copy_row_outputs(void *ctx, uint32_t row, uint32_t thread) {
     const struct beside *k = ctx;
     const struct experts *e = k->be->experts;
-    size_t n = k->be->shape.n_embd, used = k->be->shape.n_expert_used;
+    size_t n = k->op->w[2]->ne[1], used = k->op->n_used;
+    size_t first = row * k->be->shape.n_expert_used;
 
-    for (size_t p = row * used; p < (row + 1) * used; p++)
-        if (e->pick[p].expert != NO_EXPERT)
-            memcpy(k->y + p * n, e->out + e->place[p] * n, n * sizeof(float));
+    for (size_t i = 0; i < used; i++)
+        if (e->pick[first + i].expert != NO_EXPERT)
+            memcpy(k->y + (row * used + i) * n, e->out + e->place[first + i] * n,
+                   n * sizeof(float));
 }
 
 void experts_beside(struct step *s, const struct model_op *op, const float *x,
                     const uint32_t *expert, const float *weight, float *y) {
-    struct beside k = {s->be, op->weights, x, expert, weight, y};
+    struct beside k = {s->be, op, op->weights, x, expert, weight, y};
 
     be_each(s->be, s->n_rows, cpu_experts_begin_row, &k);
     compute_pairs(s, op);

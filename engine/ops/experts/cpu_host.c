@@ -75,8 +75,11 @@ static int host_experts_load(struct host_experts *h, const struct model_op *op,
 
     assert(op->kind == OP_EXPERTS && h->n < MODEL_LAYERS_MAX);
     *mine = *op;
-    mine->norm = normed->norm;
-    mine->norm_bias = normed->norm_bias;
+    if (!op->ffn.latent) {
+        mine->norm = normed->norm;
+        mine->norm_bias = normed->norm_bias;
+    }
+    mine->ffn.latent = false; /* the device gives the rows of the latent space */
     mine->weights = NULL;
     mine->post_norm = mine->weigh = NULL; /* the device applies these */
     int r = backend_cpu.load(h->be, mine, &mine->weights, err);

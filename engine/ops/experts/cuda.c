@@ -11,6 +11,7 @@
 #include <assert.h>
 
 #include "base/try.h"
+#include "engine/experts.h"
 
 bool experts_few(const struct be *b, uint64_t n_pairs, uint32_t n_experts) {
     bool few = n_pairs <= (uint64_t)FEW_PAIRS * n_experts;
@@ -19,21 +20,20 @@ bool experts_few(const struct be *b, uint64_t n_pairs, uint32_t n_experts) {
     return b->experts.wide != WAY_ON || (few && b->experts.vec == WAY_ON);
 }
 
-static bool cuda_experts_is_few(const struct step *s) {
+static bool cuda_experts_is_few(const struct step *s, const struct model_op *op) {
     const struct model_shape *m = s->be->shape;
 
-    return experts_few(s->be, (uint64_t)s->grid.rows * m->n_expert_used, m->n_expert);
+    return experts_few(s->be, (uint64_t)s->grid.rows * op->n_used, m->n_expert);
 }
 
-/* Returns the most items of the pairs of @n_rows rows, with @columns pairs for each item. */
-static uint32_t most_items(const struct model_shape *m, uint32_t n_rows, uint32_t columns) {
-    uint32_t pairs = n_rows * m->n_expert_used;
-
+/* Returns the most items of @pairs pairs of a row and an expert, with @columns pairs for each
+ * item. */
+static uint32_t most_items(const struct model_shape *m, uint32_t pairs, uint32_t columns) {
     return MIN(pairs, m->n_expert + pairs / columns);
 }
 
 uint32_t experts_items(const struct be *b) {
-    return most_items(b->shape, b->opts->max_rows, EXPERT_ROWS);
+    return most_items(b->shape, b->opts->max_rows * b->shape->n_expert_used, EXPERT_ROWS);
 }
 
 /* Returns the device's numbers of a layer's experts, NULL if it has all. The drafting
@@ -79,8 +79,8 @@ struct route_args experts_route_args(const struct step *s, const struct model_op
         .logits = b->experts.logits,
         .bias = w->pick_bias,
         .n_expert = m->n_expert,
-        .n_used = m->n_expert_used,
-        .columns = cuda_experts_is_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS,
+        .n_used = op->n_used,
+        .columns = cuda_experts_is_few(s, op) ? EXPERT_ROWS : MATMUL_COLUMNS,
         .gating = m->gating,
         .table = (const int32_t *)w->raw.data,
         .sampled = b->sampling.sampled,
@@ -111,7 +111,7 @@ int step_route(struct step *s, const struct model_op *op) {
 
     x.cores = false; /* the experts need the same rows in the other layout */
     TRY(step_norm(s, op));
-    assert(w->n_mats == 1 && w->m[0].n_out == a.n_expert);
+    assert(w->n_mats == (op->w[1] ? 2 : 1) && w->m[0].n_out == a.n_expert);
     TRY(cuda_matmul(b, w, &x, false));
     return CUDA_LAUNCH(b, route, (s->grid.rows + ROUTE_ROWS - 1) / ROUTE_ROWS, 1, CUDA_THREADS, &a);
 }
@@ -183,7 +183,7 @@ static struct expert_args product_args(const struct be *b, const struct model_op
         .scale = b->act.scale,
         .n_mats = n_mats,
         .n_blocks = (uint32_t)round_up(n_in, 64) / 16,
-        .n_used = b->shape->n_expert_used,
+        .n_used = op->n_used,
         .n_experts = w->n_experts,
         .by_pair = first > 0,
         .item = b->experts.item,
@@ -293,11 +293,11 @@ static int products_on_host(struct step *s, const struct model_op *op) {
     const struct model_shape *m = b->shape;
     const struct hand_over_args a = {
         .batch = b->head,
-        .x = b->act.x,
+        .x = m->n_latent ? b->experts.latent : b->act.x,
         .expert = b->experts.expert,
         .weight = b->experts.weight,
-        .n = m->n_embd,
-        .n_used = m->n_expert_used,
+        .n = experts_width(m),
+        .n_used = op->n_used,
         .host_x = b->experts.host_x,
         .host_weight = b->experts.host_weight,
         .host_expert = b->experts.host_expert,
@@ -312,6 +312,7 @@ int ffn_load_host(struct be *b, struct weights *w, const struct model_op *op, st
     const struct model_op *down = op->links.into;
     const struct model_op ffn = {.kind = OP_EXPERTS,
                                  .layer = op->layer,
+                                 .n_used = 1,
                                  .ffn.glu = op->ffn.glu,
                                  .w = {op->w[0], op->w[1], down->w[0]},
                                  .bias = {op->bias[0], op->bias[1], down->bias[0]}};
@@ -324,21 +325,27 @@ int ffn_load_host(struct be *b, struct weights *w, const struct model_op *op, st
 
 int ffn_on_host(struct step *s, const struct model_op *op) {
     TRY(step_complete(s, op));
-    assert(s->be->shape->n_expert_used == 0); /* there are no picks to be handed over */
+    assert(op->n_used == 0); /* there are no picks to be handed over */
     return products_on_host(s, op);
 }
 
 /* Returns the most items of a step. */
-static uint32_t cuda_experts_items(const struct step *s) {
-    return most_items(s->be->shape, s->grid.rows,
-                      cuda_experts_is_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS);
+static uint32_t cuda_experts_items(const struct step *s, const struct model_op *op) {
+    return most_items(s->be->shape, s->grid.rows * op->n_used,
+                      cuda_experts_is_few(s, op) ? EXPERT_ROWS : MATMUL_COLUMNS);
 }
 
-/* Packs the norm of x in the layout that the kernels of experts take. */
-static int experts_pack_norm(struct step *s, const float *norm) {
+/* Packs the input of the experts in the layout that their kernels take, unless it is the rows that
+ * ROUTE has packed. */
+static int experts_pack_in(struct step *s, const struct model_op *op) {
+    const float *norm = op->weights->norm;
     struct be *b = s->be;
     struct pack_args a = step_pack_args(b, PACK_NORM, b->act.x, norm, b->shape->n_embd);
 
+    if (op->ffn.latent)
+        a = step_pack_args(b, PACK_PLAIN, b->experts.latent, NULL, b->shape->n_latent);
+    else if (!norm)
+        return 0;
     a.cores = false;
     return step_launch_pack(b, s->grid.rows, &a);
 }
@@ -348,36 +355,37 @@ int experts_gates(struct step *s, const struct model_op *op, enum pack_kind *kin
     const struct weights *w = op->weights;
     struct be *b = s->be;
     uint32_t n_in = w->n_mats - 1; /* a gate and an up, or an up alone */
-    struct expert_args in = product_args(b, op, 0, n_in, b->shape->n_embd);
+    struct expert_args in = product_args(b, op, 0, n_in, experts_width(b->shape));
 
     assert(w->n_mats == (op->ffn.glu == GLU_RELU ? 2 : 3));
     in.glu = step_glu(op);
     in.weight = op->ffn.early ? b->experts.weight : NULL;
-    *kind = cuda_experts_is_few(s) && n_in == 2 ? PACK_PLAIN : step_glu(op);
-    TRY(w->norm ? experts_pack_norm(s, w->norm) : 0);
-    return experts_product(b, &in, cuda_experts_is_few(s), cuda_experts_items(s));
+    bool few = cuda_experts_is_few(s, op);
+    *kind = few && n_in == 2 ? PACK_PLAIN : step_glu(op);
+    TRY(experts_pack_in(s, op));
+    return experts_product(b, &in, few, cuda_experts_items(s, op));
 }
 
 int experts_downs(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
-    struct expert_args out = product_args(b, op, w->n_mats - 1, 1, b->shape->n_ff_expert);
+    struct expert_args out = product_args(b, op, w->n_mats - 1, 1, (uint32_t)op->w[2]->ne[0]);
 
-    return experts_product(b, &out, cuda_experts_is_few(s), cuda_experts_items(s));
+    return experts_product(b, &out, cuda_experts_is_few(s, op), cuda_experts_items(s, op));
 }
 
 /* Computes y of the device's pairs: gates and ups of all items, glu, downs. */
 static int products_on_device(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    const struct model_shape *m = b->shape;
+    uint32_t n_ff = (uint32_t)op->w[2]->ne[0];
     enum pack_kind kind;
     TRY(experts_gates(s, op, &kind));
-    struct pack_args pack = step_pack_args(b, kind, b->experts.gate, NULL, m->n_ff_expert);
+    struct pack_args pack = step_pack_args(b, kind, b->experts.gate, NULL, n_ff);
 
     pack.up = b->experts.up;
-    pack.each = m->n_expert_used;
+    pack.each = op->n_used;
     pack.cores = false;
-    TRY(step_launch_pack(b, s->grid.rows * m->n_expert_used, &pack));
+    TRY(step_launch_pack(b, s->grid.rows * op->n_used, &pack));
     return experts_downs(s, op);
 }
 
@@ -385,6 +393,16 @@ static int products_on_device(struct step *s, const struct model_op *op) {
 static int add_to_branch(struct step *s, const struct model_op *op) {
     TRY(experts_combine(s, op, s->be->act.o, NULL));
     return residual_branch(s, op);
+}
+
+/* Computes the experts' sum in the latent space, and packs it for the PROJ that follows. */
+static int sum_in_latent_space(struct step *s, const struct model_op *op) {
+    float *d = s->be->experts.latent;
+    const struct pack_args pack =
+        step_pack_args(s->be, PACK_PLAIN, d, NULL, s->be->shape->n_latent);
+
+    assert(op[1].kind == OP_PROJ && op[1].in == ACT_D);
+    return experts_combine(s, op, d, &pack);
 }
 
 /* Computes the products of the experts. The host gets its rows before the device begins with its
@@ -403,6 +421,8 @@ static int experts_multiply(struct step *s, const struct model_op *op) {
 /* The sum is left to SHARED, or to the next op, whose norm it also computes. */
 int step_experts(struct step *s, const struct model_op *op) {
     TRY(experts_multiply(s, op));
+    if (op->ffn.latent)
+        return sum_in_latent_space(s, op);
     if (op->links.into)
         return 0;
     if (op->branch)
@@ -436,7 +456,7 @@ int experts_combine(struct step *s, const struct model_op *op, float *to,
     const struct model_shape *m = b->shape;
     const struct model_op *into = op->links.into;
     const struct weights *shared = NULL;
-    uint32_t first = rank_cut(m->n_embd, b->group.rank, b->group.n);
+    uint32_t width = experts_width(m), first = rank_cut(width, b->group.rank, b->group.n);
 
     assert(op->kind == OP_EXPERTS && op->links.from);
     if (into && into->kind == OP_SHARED)
@@ -455,11 +475,11 @@ int experts_combine(struct step *s, const struct model_op *op, float *to,
         .gate = shared ? shared->gate : NULL,
         .norm = step_weights(b, op->links.from)->norm,
         .eps = m->rms_eps,
-        .n_x = m->n_embd,
+        .n_x = width,
         .first = first,
-        .n = rank_cut(m->n_embd, b->group.rank + 1, b->group.n) - first,
-        .n_used = m->n_expert_used,
-        .adds = !op->branch,
+        .n = rank_cut(width, b->group.rank + 1, b->group.n) - first,
+        .n_used = op->n_used,
+        .adds = !op->branch && !op->ffn.latent,
         .packs = pack != NULL,
     };
 

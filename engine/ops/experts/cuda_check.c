@@ -18,7 +18,7 @@ static uint32_t wrong_picks(const struct selftest_op *t, float *logits, const fl
     const struct model_shape *m = t->b->shape;
     const struct expert_rule rule = experts_rule(m, t->of, bias);
     struct expert_pick right[ROUTE_PICKS];
-    uint32_t n_used = m->n_expert_used, n_wrong = 0;
+    uint32_t n_used = t->of->n_used, n_wrong = 0;
 
     for (uint32_t r = 0; r < t->n_rows; r++) {
         float *row = logits + (size_t)r * m->n_expert;
@@ -39,11 +39,14 @@ static int check_route(struct selftest_op *t, struct err *err) {
     struct be *b = t->b;
     const struct model_shape *m = b->shape;
     size_t n_logits = (size_t)t->n_rows * m->n_expert;
-    size_t n_pairs = (size_t)t->n_rows * m->n_expert_used;
+    size_t n_pairs = (size_t)t->n_rows * t->of->n_used;
     float *bias_on = (float *)b->load.buffer[0].device;
     struct step *s;
-    const struct model_op op = {
-        .kind = OP_ROUTE, .layer = t->of->layer, .scale = t->of->scale, .weights = &t->weights};
+    const struct model_op op = {.kind = OP_ROUTE,
+                                .layer = t->of->layer,
+                                .scale = t->of->scale,
+                                .n_used = t->of->n_used,
+                                .weights = &t->weights};
 
     t->all = malloc((n_logits + m->n_expert + 2 * n_pairs) * sizeof(*t->all));
     if (!t->all)

@@ -25,10 +25,6 @@ static const char *route_lacks(const struct model_shape *s, const struct model_o
 
     if (!what && !op->norm && !s->stream.n)
         what = "experts without a norm before them";
-    if (!what && op->w[1])
-        what = "experts in a latent space";
-    if (!what && op->n_used != s->n_expert_used)
-        what = "layers that pick other numbers of experts";
     return what;
 }
 
@@ -58,8 +54,6 @@ static const char *experts_lacks(const struct model_shape *s, const struct model
         what = "experts whose gates have no up values";
     if (!what && op->norm && s->layer_norm)
         what = "experts with layer norms of their own";
-    if (!what && op->w[2]->ne[0] != s->n_ff_expert)
-        what = "layers with experts of other widths";
     if (what)
         return what;
     return expert_ffn_lacks(s, op);
@@ -73,11 +67,12 @@ static void load_count_exchange(struct be *b) {
     if (!has_host(b))
         return;
     memory_add(b, &b->experts.host_rows, 1, sizeof(uint32_t), "experts of the host", true);
-    memory_add(b, &b->experts.host_x, rows * s->n_embd, sizeof(float), "experts of the host", true);
+    memory_add(b, &b->experts.host_x, rows * experts_width(s), sizeof(float), "experts of the host",
+               true);
     memory_add(b, &b->experts.host_expert, pairs, sizeof(uint32_t), "experts of the host", true);
     memory_add(b, &b->experts.host_weight, pairs, sizeof(float), "experts of the host", true);
-    memory_add(b, &b->experts.host_y, pairs * s->n_embd, sizeof(float), "experts of the host",
-               true);
+    memory_add(b, &b->experts.host_y, pairs * experts_width(s), sizeof(float),
+               "experts of the host", true);
 }
 
 static void memory_experts(struct be *b) {
@@ -90,7 +85,8 @@ static void memory_experts(struct be *b) {
     memory_add_words(b, &b->experts.weight, pairs);
     memory_add_words(b, &b->experts.gate, pairs * s->n_ff_expert);
     memory_add_words(b, &b->experts.up, pairs * s->n_ff_expert);
-    memory_add_words(b, &b->experts.y, pairs * s->n_embd);
+    memory_add_words(b, &b->experts.latent, rows * s->n_latent);
+    memory_add_words(b, &b->experts.y, pairs * experts_width(s));
     memory_add_words(b, &b->experts.shared, s->n_ff_shared ? rows * s->n_embd : 0);
     memory_add_words(b, &b->experts.expert, pairs);
     memory_add_words(b, &b->experts.list, rows * s->n_expert);
@@ -131,7 +127,7 @@ static int clear_host(struct be *b) {
     *b->experts.host_rows = 0;
     memset(b->experts.host_expert, 0, pairs * sizeof(uint32_t));
     memset(b->experts.host_weight, 0, pairs * sizeof(float));
-    memset(b->experts.host_y, 0, pairs * b->shape->n_embd * sizeof(float));
+    memset(b->experts.host_y, 0, pairs * experts_width(b->shape) * sizeof(float));
     return 0;
 }
 
@@ -245,7 +241,7 @@ const struct op_code cuda_op_route = {
     .run = step_route,
     .lacks = route_lacks,
     .load = load_route,
-    .out = {BE_AT(experts.logits)},
+    .out = {BE_AT(experts.logits), BE_AT(experts.latent)},
     .adds = CUDA_ADDITIONS,
     .family = &experts_family,
     .division = {CUT_LOADER},

@@ -11,6 +11,8 @@ const char *experts_divided_lacks(const struct model_shape *s, const struct mode
     const struct model_op *next = op + 1;
     bool plain = !next->post_norm && !next->branch && next->gain == 1 && next->scale == 1;
 
+    if (op->ffn.latent)
+        return "experts in a latent space";
     if (op->w[1] == op->w[0])
         return "experts without gates";
     if (next->kind == OP_PROJ && (op->branch || !plain))
@@ -29,16 +31,15 @@ int experts_own_gates(struct step *s, const struct model_op *op) {
     enum pack_kind kind;
 
     TRY(experts_gates(s, op, &kind));
-    return ranks_glu(s, kind, b->experts.gate, b->experts.up, op->weights->m[0].n_out,
-                     b->shape->n_expert_used);
+    return ranks_glu(s, kind, b->experts.gate, b->experts.up, op->weights->m[0].n_out, op->n_used);
 }
 
 /* Computes the rank's columns of the experts' sum, unless a shared expert does. */
 int experts_own_sum(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    struct pack_args pack = step_pack_args(b, PACK_PLAIN, NULL, NULL, b->shape->n_ff_expert);
+    struct pack_args pack = step_pack_args(b, PACK_PLAIN, NULL, NULL, (uint32_t)op->w[2]->ne[0]);
 
-    pack.each = b->shape->n_expert_used;
+    pack.each = op->n_used;
     pack.cores = false;
     TRY(ranks_pack(b, s->grid.rows * pack.each, BE_AT(experts.gate), &pack));
     TRY(experts_downs(s, op));

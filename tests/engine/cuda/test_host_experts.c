@@ -43,9 +43,11 @@ Test(cuda_host_experts, every_architecture_is_near_the_reference) {
 }
 
 /* After a dense layer, with a shared expert; gates and ups in one tensor, in a branch; behind a
- * layer norm. All experts of the last layer are the host's. */
+ * layer norm; in a latent space, of numbers and widths that differ by layer. All experts of the
+ * last layer are the host's. */
 Test(cuda_host_experts, golden_files_are_near_the_reference) {
-    static const char *const files[] = {"glm4moe-mtp", "gemma4-moe", "cohere2moe"};
+    static const char *const files[] = {"glm4moe-mtp", "gemma4-moe", "cohere2moe",
+                                        "nemotron-h-puzzle"};
 
     for (size_t i = 0; i < FEW(ARRAY_SIZE(files)); i++) {
         char path[1024];
