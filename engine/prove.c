@@ -363,7 +363,7 @@ static int open_judge(struct proof *p, const struct engine_opts *o, struct err *
     const struct model_shape *s = &p->shape;
 
     p->shape.compressed.n_block = MIN(s->compressed.n_block, PROOF_BLOCKS);
-    p->shape.sparse.n_block = MIN(s->sparse.n_block, PROOF_BLOCKS);
+    p->shape.sparse.n_block = MIN(s->sparse.n_block, MAX(PROOF_BLOCKS, s->sparse.n_local));
     p->opts = *o;
     p->opts.max_rows = p->opts.max_context = p->n_rows;
     p->opts.max_seqs = p->opts.max_wants = 1;

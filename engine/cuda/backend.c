@@ -525,7 +525,8 @@ static bool cuda_proving(struct be *b, bool on) {
     if (!cuda_wants("CHECK"))
         return false;
     graph_forget(b);
-    b->indexer.n_best = MIN(b->indexer.most, on ? PROOF_BLOCKS : UINT32_MAX);
+    b->indexer.n_best =
+        MIN(b->indexer.most, on ? MAX(PROOF_BLOCKS, b->shape->sparse.n_local) : UINT32_MAX);
     if (!on)
         cuda_clear_picks(b);
     return true;

@@ -384,9 +384,9 @@ struct compressed {
 
 /* The indexer of attention to compressed or to sparse keys. */
 struct indexer {
-    /* [max_rows][n_head][dim]; [PICK_ROWS][max_blocks] */
+    /* [max_rows][n_head][dim]; [PICK_ROWS][sets][max_blocks] */
     float *q, *score;
-    /* [max_rows][most], [max_rows] */
+    /* [max_rows][sets][most], [max_rows] */
     uint32_t *pick, *n_pick;
     /* blocks of the longest context */
     uint32_t max_blocks;
@@ -930,10 +930,12 @@ int ngram_bring(struct step *s);
 struct attend_args;
 struct batch_head;
 struct block_keys;
-/* Chooses the blocks of all rows of the step, with the @n_head queries in be.indexer.q. @weight,
- * @by: as in pick_args. Returns 0 or -EIO. */
-int step_choose(struct step *s, const struct block_keys *keys, uint32_t n_head, const float *weight,
-                float by);
+struct pick_args;
+/* Returns the argument of a choice by the @n_head queries in be.indexer.q together, among the
+ * blocks that have one of @keys each. */
+struct pick_args step_pick_args(const struct be *b, const struct block_keys *keys, uint32_t n_head);
+/* Chooses the blocks of all rows of the step. Returns 0 or -EIO. */
+int step_choose(struct step *s, const struct pick_args *of);
 /* Enqueues an ATTEND of the keys that the INDEX before it has chosen. Returns 0 or -EIO. */
 int sparse_attend(struct step *s, const struct model_op *op, const struct attend_args *of);
 /* Fills in, in the upload of the batch, the rows' rotary positions and for rows of pictures their

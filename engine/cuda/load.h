@@ -65,9 +65,9 @@ typedef int op_load(struct be *b, struct weights *w, const struct model_op *op, 
 void memory_add(struct be *b, void *where, size_t n, size_t size, const char *what, bool host);
 void memory_add_words(struct be *b, void *where, size_t n);
 
-/* Counts buffers of an indexer whose queries have @n values for each row, and which chooses up to
- * @most of @max_blocks blocks. */
-void memory_add_indexer(struct be *b, size_t n, uint32_t max_blocks, uint32_t most);
+/* Counts buffers of an indexer whose queries have @n values for each row, and which chooses @n_set
+ * times for a row up to @most of @max_blocks blocks. */
+void memory_add_indexer(struct be *b, size_t n, uint32_t max_blocks, uint32_t most, uint32_t n_set);
 
 /* Families of ops: mixtures of experts; dense FFNs that the host computes, each of which is one
  * expert; latent attention, whose heads count as experts; rows and states of recurrent layers;

@@ -165,6 +165,8 @@ static void check_pick(uint32_t n_head, uint32_t dim, uint32_t n_best, uint32_t 
                           .n_head = n_head,
                           .n_best = n_best,
                           .stride = n,
+                          .block = 4,
+                          .n_set = 1,
                           .by = 0.25f};
     char name[100];
 

@@ -98,7 +98,9 @@ static void check_index(uint32_t n_head, uint32_t dim, uint32_t n_best, uint32_t
                           .keys = on,
                           .n_head = n_head,
                           .n_best = n_best,
-                          .stride = n};
+                          .stride = n,
+                          .block = 4,
+                          .n_set = 1};
     char name[100];
 
     launch(kernel_score_blocks, CSA_ROWS + 1, 2, CUDA_THREADS, &a, "score_blocks");
@@ -179,11 +181,13 @@ static void attend_chosen(const struct chosen *c, uint32_t at_once, float *o) {
                                    .shape = *s,
                                    .n_head = n_head,
                                    .group = t->group,
+                                   .n_value = s->head_dim,
                                    .scale = 1.0f / sqrtf((float)s->head_dim)},
                             .pick = device_of(c->pick, (size_t)t->n_rows * c->n_best * 4),
                             .n_pick = device_of(c->n_pick, t->n_rows * 4),
                             .block = c->block,
-                            .n_best = c->n_best};
+                            .n_best = c->n_best,
+                            .n_set = 1};
     kernel_address *const kernels[] = {FOR_PAGES(ATTEND_ADDRESS, attend_sparse)};
     const void *kernel = *kernels[attend_format(s)];
 

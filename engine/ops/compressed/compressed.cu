@@ -12,8 +12,9 @@
  * keep_rows        one block for each row that is kept; a launch of its own, after all that read
  *                  the old rows
  * score_blocks     a row's queries in shared memory; a warp holds 16 keys in registers
- * choose_blocks    one block for each row: radix search for the least score that is chosen, byte by
- *                  byte from the highest, then a list of the blocks in their order
+ * score_heads      likewise; a warp computes the largest products of all keys of a block
+ * choose_blocks    one block for each list of a row: radix search for the least score that is
+ *                  chosen, byte by byte from the highest, then a list of the blocks in their order
  * attend_compressed one block for sixteen heads of a row, with tiles of 32 keys in shared memory in
  *                  half precision: a warp computes the scores of eight keys over one half of
  *                  their values, then accumulates 64 of the values
@@ -217,12 +218,10 @@ DEVICE void load_picks(const struct pick_args &a, uint32_t r, struct vec4 *to) {
     }
 }
 
-/* Scores keys @i .. @i + 15 of a row's @n, by one warp; q, weight: shared. */
-DEVICE void score_keys(const struct pick_args &a, const struct plan_seq &seq, uint32_t i,
-                       uint32_t n, const struct vec4 *q, const float *weight, float *score) {
-    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, blocks = (a.keys.n + 31) / 32;
-    struct vec4 k[2][PICK_DIM / 32];
-    float sum[2][2] = {};
+/* Loads keys @i .. @i + 15 of a row's @n as operands of mma, by one warp. */
+DEVICE void load_sixteen(const struct pick_args &a, const struct plan_seq &seq, uint32_t i,
+                         uint32_t n, struct vec4 k[2][PICK_DIM / 32]) {
+    uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 
 #pragma unroll
     for (uint32_t e = 0; e < 2; e++) {
@@ -233,19 +232,38 @@ DEVICE void score_keys(const struct pick_args &a, const struct plan_seq &seq, ui
         for (uint32_t b = 0; b < PICK_DIM / 32; b++)
             k[e][b] = 32 * b + 8 * t < a.keys.n ? load16(key + 32 * b + 8 * t) : vec4{0, 0, 0, 0};
     }
+}
+
+/* Multiplies sixteen keys by sixteen queries of load_picks(), by one warp: c[e][j] belongs to key 8
+ * e + 2 t + j % 2 and head g + j / 2 * 8. */
+DEVICE void multiply_sixteen(const struct pick_args &a, const struct vec4 *q,
+                             const struct vec4 k[2][PICK_DIM / 32], float c[2][4]) {
+    uint32_t lane = threadIdx.x % 32, blocks = (a.keys.n + 31) / 32;
+
+#pragma unroll
+    for (uint32_t b = 0; b < PICK_DIM / 32; b++) {
+        if (b >= blocks)
+            break;
+        struct vec4 q0 = load16(q + b * 64 + lane), q1 = load16(q + b * 64 + 32 + lane);
+
+#pragma unroll
+        for (uint32_t e = 0; e < 2; e++)
+            mma_32(c[e], q0, q1, k[e][b]);
+    }
+}
+
+/* Scores keys @i .. @i + 15 of a row's @n, by one warp; q, weight: shared. */
+DEVICE void score_keys(const struct pick_args &a, const struct plan_seq &seq, uint32_t i,
+                       uint32_t n, const struct vec4 *q, const float *weight, float *score) {
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, blocks = (a.keys.n + 31) / 32;
+    struct vec4 k[2][PICK_DIM / 32];
+    float sum[2][2] = {};
+
+    load_sixteen(a, seq, i, n, k);
     for (uint32_t h = 0; h < a.n_head; h += 16, q += blocks * 64) {
         float c[2][4] = {};
 
-#pragma unroll
-        for (uint32_t b = 0; b < PICK_DIM / 32; b++) {
-            if (b >= blocks)
-                break;
-            struct vec4 q0 = load16(q + b * 64 + lane), q1 = load16(q + b * 64 + 32 + lane);
-
-#pragma unroll
-            for (uint32_t e = 0; e < 2; e++)
-                mma_32(c[e], q0, q1, k[e][b]);
-        }
+        multiply_sixteen(a, q, k, c);
 #pragma unroll
         for (uint32_t j = 0; j < 8; j++) {
             float z = c[j / 4][j % 4], &to = sum[j / 4][j % 2];
@@ -286,20 +304,75 @@ KERNEL(score_blocks, struct pick_args, CUDA_THREADS, 2) {
         score_keys(a, seq, i, n, q, weight, a.score + (size_t)blockIdx.x * a.stride);
 }
 
+/* Scores block @i of a row for sixteen heads, by one warp: to[j] is that of head g + 8 j. */
+DEVICE void score_positions(const struct pick_args &a, const struct plan_seq &seq, uint32_t i,
+                            const struct vec4 *q, float to[2]) {
+    uint32_t end = (i + 1) * a.block;
+
+    to[0] = to[1] = -INFINITY;
+    for (uint32_t p = i * a.block; p < end; p += 16) {
+        struct vec4 k[2][PICK_DIM / 32];
+        float c[2][4] = {};
+
+        load_sixteen(a, seq, p, end, k);
+        multiply_sixteen(a, q, k, c);
+#pragma unroll
+        for (uint32_t j = 0; j < 8; j++)
+            to[j % 4 / 2] = fmaxf(to[j % 4 / 2], c[j / 4][j % 4]);
+    }
+    for (uint32_t j = 0; j < 2; j++)
+        to[j] = warp_max<4>(to[j]);
+}
+
+/* Returns how many of the whole blocks a row at @pos chooses. The last block, if it is not whole,
+ * is among the n_best of a head that chooses for itself. */
+DEVICE uint32_t picks_at(const struct pick_args &a, uint32_t pos) {
+    return a.n_local && (pos + 1) % a.block ? a.n_best - 1 : a.n_best;
+}
+
+KERNEL(score_heads, struct pick_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    SHARED struct vec4 q[PICK_QUERY / 8];
+    uint32_t r = a.row0 + blockIdx.x, lane = threadIdx.x % 32;
+    uint32_t first = blockIdx.y * WARPS + threadIdx.x / 32, tile = (a.keys.n + 31) / 32 * 64;
+
+    if (r >= a.batch->n_rows)
+        return;
+    uint32_t pos = a.batch->pos[r], n = (pos + 1) / a.block, all = pos / a.block + 1;
+    if (n <= picks_at(a, pos) || blockIdx.y * WARPS >= n)
+        return;
+    const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
+    load_picks(a, r, q);
+    sync_block();
+    for (uint32_t i = first; i < n; i += gridDim.y * WARPS)
+        for (uint32_t h = 0; h < a.n_head; h += 16) {
+            float max[2] = {INFINITY, INFINITY};
+
+            if (i + a.n_local < all)
+                score_positions(a, seq, i, q + h / 16 * tile, max);
+            for (uint32_t j = 0; j < 2; j++) {
+                uint32_t head = h + lane / 4 + 8 * j;
+
+                if (lane % 4 == 0 && head < a.n_head)
+                    a.score[((size_t)blockIdx.x * a.n_set + head) * a.stride + i] = max[j];
+            }
+        }
+}
+
 /* Returns samp_ordered() of @x, with -0 equal to +0. */
 DEVICE uint32_t order_of(float x) {
     return samp_ordered(x + 0.0f);
 }
 
-/* Returns order_of() the n_best-th largest of @n scores, by the block; sets *ties to the number of
+/* Returns order_of() the @k-th largest of @n scores, by the block; sets *ties to the number of
  * scores equal to it that are chosen. shared: [256 + 2]. */
-DEVICE uint32_t compressed_find_least(const struct pick_args &a, const float *score, uint32_t n,
-                                      uint32_t *shared, uint32_t *ties) {
+DEVICE uint32_t compressed_find_least(const float *score, uint32_t n, uint32_t k, uint32_t *shared,
+                                      uint32_t *ties) {
     uint32_t *found = shared + 256, *left = shared + 257, mask = 0;
 
     if (threadIdx.x == 0) {
         *found = 0;
-        *left = a.n_best;
+        *left = k;
     }
     for (int shift = 24; shift >= 0; shift -= 8) {
         for (uint32_t i = threadIdx.x; i < 256; i += CUDA_THREADS)
@@ -348,16 +421,17 @@ KERNEL(choose_blocks, struct pick_args, CUDA_THREADS, 2) {
 
     if (r >= a.batch->n_rows)
         return;
-    uint32_t n = (a.batch->pos[r] + 1) / a.keys.block, *pick = a.pick + (size_t)r * a.n_best;
-    const float *score = a.score + (size_t)blockIdx.x * a.stride;
-    if (threadIdx.x == 0)
-        a.n_pick[r] = n < a.n_best ? n : a.n_best;
-    if (n <= a.n_best) {
+    uint32_t n = (a.batch->pos[r] + 1) / a.block, k = picks_at(a, a.batch->pos[r]);
+    uint32_t *pick = a.pick + ((size_t)r * a.n_set + blockIdx.y) * a.n_best;
+    const float *score = a.score + ((size_t)blockIdx.x * a.n_set + blockIdx.y) * a.stride;
+    if (threadIdx.x == 0 && blockIdx.y == 0)
+        a.n_pick[r] = n < k ? n : k;
+    if (n <= k) {
         for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
             pick[i] = i;
         return;
     }
-    uint32_t least = compressed_find_least(a, score, n, shared, &ties);
+    uint32_t least = compressed_find_least(score, n, k, shared, &ties);
     uint32_t each = (n + CUDA_THREADS - 1) / CUDA_THREADS, from = threadIdx.x * each;
     uint32_t to = from + each < n ? from + each : n;
     for (uint32_t i = from; i < to; i++) {

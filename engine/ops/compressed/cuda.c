@@ -202,13 +202,11 @@ static uint32_t cuda_compressed_parts(const struct be *b, uint32_t n) {
     return MAX(2 * (uint32_t)b->about.device.n_multiprocessors / n, 1u);
 }
 
-int step_choose(struct step *s, const struct block_keys *keys, uint32_t n_head, const float *weight,
-                float by) {
-    struct be *b = s->be;
-    struct pick_args a = {
+struct pick_args step_pick_args(const struct be *b, const struct block_keys *keys,
+                                uint32_t n_head) {
+    return (struct pick_args){
         .batch = b->head,
         .q = b->indexer.q,
-        .weight = weight,
         .score = b->indexer.score,
         .pick = b->indexer.pick,
         .n_pick = b->indexer.n_pick,
@@ -216,14 +214,23 @@ int step_choose(struct step *s, const struct block_keys *keys, uint32_t n_head, 
         .n_head = n_head,
         .n_best = b->indexer.n_best,
         .stride = b->indexer.max_blocks,
-        .by = by,
+        .block = keys->block,
+        .n_set = 1,
     };
+}
+
+int step_choose(struct step *s, const struct pick_args *of) {
+    struct be *b = s->be;
+    struct pick_args a = *of;
 
     for (; a.row0 < s->grid.rows; a.row0 += PICK_ROWS) {
-        uint32_t n = MIN(s->grid.rows - a.row0, PICK_ROWS);
+        uint32_t n = MIN(s->grid.rows - a.row0, PICK_ROWS), parts = cuda_compressed_parts(b, n);
 
-        TRY(CUDA_LAUNCH(b, score_blocks, n, cuda_compressed_parts(b, n), CUDA_THREADS, &a));
-        TRY(CUDA_LAUNCH(b, choose_blocks, n, 1, CUDA_THREADS, &a));
+        if (a.n_local)
+            TRY(CUDA_LAUNCH(b, score_heads, n, parts, CUDA_THREADS, &a));
+        else
+            TRY(CUDA_LAUNCH(b, score_blocks, n, parts, CUDA_THREADS, &a));
+        TRY(CUDA_LAUNCH(b, choose_blocks, n, a.n_set, CUDA_THREADS, &a));
     }
     return 0;
 }
@@ -231,11 +238,13 @@ int step_choose(struct step *s, const struct block_keys *keys, uint32_t n_head, 
 int step_csa_index(struct step *s, const struct model_op *op) {
     const struct compressed_shape *c = &s->be->shape->compressed;
     const struct block_keys keys = cuda_compressed_keys(s->be, op, c->index_dim);
+    struct pick_args a = step_pick_args(s->be, &keys, c->n_index);
 
+    a.weight = s->be->compressed.t;
+    a.by = 1.0f / sqrtf((float)(c->n_index * c->index_dim));
     TRY(multiply_low(s, op));
     TRY(cuda_compressed_turn(s, op, s->be->indexer.q, c->n_index, c->index_dim, false));
-    return step_choose(s, &keys, c->n_index, s->be->compressed.t,
-                       1.0f / sqrtf((float)(c->n_index * c->index_dim)));
+    return step_choose(s, &a);
 }
 
 /* -- attention --------------------------------------------------------------------------------- */
@@ -306,7 +315,7 @@ static void memory_compressed(struct be *b) {
     memory_add_words(b, &to->u, rows * 2 * widest);
     memory_add_words(b, &to->g, rows * 2 * widest);
     memory_add_indexer(b, c->n_index * c->index_dim,
-                       MAX(b->opts->max_context / BLOCK_SHORT + 1, c->n_block), c->n_block);
+                       MAX(b->opts->max_context / BLOCK_SHORT + 1, c->n_block), c->n_block, 1);
 }
 
 const struct op_family compressed_family = {.scratch = memory_compressed};

@@ -120,21 +120,27 @@ struct keep_rows_args {
     uint32_t n_from, width, n_kept;
 };
 
-/* Argument of the choice of blocks for rows [row0, row0 + PICK_ROWS).
+/* Argument of the choice of blocks for rows [row0, row0 + PICK_ROWS). All heads choose together, or
+ * each for itself (n_set n_head).
  *   score_blocks   score[row - row0][block] = sum over heads of weight max(0, q . key), for rows
- *                  with more than n_best whole blocks; grid x PICK_ROWS, or fewer, y any
- *   choose_blocks  pick[row] = the n_best blocks with the largest scores (ties: the first), in
- *                  ascending order; n_pick; grid x as for score_blocks */
+ *                  with more whole blocks than they choose; grid x PICK_ROWS, or fewer, y any
+ *   score_heads    score[row - row0][head][block] = the largest q . key of the block's positions,
+ *                  each of which has a key (keys.block 1); infinite for the last n_local blocks;
+ *                  grid as for score_blocks
+ *   choose_blocks  pick[row][set] = the blocks with the largest scores (ties: the first), in
+ *                  ascending order; n_pick, their number: n_best, or with n_local one fewer if the
+ *                  last block is not whole; grid x as for score_blocks, y n_set */
 struct pick_args {
     const struct batch_head *batch;
     /* [rows][n_head][keys.n]; [rows][n_head] or NULL: all are 1 */
     const float *q, *weight;
-    /* [PICK_ROWS][stride] */
+    /* [PICK_ROWS][n_set][stride] */
     float *score;
-    /* [rows][n_best], [rows] */
+    /* [rows][n_set][n_best], [rows] */
     uint32_t *pick, *n_pick;
     struct block_keys keys;
-    uint32_t row0, n_head, n_best, stride;
+    /* block: positions of one that is chosen */
+    uint32_t row0, n_head, n_best, stride, block, n_set, n_local;
     /* factor of the weights */
     float by;
 };

@@ -14,7 +14,9 @@
 
 const char *sparse_lacks(const struct model_shape *s, const struct model_op *op) {
     static_assert(SPARSE_DIM == 256, "as the texts say");
-    if (op->kind == OP_INDEX)
+    if (op->kind == OP_HEAD_INDEX && !s->sparse.n_local)
+        return "blocks of key heads of which none is always seen";
+    if (op->kind != OP_ATTEND)
         return indexer_lacks(s->sparse.n_head, s->sparse.dim);
     return op->heads.dim > SPARSE_DIM ? "sparse attention with heads of more than 256 values"
                                       : NULL;
@@ -50,24 +52,52 @@ static struct block_keys sparse_keys(const struct be *b, const struct model_op *
                                .n = b->shape->sparse.dim};
 }
 
-/* Stores the keys of the blocks that end in the step, and keeps the keys of the last tokens in the
- * state, for the next block. */
-static int sparse_store_keys(struct step *s, const struct model_op *op,
-                             const struct block_keys *keys, const struct csa_rope *turn) {
-    struct be *b = s->be;
-    const struct model_shape *m = b->shape;
-    const struct mean_args a = {
+/* Returns the rotation of the indexer's queries and keys. */
+static struct csa_rope sparse_rope(const struct model_shape *m) {
+    return (struct csa_rope){m->sparse.dim, 0, m->rope[0].n_rot, m->rope_type == ROPE_NEOX};
+}
+
+/* Returns the argument that stores the mean of each block of positions as its key. */
+static struct mean_args sparse_mean_args(const struct be *b, const struct model_op *op) {
+    return (struct mean_args){
         .batch = b->head,
         .k = b->sparse.k,
-        .state = recurrent_more(b, op),
-        .stride = state_floats(&m->state),
+        .stride = state_floats(&b->shape->state),
         .end = {.norm = op->weights->k_norm,
                 .freq = b->load.freq[0],
-                .keys = *keys,
-                .turn = *turn,
-                .eps = m->rms_eps,
-                .mscale = m->rope[0].mscale},
+                .keys = sparse_keys(b, op),
+                .turn = sparse_rope(b->shape),
+                .eps = b->shape->rms_eps,
+                .mscale = b->shape->rope[0].mscale},
     };
+}
+
+/* Normalises and rotates the queries of the indexer. */
+static int sparse_turn_queries(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct turn_args a = {
+        .batch = b->head,
+        .x = b->indexer.q,
+        .norm = op->weights->q_norm,
+        .rope = b->act.rope[0],
+        .turn = sparse_rope(b->shape),
+        .n_head = b->shape->sparse.n_head,
+        .normed = true,
+        .eps = b->shape->rms_eps,
+    };
+
+    assert(op->weights->n_mats == 2 && a.turn.n_rot <= a.turn.dim);
+    return CUDA_LAUNCH(b, turn_heads, s->grid.rows, (a.n_head + 7) / 8, CUDA_THREADS, &a);
+}
+
+/* Stores the keys of the blocks that end in the step, and keeps the keys of the last tokens in the
+ * state, for the next block. */
+static int sparse_store_keys(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    struct mean_args a = sparse_mean_args(b, op);
+
+    a.state = recurrent_more(b, op);
     const struct keep_rows_args kept = {
         .batch = b->head,
         .from = {a.k},
@@ -83,28 +113,31 @@ static int sparse_store_keys(struct step *s, const struct model_op *op,
 }
 
 int step_index(struct step *s, const struct model_op *op) {
-    struct be *b = s->be;
-    const struct model_shape *m = b->shape;
-    const struct sparse_shape *p = &m->sparse;
-    const struct csa_rope turn = {p->dim, 0, m->rope[0].n_rot, m->rope_type == ROPE_NEOX};
-    const struct turn_args queries = {
-        .batch = b->head,
-        .x = b->indexer.q,
-        .norm = op->weights->q_norm,
-        .rope = b->act.rope[0],
-        .turn = turn,
-        .n_head = p->n_head,
-        .normed = true,
-        .eps = m->rms_eps,
-    };
-    const struct block_keys keys = sparse_keys(b, op);
+    const struct block_keys keys = sparse_keys(s->be, op);
+    const struct pick_args a = step_pick_args(s->be, &keys, s->be->shape->sparse.n_head);
 
-    assert(op->weights->n_mats == 2 && turn.n_rot <= p->dim);
-    TRY(step_norm(s, op));
-    TRY(step_multiply(s, op->weights, false));
-    TRY(CUDA_LAUNCH(b, turn_heads, s->grid.rows, (p->n_head + 7) / 8, CUDA_THREADS, &queries));
-    TRY(sparse_store_keys(s, op, &keys, &turn));
-    return step_choose(s, &keys, p->n_head, NULL, 0);
+    TRY(step_in(s, op));
+    TRY(sparse_turn_queries(s, op));
+    TRY(sparse_store_keys(s, op));
+    return step_choose(s, &a);
+}
+
+/* Stores the key of each position, which is the mean of a block of one, and chooses for each
+ * head. */
+int step_head_index(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct sparse_shape *p = &b->shape->sparse;
+    const struct mean_args keys = sparse_mean_args(b, op);
+    struct pick_args a = step_pick_args(b, &keys.end.keys, p->n_head);
+
+    assert(p->ratio == 1 && p->block % 16 == 0 && p->n_local > 0);
+    a.block = p->block;
+    a.n_set = p->n_head;
+    a.n_local = p->n_local;
+    TRY(step_in(s, op));
+    TRY(sparse_turn_queries(s, op));
+    TRY(CUDA_LAUNCH(b, mean_keys, s->grid.rows, 1, CUDA_THREADS, &keys));
+    return step_choose(s, &a);
 }
 
 int sparse_attend(struct step *s, const struct model_op *op, const struct attend_args *of) {
@@ -116,9 +149,10 @@ int sparse_attend(struct step *s, const struct model_op *op, const struct attend
         .of = *of,
         .pick = b->indexer.pick,
         .n_pick = b->indexer.n_pick,
-        .block = b->shape->sparse.ratio,
+        .block = sparse_block(&b->shape->sparse),
         .n_best = b->indexer.n_best,
         .n_parts = b->sparse.n_parts,
+        .n_set = sparse_sets(&b->shape->sparse),
     };
     uint32_t groups = (of->group + CSA_HEADS - 1) / CSA_HEADS, quads = h->n * h->dim / 4;
     struct launch l = {
@@ -136,15 +170,16 @@ int sparse_attend(struct step *s, const struct model_op *op, const struct attend
     return 0;
 }
 
-void memory_add_indexer(struct be *b, size_t n, uint32_t max_blocks, uint32_t most) {
+void memory_add_indexer(struct be *b, size_t n, uint32_t max_blocks, uint32_t most,
+                        uint32_t n_set) {
     struct indexer *to = &b->indexer;
     size_t rows = b->opts->max_rows;
 
     to->max_blocks = max_blocks;
     to->most = to->n_best = most;
     memory_add_words(b, &to->q, rows * n);
-    memory_add_words(b, &to->score, MIN(rows, PICK_ROWS) * max_blocks);
-    memory_add_words(b, &to->pick, rows * most);
+    memory_add_words(b, &to->score, MIN(rows, PICK_ROWS) * max_blocks * n_set);
+    memory_add_words(b, &to->pick, rows * most * n_set);
     memory_add_words(b, &to->n_pick, rows);
 }
 
@@ -153,10 +188,12 @@ static void memory_sparse(struct be *b) {
 
     if (p->n_layer == 0)
         return;
-    uint32_t n_blocks = b->opts->max_context / p->ratio + 1, most = MIN(p->n_block, n_blocks);
-    memory_add_words(b, &b->sparse.k, (size_t)b->opts->max_rows * p->dim);
-    memory_add_indexer(b, p->n_head * p->dim, n_blocks, most);
-    b->sparse.n_parts = ((most + 1) * p->ratio - 1 + SPARSE_PART - 1) / SPARSE_PART;
+    uint32_t block = sparse_block(p), n_blocks = b->opts->max_context / block + 1;
+    uint32_t most = MIN(p->n_block, n_blocks);
+    size_t rows = b->opts->max_rows;
+    memory_add_words(b, &b->sparse.k, rows * p->dim);
+    memory_add_indexer(b, p->n_head * p->dim, n_blocks, most, sparse_sets(p));
+    b->sparse.n_parts = ((most + 1) * block - 1 + SPARSE_PART - 1) / SPARSE_PART;
 }
 
 const struct op_family sparse_family = {.scratch = memory_sparse};
@@ -171,8 +208,14 @@ const struct op_code cuda_op_index = {
     .family = &sparse_family,
 };
 
+const struct op_code cuda_op_head_index = {
+    .run = step_head_index,
+    .lacks = sparse_lacks,
+    .out = {BE_AT(indexer.q), BE_AT(sparse.k)},
+    .adds = CUDA_ADDITIONS,
+    .family = &sparse_family,
+};
+
 /* The kernels of sparse attention have keys and values of their own, not latent ones. */
 const struct op_code cuda_op_pool_keys = {.lacks = op_missing};
 const struct op_code cuda_op_pool_index = {.lacks = op_missing};
-/* The kernels read one list of blocks for all heads of a row. */
-const struct op_code cuda_op_head_index = {.lacks = op_missing};

@@ -36,6 +36,6 @@ struct sparse_args {
     struct attend_args of;
     /* as in pick_args */
     const uint32_t *pick, *n_pick;
-    /* block: positions of one */
-    uint32_t row0, block, n_best, n_parts;
+    /* block: positions of one; n_set: lists for each row, one or one for each key head */
+    uint32_t row0, block, n_best, n_parts, n_set;
 };

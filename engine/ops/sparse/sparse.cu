@@ -88,7 +88,8 @@ DEVICE void sparse_find_keys(const struct sparse_args &a, const struct sparse_vi
     if (i >= SPARSE_PART)
         return;
     uint32_t key = v.first + (i < v.n ? i : i % a.block), nth = key / a.block;
-    uint32_t block = nth < a.n_pick[v.row] ? a.pick[(size_t)v.row * a.n_best + nth] : whole;
+    const uint32_t *pick = a.pick + ((size_t)v.row * a.n_set + v.kv % a.n_set) * a.n_best;
+    uint32_t block = nth < a.n_pick[v.row] ? pick[nth] : whole;
     uint32_t pos = block * a.block + key % a.block;
 
     at[i] = {(size_t)p.table[pos >> p.shift] * p.page_bytes, pos & (p.tokens - 1)};

@@ -121,6 +121,7 @@ LIMITS = {
     "compress": 64,
     "keep_rows": 64,
     "score_blocks": 128,
+    "score_heads": 128,
     "choose_blocks": 64,
     "attend_compressed": 128,
     "mean_keys": 64,

@@ -347,7 +347,17 @@ Test(cuda_golden, short_values) {
     check_choices("mimo2", 0.05, (const uint32_t[]){46, 48, 48});
 }
 
+/* Experts in a latent space, whose number and width differ by layer, beside a shared one. */
+Test(cuda_golden, latent_experts) {
+    check_file("nemotron-h-puzzle", 0.1);
+}
+
 /* Mixed residual streams, attention to chosen blocks, a table of n-grams. */
 Test(cuda_golden, chosen_keys) {
     check_choices("qwen4exp", 0.1, (const uint32_t[]){48, 46, 40});
+}
+
+/* Blocks that each head of keys chooses. */
+Test(cuda_golden, blocks_of_key_heads) {
+    check_file("minimax-m3", 0.1);
 }

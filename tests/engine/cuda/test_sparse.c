@@ -66,6 +66,19 @@ Test(cuda_sparse, a_long_sequence_is_the_same_in_chunks) {
     }
 }
 
+/* Blocks that each key head chooses. */
+Test(cuda_sparse, heads_that_choose_have_the_same_bits_in_all_batches) {
+    static uint64_t at_once[LONG], other[LONG];
+    char path[TEST_DATA_PATH];
+
+    ways_golden("minimax-m3", path);
+    ways_compare(path, ways_back, ARRAY_SIZE(ways_back));
+    ways_long(path, LONG, 0, at_once);
+    ways_long(path, LONG, 61, other);
+    for (uint32_t p = 0; p < LONG; p++)
+        cr_expect(at_once[p] && at_once[p] == other[p], "position %u", p);
+}
+
 /* Writes a model of four layers with the head and indexer of Qwen3.8-Flash-Next, changed by
  * @what. */
 static void make_model(char path[64], const char *what) {
