@@ -35,7 +35,7 @@ static const struct {
     bool cpu_only;
 } models[] = {{"qwen3vl", 0.05, false},  {"qwen25vl", 0.05, false}, {"qwen35", 0.05, false},
               {"mistral3", 0.05, false}, {"lfm2", 0.05, true},      {"gemma3", 0.05, false},
-              {"gemma4", 0.05, false},   {"gemma4u", 0.2, false}};
+              {"gemma4", 0.05, false},   {"gemma4u", 0.2, false},   {"glm4v", 0.05, false}};
 
 /* The reference's cache is exact, the CPU's is not. */
 struct judge {
