@@ -409,8 +409,8 @@ static uint32_t project_line(struct image_encoder *e, uint32_t at, uint32_t n) {
     return rows;
 }
 
-/* glm4v: a convolution over blocks, a product with a norm behind it, and an FFN. Its norm is that of
- * the maker's code, whose epsilon files do not have. */
+/* glm4v: a convolution over blocks, a product with a norm behind it, and an FFN. Its norm is that
+ * of the maker's code, whose epsilon files do not have. */
 static void project_glm4v(struct image_encoder *e, uint32_t at, uint32_t n, float *to,
                           size_t stride) {
     float *up = e->ffn + VIS_CHUNK * e->ffn_width;

@@ -214,8 +214,8 @@ static void load_class(struct loader *l, const float *v) {
     l->e->class_row = resident(l, sum, n);
 }
 
-/* Loads the convolution over blocks of merge x merge patches of glm4v, which is a product with their
- * values by channel, line and column. */
+/* Loads the convolution over blocks of merge x merge patches of glm4v, which is a product with
+ * their values by channel, line and column. */
 static struct vis_mat *load_conv(struct loader *l, const char *prefix) {
     const struct projector *p = &l->e->p;
     uint64_t n_in = (uint64_t)p->n_embd * p->merge * p->merge;

@@ -86,8 +86,8 @@ MX_FN float mx_gelu(float x) {
     return x / (1.0f + mx_expf(-1.5957691216057308f * fmaf(0.044715f * x * x, x, x)));
 }
 
-/* Returns x / 2 (1 + erf(x / sqrt(2))), with 1 - erf by formula 7.1.26 of Abramowitz and Stegun, whose
- * absolute error is below 1.5e-7. */
+/* Returns x / 2 (1 + erf(x / sqrt(2))), with 1 - erf by formula 7.1.26 of Abramowitz and Stegun,
+ * whose absolute error is below 1.5e-7. */
 MX_FN float mx_gelu_erf(float x) {
     float y = fabsf(x) * 0.70710678118654752f, t = 1.0f / fmaf(0.3275911f, y, 1.0f);
     float p = 1.061405429f;
