@@ -175,6 +175,17 @@ void plan_extend(struct plan_work *w, struct plan_req *r, int64_t limit_ns, uint
     }
 }
 
+/* Returns the limit of the prompts of the tenant of @r behind rows that take @begin_ns; while
+ * another tenant is expected, at most a turn's. */
+static int64_t plan_time_turn(const struct plan_work *w, const struct plan_req *r,
+                              int64_t begin_ns) {
+    const struct plan *p = w->p;
+
+    if (!p->expects || r->behind)
+        return w->limit_ns;
+    return MIN(w->limit_ns, MAX(plan_turn_ns(p), begin_ns + begin_ns / PLAN_ADD_PART));
+}
+
 void plan_min_chunk(struct plan_work *w, uint32_t i) {
     struct plan *p = w->p;
     struct plan_req *r = &p->req[i];
@@ -189,7 +200,7 @@ void plan_min_chunk(struct plan_work *w, uint32_t i) {
     if (whole)
         n = plan_lag(r);
     else
-        n = fit_time(w, r, 1, n, w->limit_ns);
+        n = fit_time(w, r, 1, n, plan_time_turn(w, r, cost_bound_ns(p->cost, &w->shape)));
     if (plan_pages_to_add(p, r, n) > w->available && !whole)
         n = MIN(n, page_left);
     if (i < p->n_running && !plan_make_room(w, i, n))
@@ -346,20 +357,6 @@ static uint32_t end_of_group(const struct plan *p, const uint32_t *list, uint32_
     return k;
 }
 
-/* Returns the limit of the prompts of a tenant, of which @r is the first, behind rows that take
- * @begin_ns, while another tenant is expected. */
-static int64_t plan_time_turn(const struct plan_work *w, const struct plan_req *r,
-                              int64_t begin_ns) {
-    const struct plan *p = w->p;
-    struct cost_shape chunk = {0};
-    int64_t most_ns = MAX(plan_turn_ns(p), begin_ns + begin_ns / PLAN_ADD_PART);
-
-    if (begin_ns > 0)
-        return most_ns;
-    cost_add(&chunk, r->n_computed, cost_efficient_rows(p->cost, r->n_computed, p->max_rows));
-    return MAX(most_ns, cost_bound_ns(p->cost, &chunk));
-}
-
 /* Divides the step's time among @list, which is in order of virtual arrival. Each part ends at a
  * time counted from the beginning of the step, so time that a tenant does not use goes to the
  * following tenants, and time that remains at the end goes to those that can use it. */
@@ -391,8 +388,7 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
         uint16_t group = p->req[list[k]].group;
         if (is_ahead(p, group) && (w->decodes || !w->misses))
             part.limit_ns = MIN(part.limit_ns, begin + MAX(p->add_ns, begin / PLAN_ADD_PART));
-        if (p->expects && !p->req[list[k]].behind)
-            part.limit_ns = MIN(part.limit_ns, plan_time_turn(w, &p->req[list[k]], begin));
+        part.limit_ns = MIN(part.limit_ns, plan_time_turn(w, &p->req[list[k]], begin));
         if (plan_time_is_held(p, group)) {
             double of = (double)p->group_part[group];
             int64_t most =

@@ -5,9 +5,9 @@
  *
  * A step is cut only where it stays efficient. One of rows that decode, the longest without a row
  * first, ends at PLAN_TURN_TIMES the time of one row, or later, when its rows come at
- * PLAN_TURN_RATE of the rate at which all would; where prompts wait, these have half of what is
- * beyond the one row. So others lose a bounded part of their rate, and none waits for more than a
- * bounded number of steps.
+ * PLAN_TURN_RATE of the rate at which all would; where prompts wait, these have a quarter of what
+ * is beyond the one row. So others lose a bounded part of their rate, and none waits for more than
+ * a bounded number of steps.
  */
 
 #include "base/util.h"
@@ -51,7 +51,7 @@ static bool plan_is_cut(const struct plan_work *w, const struct turns *t) {
     int64_t now_ns = cost_bound_ns(w->p->cost, &w->shape);
 
     if (t->prompts)
-        return now_ns >= (t->turn_ns / PLAN_TURN_TIMES + t->turn_ns) / 2;
+        return now_ns >= t->turn_ns - (t->turn_ns - t->turn_ns / PLAN_TURN_TIMES) / PLAN_ADD_PART;
     return now_ns >= t->turn_ns && keeps_rate(w, &t->all);
 }
 

@@ -93,12 +93,12 @@
 /* A step that would take more than PLAN_HEAD_TIMES times as long with the rows of other tenants as
  * with those of tenants FAIR_BEHIND_NS behind has only the latter, for add_ns of each request:
  * until its first token, or if its output is expected to have at most PLAN_HEAD_TOKENS tokens,
- * until its end. */
+ * until its end. 5/4 instead: long_prompt, the book +5 %; leave, leave_new, beside: same. */
 #define PLAN_HEAD_TIMES 2
 #define PLAN_HEAD_TOKENS 16u
 /* While a tenant that is behind is expected back, a step of others takes at most as long as
  * PLAN_TURN_TIMES one row, if its rows come at PLAN_TURN_RATE of the rate of a step of all. */
-#define PLAN_TURN_TIMES 3
+#define PLAN_TURN_TIMES 2
 #define PLAN_TURN_RATE 0.75
 #define PLAN_ALONE_TURNS 4   /* one step in this many is for quarantined requests. Bound */
 #define PLAN_DRAFT_ROWS 128u /* drafted rows of a step. Bound */

@@ -946,14 +946,70 @@ static bool leaves_out(const struct plan *p) {
     return any;
 }
 
+/* Returns the time after which decode of the last plan has no further row while a tenant is
+ * expected: twice the time of one row of a mean context, less a quarter of the second half where
+ * @prompts wait. */
+static int64_t turn_most_ns(const struct sim *s, bool prompts) {
+    const struct plan *p = &s->sched->plan;
+    struct cost_shape one = {0};
+    uint64_t context = 0;
+
+    for (uint32_t i = 0; i < p->n_running; i++)
+        context += p->req[i].n_computed;
+    cost_add(&one, (uint32_t)(context / MAX(p->n_running, 1u)), 1);
+    int64_t one_ns = cost_bound_ns(&s->was.cost, &one);
+    if (prompts)
+        return 2 * one_ns - one_ns / 4;
+    return 2 * one_ns;
+}
+
+/* The decode rows of a plan: of all requests, and of those that have one. */
+struct decode_rows {
+    struct cost_shape all, had;
+    /* prompts wait; some have no row because a tenant is expected; pages or rows are short */
+    bool prompts, cut, short_of;
+};
+
+/* Returns true if the rows of @s come at three quarters of the rate of those of @all. */
+static bool keeps_three_quarters(const struct cost *c, const struct cost_shape *s,
+                                 const struct cost_shape *all) {
+    double ns = (double)cost_expect_ns(c, s), all_ns = (double)cost_expect_ns(c, all);
+
+    return s->rows * all_ns >= 0.75 * all->rows * ns;
+}
+
+/* Checks that the decode rows of the last plan are not too many while a tenant is expected: one of
+ * others, or without some row of theirs the step would be too short or too slow. */
+static void check_turn_ends(struct sim *s, const struct decode_rows *d) {
+    const struct plan *p = &s->sched->plan;
+    int64_t most_ns = turn_most_ns(s, d->prompts);
+    uint32_t n = 0;
+    bool needed = false;
+
+    for (uint32_t i = 0; i < p->n_running; i++) {
+        const struct plan_req *q = &p->req[i];
+        struct cost_shape less = d->had;
+
+        if (q->behind || q->n_rows == 0 || q->last || q->n_tokens - q->n_computed != 1)
+            continue;
+        cost_remove(&less, q->n_computed, 1);
+        bool slow = !d->prompts && !keeps_three_quarters(&s->was.cost, &less, &d->all);
+        needed |= slow || cost_bound_ns(&s->was.cost, &less) < most_ns;
+        n++;
+    }
+    HOLD(s, NULL, TURNS, n < 2 || needed);
+}
+
 /* Checks the requests that decode and have no row, since another tenant is expected: that it may
- * be, that each has its turn, and that decode alone keeps most of its rate. */
+ * be, that each has its turn, that decode alone keeps most of its rate, and that the step is
+ * short. */
 static void check_turns(struct sim *s) {
     const struct plan *p = &s->sched->plan;
-    struct cost_shape all = {0}, had = {0};
-    bool prompts = false, any = false;
+    struct decode_rows d = {.short_of = p->n_preempted > 0};
 
-    for (uint32_t i = 0; i < p->n_running && p->alone == PLAN_NONE && !p->leaves_out; i++) {
+    if (p->alone != PLAN_NONE || p->leaves_out)
+        return;
+    for (uint32_t i = 0; i < p->n_running; i++) {
         struct sim_client *c = client_of(s, s->sched->planned[i]);
         const struct plan_req *q = &p->req[i];
         bool decodes = !q->last && !q->alone && q->n_tokens - q->n_computed == 1;
@@ -963,22 +1019,21 @@ static void check_turns(struct sim *s) {
         HOLD(s, c, TURNS, c->n_cut <= ROWS_TURNS);
         HOLD(s, c, TURNS, !cut || (p->expects && !q->behind));
         if (cut || (decodes && q->n_rows > 0))
-            cost_add(&all, q->n_computed, 1);
+            cost_add(&d.all, q->n_computed, 1);
         if (decodes && q->n_rows > 0)
-            cost_add(&had, q->n_computed, 1);
-        prompts |= is_prompt(q);
-        any |= cut;
+            cost_add(&d.had, q->n_computed, 1);
+        d.prompts |= is_prompt(q) && !q->alone;
+        d.cut |= cut;
+        d.short_of |= q->verdict == PLAN_WAIT_PAGES;
     }
-    if (!any)
+    if (p->expects && !d.short_of)
+        check_turn_ends(s, &d);
+    if (!d.cut)
         return;
     bool expected = s->was.expects;
     note_expected(s); /* a plan that follows the end of the step may have no step of its own */
     HOLD(s, NULL, TURNS, expected || s->was.expects);
-    if (prompts)
-        return;
-    double all_ns = (double)cost_expect_ns(&s->was.cost, &all);
-    double had_ns = (double)cost_expect_ns(&s->was.cost, &had);
-    HOLD(s, NULL, TURNS, had.rows * all_ns >= 0.75 * all.rows * had_ns);
+    HOLD(s, NULL, TURNS, d.prompts || keeps_three_quarters(&s->was.cost, &d.had, &d.all));
 }
 
 /* Checks a step that leaves requests out: what it computes, and for how long others were left
