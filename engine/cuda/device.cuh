@@ -70,10 +70,9 @@ static const struct trace_file {
 } trace_this_file;
 
 /* Defines a kernel like the macro below; its body is between two calls of trace.cuh. */
-#define KERNEL_ALLOTTED(NAME, ARGS, threads, allotted, blocks)                                     \
+#define KERNEL_BOUND(NAME, ARGS, BOUNDS)                                                           \
     DEVICE void NAME##_traced(const ARGS &a);                                                      \
-    static __global__ void __launch_bounds__(allotted, blocks)                                     \
-        NAME(const __grid_constant__ ARGS a, const uint32_t how) {                                 \
+    static __global__ void BOUNDS NAME(const __grid_constant__ ARGS a, const uint32_t how) {       \
         constexpr struct trace_name name = trace_name_of(#NAME);                                   \
         if (!(how & LAUNCH_LATE))                                                                  \
             trigger_next();                                                                        \
@@ -84,20 +83,29 @@ static const struct trace_file {
     const void *const kernel_##NAME = (const void *)NAME;                                          \
     DEVICE void NAME##_traced(const ARGS &a)
 #else
-/* Defines kernel NAME of one argument and its address kernel_NAME. A block has @threads threads;
- * it gets as few registers as if @blocks of @allotted threads shared a multiprocessor. The launch
- * adds @how (enum launch_how); the trigger comes first, so that the next kernel starts during all
- * of this one. */
-#define KERNEL_ALLOTTED(NAME, ARGS, threads, allotted, blocks)                                     \
+/* Defines kernel NAME of one argument and its address kernel_NAME. The launch adds @how (enum
+ * launch_how); the trigger comes first, so that the next kernel starts during all of this one. */
+#define KERNEL_BOUND(NAME, ARGS, BOUNDS)                                                           \
     DEVICE void NAME##_kernel(const ARGS &a);                                                      \
-    static __global__ void __launch_bounds__(allotted, blocks)                                     \
-        NAME(const __grid_constant__ ARGS a, const uint32_t how) {                                 \
+    static __global__ void BOUNDS NAME(const __grid_constant__ ARGS a, const uint32_t how) {       \
         if (!(how & LAUNCH_LATE))                                                                  \
             trigger_next();                                                                        \
         NAME##_kernel(a);                                                                          \
     }                                                                                              \
     const void *const kernel_##NAME = (const void *)NAME;                                          \
     DEVICE void NAME##_kernel(const ARGS &a)
+#endif
+/* Defines a kernel whose blocks have @threads threads; it gets as few registers as if @blocks of
+ * @allotted threads shared a multiprocessor. */
+#define KERNEL_ALLOTTED(NAME, ARGS, threads, allotted, blocks)                                     \
+    KERNEL_BOUND(NAME, ARGS, __launch_bounds__(allotted, blocks))
+/* Defines a kernel with clusters of @cluster blocks (cluster.cuh), consecutive in x. */
+#define KERNEL_CLUSTER(NAME, ARGS, threads, blocks, cluster)                                       \
+    KERNEL_BOUND(NAME, ARGS, __launch_bounds__(threads, blocks) CLUSTER_OF(cluster))
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define CLUSTER_OF(cluster)
+#else
+#define CLUSTER_OF(cluster) __cluster_dims__(cluster, 1, 1)
 #endif
 /* Defines a kernel of which at least @blocks blocks fit on a multiprocessor. */
 #define KERNEL(NAME, ARGS, threads, blocks) KERNEL_ALLOTTED(NAME, ARGS, threads, threads, blocks)

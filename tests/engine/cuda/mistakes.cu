@@ -2,6 +2,7 @@
  * of them (test_simt.c). */
 
 #include "engine/cuda/bulk.cuh"
+#include "engine/cuda/cluster.cuh"
 #include "engine/cuda/products/wgmma.cuh"
 #include "tests/engine/cuda/mistakes.h"
 
@@ -219,4 +220,48 @@ KERNEL(mistake_roles, struct mistake_args, 96, 1) {
         a.data[128 + t] = s.word[t ^ 32];
     if (w == ROLES_REGISTERS)
         wgmma_more<160>();
+}
+
+/* Two blocks, each of which stores 64 floats in the other's memory, twice. */
+KERNEL_CLUSTER(mistake_cluster, struct mistake_args, 64, 1, 2) {
+    SHARED float fixed[64];
+    float *in = (float *)dynamic_shared(), sum = 0;
+    uint32_t t = threadIdx.x, other = cluster_rank() ^ 1u;
+    enum mistake w = a.what;
+
+    wait_for_previous();
+    if (w != CLUSTER_NO_ARRIVAL)
+        cluster_arrive();
+    if (w == CLUSTER_TWO_ARRIVALS)
+        cluster_arrive();
+    if (w == CLUSTER_NOT_MET)
+        cluster_store(in + t, other, 1);
+    cluster_wait();
+    for (uint32_t round = 0; round < 2; round++) {
+        float *to = in + 64 * round;
+
+        if (w != CLUSTER_STORED_LATE)
+            cluster_store(to + t, w == CLUSTER_OTHER_RANK ? 2 : other, (float)t);
+        if (w == CLUSTER_OWN_BARRIER && round == 1) {
+            sync_block();
+        } else {
+            cluster_arrive();
+            if (w == CLUSTER_STORED_LATE)
+                cluster_store(to + t, other, (float)t);
+            if (w == CLUSTER_READ_EARLY)
+                sum += to[t];
+            if (w == CLUSTER_NEVER_WAITS && round == 1)
+                return;
+            cluster_wait();
+        }
+        sum += to[63 - t];
+    }
+    if (w == CLUSTER_NOT_LEFT && blockIdx.x == 0)
+        cluster_store(in + 128 + t, other, sum);
+    if (w == CLUSTER_STATIC) {
+        fixed[t] = sum;
+        sync_block();
+        sum += fixed[t ^ 1u];
+    }
+    a.data[blockIdx.x * 64 + t] = (uint32_t)sum;
 }

@@ -139,6 +139,26 @@ enum mistake {
     ROLES_BARRIER_OF_OTHERS,
     /* a block without whole warpgroups asks for registers */
     ROLES_REGISTERS,
+    /* first mistake of kernel_mistake_cluster */
+    CLUSTER_MISTAKES,
+    /* a store to the other block before the cluster has met */
+    CLUSTER_NOT_MET = CLUSTER_MISTAKES,
+    /* what the other block stores is read between the arrival and the wait */
+    CLUSTER_READ_EARLY,
+    /* a store behind the arrival that should tell of it */
+    CLUSTER_STORED_LATE,
+    /* the block's barrier instead of the cluster's */
+    CLUSTER_OWN_BARRIER,
+    /* a store behind the last meeting, when the other block may end */
+    CLUSTER_NOT_LEFT,
+    CLUSTER_TWO_ARRIVALS,
+    CLUSTER_NO_ARRIVAL,
+    /* a thread ends between its arrival and the wait */
+    CLUSTER_NEVER_WAITS,
+    /* a block that the cluster does not have */
+    CLUSTER_OTHER_RANK,
+    /* static shared memory */
+    CLUSTER_STATIC,
     N_MISTAKES
 };
 
@@ -157,6 +177,9 @@ extern const void *const kernel_mistake_wgmma;
 
 /* A kernel with 64 threads, one block and WGMMA_SHARED bytes of shared memory. */
 extern const void *const kernel_mistake_bulk;
+
+/* A kernel with 64 threads, a cluster of two blocks and WGMMA_SHARED bytes of shared memory. */
+extern const void *const kernel_mistake_cluster;
 
 /* A kernel with 96 threads, one block and WGMMA_SHARED bytes of shared memory. */
 extern const void *const kernel_mistake_roles;

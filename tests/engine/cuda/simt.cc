@@ -4,7 +4,7 @@
 
 #include "base/rng.h"
 
-#define MAX_THREADS 1024u
+#define MAX_THREADS SIMT_THREADS /* of a cluster */
 #define STACK_BYTES (32u << 10)
 /* From one stack to the next: what lanes use of theirs shares no sets of a cache. */
 #define STACK_STRIDE (STACK_BYTES + 320)
@@ -123,9 +123,18 @@ struct warp {
     /* Lanes, as bits by place in the order: those that can run, and those at a barrier of the
      * block. Other lanes wait for lanes of their own warp, or have ended. */
     uint32_t ready, at_barrier, at_copies; /* at_copies: lanes that wait for bulk copies */
+    /* Lanes that wait for their cluster; phases of its barrier at which the warp has arrived. */
+    uint32_t at_cluster, n_arrivals;
+};
+
+/* A block of the cluster that runs; its fibers are consecutive. */
+struct member {
+    uint32_t rank;
+    uint32_t n_waiting, n_alive;
 };
 
 struct simt_dim simt_thread, simt_block, simt_grid;
+uint32_t simt_rank;
 
 static struct fiber fibers[MAX_THREADS];
 static struct async copies[MAX_THREADS][ASYNC_MAX];
@@ -135,7 +144,11 @@ static struct fiber scheduler, *current;
 static struct warp *warp; /* warp of the current fiber */
 static const struct simt_kernel *kernel;
 static const void *kernel_args;
-static uint32_t n_threads, n_waiting, n_alive, n_dynamic;
+static uint32_t n_threads, n_fibers, n_dynamic; /* n_threads: of a block */
+/* The members of the running cluster in the order of their fibers; without clusters, a block. */
+static struct member members[SIMT_CLUSTER];
+static uint32_t n_members, first_block; /* first_block: blockIdx.x of rank 0 */
+static uint32_t n_phases, n_arrived;    /* of the cluster's barrier: phases that ended; warps */
 static struct rng order_rng;
 static bool shuffled;
 static uint64_t n_blocks;
@@ -147,7 +160,8 @@ static struct barrier barriers[SIMT_BARRIERS];
 static uint32_t n_barriers;
 static struct barrier first_threads; /* of simt_sync_first() */
 
-uint8_t simt_dynamic[SIMT_DYNAMIC_MAX] __attribute__((section("simt_at_launch"), aligned(128)));
+uint8_t simt_dynamic[SIMT_CLUSTER * SIMT_DYNAMIC_MAX]
+    __attribute__((section("simt_at_launch"), aligned(128)));
 
 extern uint8_t __start_simt_shared[], __stop_simt_shared[];
 
@@ -180,10 +194,20 @@ static void begin(struct fiber *f) {
     f->begun = true;
 }
 
+/* Returns the member of the cluster that fiber @f is of. */
+static struct member *member_of(const struct fiber *f) {
+    return &members[n_members == 1 ? 0 : (uint32_t)(f - fibers) / n_threads];
+}
+
 static void become(struct fiber *f) {
     current = f;
     simt_lane = &f->lane;
     simt_thread.x = f->lane.thread;
+    if (n_members > 1 && f != &scheduler) {
+        simt_rank = member_of(f)->rank;
+        simt_thread.x = f->lane.thread % n_threads;
+        simt_block.x = first_block + simt_rank;
+    }
 }
 
 static void switch_to(struct fiber *from, struct fiber *to) {
@@ -219,6 +243,10 @@ static void check_end() {
         simt_fault("ends with products that it has not waited for");
     if (!current->lane.waited && blockIdx.x + blockIdx.y == 0)
         simt_fault("ends without wait_for_previous()");
+    if (n_members > 1 && warp->n_arrivals != current->lane.n_meetings)
+        simt_fault("ends between its arrival at the cluster's barrier and the wait");
+    if (n_members > 1)
+        simt_check_left(simt_rank);
 }
 
 /* A thread, and on the same stack those of the warp that begin as soon as the last one has ended:
@@ -229,7 +257,7 @@ static void fiber_main() {
         check_end();
         current->done = true;
         warp->ready &= ~place_bit();
-        n_alive--;
+        member_of(current)->n_alive--;
         struct fiber *next = next_fiber(), *last = current;
         if (next->begun)
             break;
@@ -275,6 +303,7 @@ static void start(struct fiber *f, uint32_t thread) {
     f->lane.n_warp_syncs = 0;
     f->lane.waited = f->lane.hidden = false;
     f->lane.fenced = f->lane.met = 0;
+    f->lane.n_meetings = 0;
 }
 
 /* -- barriers and instructions of a warp ------------------------------------------------------- */
@@ -283,7 +312,7 @@ void simt_sync_block(const char *here) {
     current->here = here;
     warp->ready &= ~place_bit();
     warp->at_barrier |= place_bit();
-    n_waiting++;
+    member_of(current)->n_waiting++;
     yield();
 }
 
@@ -349,6 +378,7 @@ static void multiply_bytes(struct tile *t) {
 }
 
 static void finish_products();
+static void arrive_at_cluster();
 
 /* Joins the gifts of lanes whose numbers differ in bits @first to @end / 2 alone, in the order of
  * warp_sum(). */
@@ -366,7 +396,7 @@ static void reduce(struct gift gift[32], uint32_t first, uint32_t end, const JOI
         memcpy(&gift[lane], &v[lane], sizeof(T));
 }
 
-enum meeting { GIFTS, SYNC, SUM, SUM_64, MAX, MAX_32, MAX_64, MMA, MMA_BYTES, WGMMA_WAIT };
+enum meeting { GIFTS, SYNC, SUM, SUM_64, MAX, MAX_32, MAX_64, MMA, MMA_BYTES, WGMMA_WAIT, CLUSTER };
 
 static uint32_t first_bit, end_bit; /* of the reduction at which the lanes meet */
 
@@ -403,6 +433,9 @@ static void execute(enum meeting what, struct gift gift[32], struct tile *tile) 
         break;
     case WGMMA_WAIT:
         finish_products();
+        break;
+    case CLUSTER:
+        arrive_at_cluster();
         break;
     }
 }
@@ -533,6 +566,46 @@ void simt_mma_bytes(const char *here, uint32_t k, float c[4], const uint32_t a[4
     memcpy(c + 2, &t->sum[row + 8][2 * column], 8);
 }
 
+/* -- clusters ---------------------------------------------------------------------------------- */
+
+/* Executes an arrival, for which all lanes of the warp have met. The last warp ends the phase. */
+static void arrive_at_cluster() {
+    simt_check_cluster_arrival(n_phases);
+    warp->n_arrivals++;
+    if (++n_arrived < n_fibers / 32)
+        return;
+    n_arrived = 0;
+    n_phases++;
+}
+
+void simt_cluster_arrive(const char *here) {
+    if (warp->n_arrivals != current->lane.n_meetings)
+        simt_fault("at %s, arrives again before it has waited", here);
+    meet(here, CLUSTER);
+}
+
+void simt_cluster_wait(const char *here) {
+    if (warp->n_arrivals == current->lane.n_meetings)
+        simt_fault("at %s, waits for the cluster and has not arrived", here);
+    if (n_phases < warp->n_arrivals) {
+        current->here = here;
+        warp->ready &= ~place_bit();
+        warp->at_cluster |= place_bit();
+        yield();
+    }
+    simt_check_cluster_wait(current->lane.n_meetings++);
+}
+
+void *simt_shared_of(void *p, uint32_t rank) {
+    uintptr_t at = (uintptr_t)p - (uintptr_t)dynamic_shared();
+
+    if (at >= n_dynamic)
+        simt_fault("the place of no dynamic shared memory of the block");
+    if (rank >= n_members)
+        simt_fault("memory of block %u of a cluster of %u", rank, n_members);
+    return simt_dynamic + (size_t)rank * SIMT_DYNAMIC_MAX + at;
+}
+
 /* -- products of a warpgroup ------------------------------------------------------------------- */
 
 /* Returns core matrix (@k / 8, @n / 8) of the operand with descriptor @b: 8 columns of 8 halves. */
@@ -542,7 +615,7 @@ static const uint8_t *core_of(uint64_t b, uint32_t k, uint32_t n) {
 
     if (b & ~0x00003FFF3FFF3FFFull)
         simt_fault("an operand of wgmma with a swizzle or an offset: not emulated");
-    return simt_dynamic + start + k / 8 * along_k + n / 8 * along_n;
+    return dynamic_shared() + start + k / 8 * along_k + n / 8 * along_n;
 }
 
 /* Checks the operand of a product in shared memory, to which no copy may be in flight, and returns
@@ -699,10 +772,10 @@ static void check_warpgroups() {
     const struct fiber *first[MAX_THREADS / 128];
     uint32_t n_registers = 0;
 
-    for (uint32_t i = 0; i < n_threads; i++)
+    for (uint32_t i = 0; i < n_fibers; i++)
         if (fibers[i].lane.thread % 128 == 0)
             first[fibers[i].lane.thread / 128] = &fibers[i];
-    for (uint32_t i = 0; i < n_threads; i++) {
+    for (uint32_t i = 0; i < n_fibers; i++) {
         const struct fiber *f = &fibers[i], *of_group = first[f->lane.thread / 128];
 
         if (f->multiplied != of_group->multiplied || (f->multiplied && n_threads % 128))
@@ -711,7 +784,7 @@ static void check_warpgroups() {
             simt_fault("warps of a group have different numbers of registers");
         n_registers += f->n_registers;
     }
-    if (n_registers > 65536)
+    if (n_registers / n_members > 65536)
         simt_fault("%u registers in a block", n_registers);
 }
 
@@ -849,7 +922,7 @@ void bulk_init(uint64_t *bar, uint32_t n) {
     *b = {};
     b->at = bar;
     b->count = n;
-    for (uint32_t i = 0; i < n_threads; i++)
+    for (uint32_t i = 0; i < n_fibers; i++)
         fibers[i].lane.phases[n_barriers - 1] = 0;
     b->thread = current->lane.thread;
 }
@@ -910,7 +983,7 @@ void bulk_arrive(uint64_t *bar) {
 
 /* Checks that no product in flight reads what a bulk copy will overwrite. */
 static void check_products(const uint8_t *to, uint32_t n) {
-    for (uint32_t i = 0; i < n_threads; i++)
+    for (uint32_t i = 0; i < n_fibers; i++)
         for (uint32_t k = 0; k < fibers[i].n_products && fibers[i].lane.thread % 32 == 0; k++) {
             const struct wgmma *p = &fibers[i].own->product[k];
 
@@ -981,6 +1054,8 @@ void simt_bulk_wait(const char *here, uint64_t *bar, uint32_t phase) {
 void simt_sync_first(const char *here, uint32_t n) {
     struct barrier *b = &first_threads;
 
+    if (n_members > 1)
+        simt_fault("at %s, a barrier of some threads in a cluster: not emulated", here);
     if (simt_thread.x >= n || n % 32 || n > n_threads)
         simt_fault("at %s, thread %u at a barrier of the first %u", here, simt_thread.x, n);
     if (b->n_arrived && b->count != n)
@@ -990,7 +1065,7 @@ void simt_sync_first(const char *here, uint32_t n) {
         wait_at(here, b, b->phase);
         return;
     }
-    simt_check_first(n);
+    simt_check_some(0, n);
     for (uint32_t i = 0; i < n_threads; i++)
         if (fibers[i].lane.thread < n)
             fibers[i].lane.met = simt_check_time();
@@ -1043,11 +1118,13 @@ template <typename T> static void shuffle(T *order, uint32_t n) {
     }
 }
 
-static void release_barrier() {
+/* Lets the threads of a block go on that have all arrived at its barrier. */
+static void release_barrier(struct member *m) {
+    uint32_t first = (uint32_t)(m - members) * n_threads, end = first + n_threads;
     const char *here = NULL;
 
     hidden = false;
-    for (uint32_t i = 0; i < n_threads; i++) {
+    for (uint32_t i = first; i < end; i++) {
         simt_seen.closed |= fibers[i].lane.waited; /* ahead, no thread passes such a barrier */
         if (fibers[i].done)
             continue;
@@ -1056,35 +1133,60 @@ static void release_barrier() {
             simt_fault("threads at the barriers of %s and of %s", here, fibers[i].here);
         here = fibers[i].here;
     }
-    for (uint32_t i = 0; i < n_threads / 32; i++) {
+    for (uint32_t i = first / 32; i < end / 32; i++) {
         warps[i].ready = warps[i].at_barrier;
         warps[i].at_barrier = 0;
     }
-    n_waiting = 0;
-    simt_check_barrier();
-    for (uint32_t i = 0; i < n_threads; i++)
+    m->n_waiting = 0;
+    if (n_members == 1)
+        simt_check_barrier();
+    else
+        simt_check_some(m->rank * n_threads, n_threads);
+    for (uint32_t i = first; i < end; i++)
         fibers[i].lane.met = simt_check_time();
 }
 
-/* Starts all threads of a block, with warps in an order chosen by simt_order(), and lanes within
- * each. */
-static void start_all() {
-    uint32_t n_warps = n_threads / 32;
+/* Starts the threads of a member of the cluster, with warps in an order chosen by simt_order(), and
+ * lanes within each. */
+static void start_member(struct member *m) {
+    uint32_t n_warps = n_threads / 32, first = (uint32_t)(m - members) * n_warps;
     uint8_t warp_at[MAX_THREADS / 32], lane_at[32];
 
     shuffle(warp_at, n_warps);
     for (uint32_t w = 0; w < n_warps; w++) {
-        warps[w].n_arrived = warps[w].n_complete = 0;
-        warps[w].ready = ~0u;
-        warps[w].at_barrier = warps[w].at_copies = 0;
+        struct warp *of = &warps[first + w];
+
+        of->n_arrived = of->n_complete = 0;
+        of->ready = ~0u;
+        of->at_barrier = of->at_copies = of->at_cluster = of->n_arrivals = 0;
         shuffle(lane_at, 32);
         for (uint32_t i = 0; i < 32; i++)
-            start(&fibers[w * 32 + i], warp_at[w] * 32u + lane_at[i]);
+            start(&fibers[(first + w) * 32 + i],
+                  m->rank * n_threads + warp_at[w] * 32u + lane_at[i]);
     }
-    n_alive = n_threads;
+    m->n_alive = n_threads;
+    m->n_waiting = 0;
+}
+
+static void start_all() {
+    uint8_t rank_at[SIMT_CLUSTER] = {};
+
+    if (n_members > 1)
+        shuffle(rank_at, n_members);
+    for (uint32_t i = 0; i < n_members; i++) {
+        members[i].rank = rank_at[i];
+        start_member(&members[i]);
+    }
     first_threads.n_arrived = first_threads.bytes = first_threads.asked = 0;
-    n_waiting = n_barriers = 0;
+    n_barriers = n_phases = n_arrived = 0;
     hidden = false;
+}
+
+static bool is_alive() {
+    for (uint32_t i = 0; i < n_members; i++)
+        if (members[i].n_alive > 0)
+            return true;
+    return false;
 }
 
 /* Reports a deadlock: no thread can run. */
@@ -1093,7 +1195,7 @@ static void check_waiting() {
 
     while (f->done)
         f++;
-    for (uint32_t i = 0; i < n_threads; i++)
+    for (uint32_t i = 0; i < n_fibers; i++)
         if (fibers[i].bar)
             simt_fault(
                 "thread %u waits at %s for %u of %u arrivals, for %u bytes, of which %u were "
@@ -1104,33 +1206,55 @@ static void check_waiting() {
     simt_fault("threads wait for each other, thread %u at %s", f->lane.thread, f->here);
 }
 
-static void run_block(uint32_t block, uint32_t n) {
-    simt_check_block(block, n);
+/* Runs each warp as far as it can go; returns false if none can. */
+static bool run_warps() {
+    bool ran = false;
+
+    for (uint32_t i = 0; i < n_fibers / 32; i++) {
+        warp = &warps[i];
+        if (warp->at_copies)
+            release_copies(i * 32);
+        if (warp->at_cluster && n_phases == warp->n_arrivals) {
+            warp->ready |= warp->at_cluster;
+            warp->at_cluster = 0;
+        }
+        if (!warp->ready)
+            continue;
+        ran = true;
+        switch_to(&scheduler, &fibers[i * 32 + (uint32_t)__builtin_ctz(warp->ready)]);
+    }
+    return ran;
+}
+
+/* Runs cluster @i of @n, or block @i of @n without clusters. */
+static void run_block(uint32_t i, uint32_t n) {
+    uint32_t columns = simt_grid.x / n_members;
+
+    first_block = i % columns * n_members;
+    simt_block = {first_block, i / columns, 0};
+    simt_check_block(i, n);
     simt_seen = {};
     start_all();
-    while (n_alive > 0) {
-        bool ran = false;
+    while (is_alive()) {
+        bool ran = run_warps();
 
-        for (uint32_t i = 0; i < n_threads / 32; i++) {
-            warp = &warps[i];
-            if (warp->at_copies)
-                release_copies(i * 32);
-            if (!warp->ready)
-                continue;
-            ran = true;
-            switch_to(&scheduler, &fibers[i * 32 + (uint32_t)__builtin_ctz(warp->ready)]);
-        }
-        if (n_alive > 0 && n_waiting == n_alive)
-            release_barrier();
-        else if (n_alive > 0 && !ran && simt_is_ahead)
-            return;
-        else if (n_alive > 0 && !ran)
+        for (struct member *m = members; m < members + n_members; m++)
+            if (m->n_alive > 0 && m->n_waiting == m->n_alive) {
+                release_barrier(m);
+                ran = true;
+            }
+        if (!ran && is_alive() && simt_is_ahead)
+            break;
+        if (!ran && is_alive())
             check_waiting();
     }
-    for (uint32_t i = 0; i < n_barriers; i++)
-        if (barriers[i].n_copies)
+    simt_rank = 0;
+    if (simt_is_ahead && is_alive())
+        return;
+    for (uint32_t k = 0; k < n_barriers; k++)
+        if (barriers[k].n_copies)
             simt_fault("ends with a copy that it has not waited for");
-    n_blocks++;
+    n_blocks += n_members;
     check_warpgroups();
 }
 
@@ -1139,13 +1263,17 @@ static void begin_launch(const struct simt_kernel *k, struct simt_dim grid, uint
     kernel = k;
     kernel_args = args;
     n_threads = k->n_threads;
+    n_members = k->cluster;
+    n_fibers = n_threads * n_members;
     simt_grid = grid;
     n_dynamic = shared;
-    if (n_threads % 32 || n_threads > MAX_THREADS)
-        simt_fault("%u threads a block", n_threads);
+    if (n_threads % 32 || n_threads > 1024 || n_members > SIMT_CLUSTER || n_fibers > MAX_THREADS)
+        simt_fault("%u threads a block, %u blocks a cluster", n_threads, n_members);
+    if (grid.x % n_members)
+        simt_fault("a grid of %u blocks in clusters of %u", grid.x, n_members);
     if (!fibers[0].stack)
         make_fibers();
-    simt_check_launch(k->name, args, k->args_size, shared);
+    simt_check_launch(k, args, shared);
 }
 
 static const struct simt_ahead *expected; /* of the next launch, or NULL */
@@ -1156,15 +1284,13 @@ void simt_expect(const struct simt_ahead *ahead) {
 
 void simt_run_ahead(const struct simt_kernel *k, struct simt_dim grid, uint32_t shared,
                     const void *args, struct simt_ahead *ahead) {
-    uint32_t n = grid.x * grid.y;
-
     *ahead = {};
     begin_launch(k, grid, shared, args);
+    uint32_t n = grid.x * grid.y / n_members;
     simt_is_ahead = true;
     for (uint32_t i = 0; i < n && ahead->n < SIMT_AHEAD; i++) {
         if (i < (uint64_t)n * ahead->n / SIMT_AHEAD || !simt_will_look(i, n))
             continue;
-        simt_block = {i % grid.x, i / grid.x, 0};
         run_block(i, n);
         ahead->block[ahead->n] = i;
         ahead->seen[ahead->n++] = simt_seen.sum;
@@ -1182,7 +1308,7 @@ static void check_ahead(uint32_t block) {
 void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t shared,
                  const void *args) {
     begin_launch(k, grid, shared, args);
-    uint32_t n = grid.x * grid.y, *order = (uint32_t *)malloc(n * sizeof(*order));
+    uint32_t n = grid.x * grid.y / n_members, *order = (uint32_t *)malloc(n * sizeof(*order));
     if (!order)
         abort();
     shuffle(order, n);
@@ -1190,7 +1316,6 @@ void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t sha
     poison_shared();
 #endif
     for (uint32_t i = 0; i < n; i++) {
-        simt_block = {order[i] % grid.x, order[i] / grid.x, 0};
         run_block(order[i], n);
         check_ahead(order[i]);
     }

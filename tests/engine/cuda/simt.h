@@ -4,8 +4,9 @@
  * simt - runs the kernels of engine/cuda on the CPU. Included before everything else (-include), it
  * replaces the functions of engine/cuda/device.cuh. Each thread of a block is a fiber; at a barrier
  * or an instruction of the warp (mma, lane_xor), a fiber switches to the next until all have
- * arrived. Blocks run one after the other, so a block must not wait for another one; arrive() does
- * not wait.
+ * arrived. Blocks run one after the other, so a block must not wait for another one, except within
+ * a cluster, whose blocks run together; arrive() does not wait. Blocks of clusters have dynamic
+ * shared memory only.
  *
  * It finds wrong arithmetic, wrong indices, and the faults that simt_check.h lists: races, early
  * reads, wrong addresses, divergence. Asynchronous copies are executed when they are waited for, as
@@ -41,6 +42,7 @@ struct simt_kernel {
     const char *name;
     uint32_t n_threads;
     size_t args_size;
+    uint32_t cluster; /* blocks of a cluster, consecutive in x */
 };
 
 /* Sets the order of threads and blocks: ascending for @seed 0, else pseudo-random for each block
@@ -71,15 +73,18 @@ uint64_t simt_blocks(void);
 }
 
 extern struct simt_dim simt_thread, simt_block, simt_grid;
+extern uint32_t simt_rank; /* of the block in its cluster */
 
 #define threadIdx simt_thread
 #define blockIdx simt_block
 #define gridDim simt_grid
 
-extern uint8_t simt_dynamic[SIMT_DYNAMIC_MAX];
+#define SIMT_CLUSTER 8u /* blocks of a cluster, at most */
+/* a part for each block of a cluster */
+extern uint8_t simt_dynamic[SIMT_CLUSTER * SIMT_DYNAMIC_MAX];
 
 static inline uint8_t *dynamic_shared() {
-    return simt_dynamic;
+    return simt_dynamic + simt_rank * SIMT_DYNAMIC_MAX;
 }
 
 #define SHARED static __attribute__((section("simt_shared")))
@@ -95,7 +100,7 @@ static inline uint8_t *dynamic_shared() {
         NAME(*(const ARGS *)args);                                                                 \
     }
 #ifdef SIMT_QUICK
-#define KERNEL_ALLOTTED(NAME, ARGS, threads, allotted, blocks)                                     \
+#define SIMT_KERNEL(NAME, ARGS, threads, cluster)                                                  \
     SIMT_RUN(extern "C", simt_quick_, NAME, ARGS)                                                  \
     static void NAME(const ARGS &a)
 /* Renames the other definitions of a file of kernels, which would be duplicates. */
@@ -107,14 +112,17 @@ static inline uint8_t *dynamic_shared() {
 #else
 #define SIMT_RUN_QUICK(NAME) run_##NAME
 #endif
-#define KERNEL_ALLOTTED(NAME, ARGS, threads, allotted, blocks)                                     \
+#define SIMT_KERNEL(NAME, ARGS, threads, cluster)                                                  \
     extern "C" void simt_quick_##NAME(const void *args);                                           \
     SIMT_RUN(static, run_, NAME, ARGS)                                                             \
     static const struct simt_kernel simt_##NAME = {run_##NAME, SIMT_RUN_QUICK(NAME), #NAME,        \
-                                                   threads, sizeof(ARGS)};                         \
+                                                   threads,    sizeof(ARGS),         cluster};     \
     const void *const kernel_##NAME = &simt_##NAME;                                                \
     static void NAME(const ARGS &a)
 #endif
+#define KERNEL_ALLOTTED(NAME, ARGS, threads, allotted, blocks) SIMT_KERNEL(NAME, ARGS, threads, 1u)
+#define KERNEL_CLUSTER(NAME, ARGS, threads, blocks, cluster)                                       \
+    SIMT_KERNEL(NAME, ARGS, threads, cluster)
 #define KERNEL(NAME, ARGS, threads, blocks) KERNEL_ALLOTTED(NAME, ARGS, threads, threads, blocks)
 
 struct vec4 {
@@ -181,7 +189,7 @@ static inline uint32_t shared_start() {
     return SIMT_START;
 }
 template <int OFFSET> static inline void copy_async_at(uint32_t to, const void *from) {
-    copy_async(simt_dynamic + (to - SIMT_START) + OFFSET, (const uint8_t *)from + OFFSET);
+    copy_async(dynamic_shared() + (to - SIMT_START) + OFFSET, (const uint8_t *)from + OFFSET);
 }
 
 void copy_commit();
@@ -306,6 +314,21 @@ struct simt_registers_at {
 /* Barrier of the threads below @n. */
 void simt_sync_first(const char *here, uint32_t n);
 #define wgmma_sync(n) simt_sync_first(SIMT_HERE, n)
+
+/* Emulates engine/cuda/cluster.cuh. */
+void simt_cluster_arrive(const char *here);
+void simt_cluster_wait(const char *here);
+void *simt_shared_of(void *p, uint32_t rank);
+#define cluster_arrive() simt_cluster_arrive(SIMT_HERE)
+#define cluster_wait() simt_cluster_wait(SIMT_HERE)
+
+static inline void cluster_store(float *p, uint32_t rank, float v) {
+    simt_put(simt_shared_of(p, rank), sizeof(v), &v);
+}
+
+static inline uint32_t cluster_rank() {
+    return simt_rank;
+}
 
 /* Emulates engine/cuda/bulk.cuh. Copies are executed when their phase is first waited for. */
 void bulk_init(uint64_t *bar, uint32_t n = 1);

@@ -9,8 +9,8 @@
 #include "tests/engine/cuda/simt.h"
 #include "tests/engine/cuda/simt_banks.h"
 
-/* Time and thread of an access: number of the interval between barriers (42 bits) | number of the
- * lane's sync_warp() calls (7) | atomic (1) | thread (10) | bytes of the cell (4). */
+/* Time and thread of an access: number of the interval between barriers (41 bits) | number of the
+ * lane's sync_warp() calls (7) | atomic (1) | thread (11) | bytes of the cell (4). */
 typedef uint64_t moment;
 
 struct cell { /* the accesses to four bytes */
@@ -36,7 +36,7 @@ extern const uint8_t __ehdr_start[], _end[];
 
 /* The host, which runs before the first launch and between blocks; none of its accesses are
  * checked. */
-static struct simt_lane host = {NULL, SIZE_MAX, 0, 0, false, false, 0, 0, {}};
+static struct simt_lane host = {NULL, SIZE_MAX, 0, 0, false, false, 0, 0, 0, {}};
 struct simt_lane *simt_lane = &host;
 bool simt_looks = true, simt_is_ahead;
 struct simt_seen simt_seen;
@@ -47,21 +47,28 @@ static uint32_t n_memories;
 static int device;           /* simt_device() */
 static uint32_t reached[32]; /* simt_reach(): a bit for each other device */
 static struct memory shared_memory, dynamic_memory;
-static bool strict; /* allocations are registered, so addresses are checked */
+static uint32_t n_dynamic; /* bytes of a block */
+static bool strict;        /* allocations are registered, so addresses are checked */
 static uintptr_t args_from, args_to;
 static const char *kernel;
+static uint32_t n_threads = 1, n_members = 1; /* of a block; blocks of a cluster */
 /* Intervals are numbered consecutively over all launches of the process. */
 static uint64_t interval = 1, first_of_launch = 1, first_of_block = 1, first_unsettled = 1;
 static uint64_t since = 1; /* first interval after the block's last barrier */
 static uint32_t n_blocks;
 
-#define THREADS 1024u
+#define THREADS SIMT_THREADS
 
 /* Intervals also end at sync_warp() and at arrivals; synced: first interval after a warp's last
  * sync_warp(). known: of each thread, what each warp has told it last; what it was told about
  * earlier blocks is older than all accesses of this one. */
 static uint64_t synced[THREADS / 32];
 static struct simt_arrival known[THREADS][THREADS / 32];
+
+/* Of an even and of an odd phase of the cluster's barrier: the first interval of each warp after
+ * its arrival. visited: of each block of a cluster, the last interval in which each warp of the
+ * others accessed its memory. */
+static uint64_t arrived[2][THREADS / 32], visited[SIMT_CLUSTER][THREADS / 32];
 
 /* Arrivals of blocks at counts, each with the intervals [from, to) of the block before it arrived.
  * The n_heard arrivals that the running block knows of, because it was the last to arrive, order
@@ -93,10 +100,9 @@ static const uint8_t *describe(uintptr_t a, char out[80]) {
             m = &memory[i];
     if (a >= shared && a < (uintptr_t)__stop_simt_shared)
         snprintf(out, 80, "shared memory + %zu", (size_t)(a - shared));
-    else if (a - (uintptr_t)simt_dynamic < SIMT_DYNAMIC_MAX)
+    else if (a - (uintptr_t)simt_dynamic < sizeof(simt_dynamic))
         snprintf(out, 80, "byte %zu of %zu of dynamic shared memory",
-                 (size_t)(a - (uintptr_t)simt_dynamic),
-                 (size_t)(dynamic_memory.to - dynamic_memory.from));
+                 (size_t)(a - (uintptr_t)simt_dynamic) % SIMT_DYNAMIC_MAX, (size_t)n_dynamic);
     else if (m)
         snprintf(out, 80, "byte %zu of %zu of %s", (size_t)(a - m->from), (size_t)(m->to - m->from),
                  m->space == SIMT_DEVICE ? "an allocation" : "pinned memory");
@@ -111,7 +117,7 @@ void simt_fault(const char *format, ...) {
     va_start(list, format);
     fflush(stdout);
     fprintf(stderr, "simt: %s, block (%u, %u), thread %u: ", kernel, blockIdx.x, blockIdx.y,
-            simt_lane->thread);
+            simt_lane->thread % n_threads);
     vfprintf(stderr, format, list);
     fputc('\n', stderr);
     va_end(list);
@@ -245,16 +251,19 @@ void simt_look(uint32_t n_blocks_a_launch) {
     looked = n_blocks_a_launch;
 }
 
-void simt_check_launch(const char *name, const void *args, size_t args_size, uint32_t shared) {
-    kernel = name;
+void simt_check_launch(const struct simt_kernel *k, const void *args, uint32_t shared) {
+    kernel = k->name;
+    n_threads = k->n_threads;
+    n_members = k->cluster;
+    n_dynamic = shared;
     args_from = (uintptr_t)args;
-    args_to = args_from + args_size;
+    args_to = args_from + k->args_size;
     first_of_launch = ++interval;
     n_arrivals = 0;
     if (!dynamic_memory.cell)
-        dynamic_memory.cell = new_cells(SIMT_DYNAMIC_MAX);
+        dynamic_memory.cell = new_cells(sizeof(simt_dynamic));
     dynamic_memory.from = (uintptr_t)simt_dynamic;
-    dynamic_memory.to = dynamic_memory.from + shared;
+    dynamic_memory.to = dynamic_memory.from + (n_members - 1) * SIMT_DYNAMIC_MAX + shared;
 }
 
 /* The last block is always among those that are looked at. */
@@ -272,6 +281,8 @@ void simt_check_block(uint32_t block, uint32_t n) {
     first_of_block = since = ++interval;
     n_blocks++;
     n_heard = 0;
+    if (n_members > 1)
+        memset(visited, 0, sizeof(visited));
 }
 
 void simt_check_barrier() {
@@ -298,25 +309,42 @@ void simt_check_learn(uint32_t thread, const struct simt_arrival *from) {
     known[thread][from->thread / 32] = *from;
 }
 
-void simt_check_first(uint32_t n) {
+/* Records that thread @thread has been told of what lanes of warp @warp did before time @all. */
+static void tell(uint32_t thread, uint32_t warp, uint64_t all) {
+    struct simt_arrival *k = &known[thread][warp];
+
+    if (k->all < all)
+        *k = {0, all, warp * 32};
+}
+
+void simt_check_some(uint32_t first, uint32_t n) {
     interval++;
-    for (uint32_t thread = 0; thread < n; thread++)
-        for (uint32_t other = 0; other < n; other += 32)
-            known[thread][other / 32] = {0, interval, other};
+    for (uint32_t thread = first; thread < first + n; thread++)
+        for (uint32_t other = first; other < first + n; other += 32)
+            tell(thread, other / 32, interval);
+}
+
+void simt_check_cluster_arrival(uint32_t phase) {
+    arrived[phase % 2][simt_lane->thread / 32] = ++interval;
+}
+
+void simt_check_cluster_wait(uint32_t phase) {
+    for (uint32_t warp = 0; warp < n_threads * n_members / 32; warp++)
+        tell(simt_lane->thread, warp, arrived[phase % 2][warp]);
 }
 
 /* Returns the current time and thread, without bytes. */
 static moment now(bool atomic) {
-    return interval << 22 | (moment)(simt_lane->n_warp_syncs & 127) << 15 | (moment)atomic << 14 |
+    return interval << 23 | (moment)(simt_lane->n_warp_syncs & 127) << 16 | (moment)atomic << 15 |
            (moment)simt_lane->thread << 4;
 }
 
 static uint64_t interval_of(moment m) {
-    return m >> 22;
+    return m >> 23;
 }
 
 static unsigned thread_of(moment m) {
-    return m >> 4 & 1023;
+    return m >> 4 & (SIMT_THREADS - 1);
 }
 
 void simt_check_arrival(const void *count, bool last) {
@@ -357,20 +385,37 @@ static bool is_known(uint64_t at, unsigned thread) {
     return at < k->all || (thread == k->thread && at <= k->own);
 }
 
+void simt_check_left(uint32_t rank) {
+    for (uint32_t warp = 0; SEEN && simt_looks && warp < n_threads * n_members / 32; warp++)
+        if (visited[rank][warp] && !is_known(visited[rank][warp], warp * 32))
+            simt_fault("ends while other blocks of the cluster may access its memory");
+}
+
+/* Checks an access to dynamic shared memory at @a by a block of a cluster. */
+static void check_visit(uintptr_t a, const void *pc) {
+    uint32_t rank = (uint32_t)((a - (uintptr_t)simt_dynamic) / SIMT_DYNAMIC_MAX);
+
+    if (rank == simt_rank)
+        return;
+    if (simt_lane->n_meetings == 0)
+        fault_at(a, pc, "the memory of a block of the cluster that may not have begun");
+    visited[rank][simt_lane->thread / 32] = interval;
+}
+
 /* Returns true if nothing orders access @then before an access of this thread to the same
  * @bytes. */
 static bool unordered(moment then, unsigned bytes, bool atomic, bool shared) {
     uint64_t at = interval_of(then);
     unsigned thread = thread_of(then);
 
-    if (!(then & bytes) || at < first_of_launch || (atomic && (then >> 14 & 1)))
+    if (!(then & bytes) || at < first_of_launch || (atomic && (then >> 15 & 1)))
         return false;
     if (at < first_of_block)
         return !shared && !is_heard(at);
     if (at < since || thread == simt_lane->thread || is_known(at, thread))
         return false;
     return thread / 32 != simt_lane->thread / 32 ||
-           (then >> 15 & 127) == (simt_lane->n_warp_syncs & 127);
+           (then >> 16 & 127) == (simt_lane->n_warp_syncs & 127);
 }
 
 /* -- accesses ---------------------------------------------------------------------------------- */
@@ -457,7 +502,8 @@ static inline void see_all(const struct memory *m, uintptr_t a, size_t n, enum s
 
 /* Returns the shared memory that address @a of the program is in, or NULL. */
 static inline struct memory *shared_of(uintptr_t a) {
-    if (a - dynamic_memory.from < dynamic_memory.to - dynamic_memory.from)
+    if (a - dynamic_memory.from < dynamic_memory.to - dynamic_memory.from &&
+        (n_members == 1 || (a - dynamic_memory.from) % SIMT_DYNAMIC_MAX < n_dynamic))
         return &dynamic_memory;
     if (a < (uintptr_t)__start_simt_shared || a >= (uintptr_t)__stop_simt_shared)
         return NULL;
@@ -534,11 +580,15 @@ static inline void check(uintptr_t a, size_t n, enum simt_access kind, const voi
 
         if (m && a + n > m->to)
             fault_at(a, pc, "an access beyond the end");
+        if (m && n_members > 1 && m == &shared_memory)
+            fault_at(a, pc, "static shared memory, in a cluster");
+        if (m && n_members > 1)
+            check_visit(a, pc);
         if (m && simt_banks_on && !simt_is_ahead && n <= 16)
             simt_banks_note(kernel, simt_lane->thread, a, n, pc);
         if (m && !simt_is_ahead)
             see_all(m, a, n, kind, pc);
-        if (m || (kind == SIMT_READ && a - (uintptr_t)simt_dynamic >= SIMT_DYNAMIC_MAX))
+        if (m || (kind == SIMT_READ && a - (uintptr_t)simt_dynamic >= sizeof(simt_dynamic)))
             return;
     }
     if (kind == SIMT_READ && a >= args_from && a + n <= args_to)
@@ -584,7 +634,7 @@ void simt_check_fence() {
 /* Returns true if the thread's fence follows access @then. An access of the thread itself in the
  * same interval may follow the fence; since that is not recorded, it counts as fenced. */
 static bool is_fenced(moment then) {
-    return interval_of(then) < first_of_block || then >> 15 < simt_lane->fenced >> 15 ||
+    return interval_of(then) < first_of_block || then >> 16 < simt_lane->fenced >> 16 ||
            (then ^ simt_lane->fenced) >> 4 == 0;
 }
 

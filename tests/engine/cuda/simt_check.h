@@ -22,6 +22,9 @@
  *                  variable, or not aligned to the size of the access. Memory of another device,
  *                  except for reads by the kernels that exchange shares, if the device reaches it.
  *                  Pinned memory, except for the kernels in reaches_host().
+ *     clusters     An access to the memory of another block of the cluster before the cluster has
+ *                  met once, or that is not ordered before the end of that block. Static shared
+ *                  memory, of which there is one only.
  *     divergence   Lanes of a warp at different instructions of the warp, or threads of a block at
  *                  different barriers.
  *
@@ -33,6 +36,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+struct simt_kernel;
 
 enum simt_space { SIMT_DEVICE, SIMT_PINNED };
 
@@ -63,12 +68,14 @@ void simt_look(uint32_t n_blocks);
 #ifdef __cplusplus
 }
 
-#define SIMT_BARRIERS 16u /* most barriers for bulk copies of a block */
+#define SIMT_THREADS 2048u /* most threads of a cluster, 8 blocks of 256 */
+#define SIMT_BARRIERS 16u  /* most barriers for bulk copies of a block */
 
 struct simt_lane { /* the thread that runs */
     /* its stack, whose accesses are not checked; SIZE_MAX bytes: all memory */
     const uint8_t *stack;
     size_t stack_bytes;
+    /* thread: counted over the blocks of its cluster */
     uint32_t thread, n_warp_syncs;
     /* has called wait_for_previous() */
     bool waited;
@@ -76,6 +83,8 @@ struct simt_lane { /* the thread that runs */
     bool hidden;
     /* time of its last bulk_publish(); of the last barrier of many threads at which it was */
     uint64_t fenced, met;
+    /* phases of its cluster's barrier that it has waited for */
+    uint32_t n_meetings;
     /* next phase to wait for, of each barrier */
     uint32_t phases[SIMT_BARRIERS];
 };
@@ -101,21 +110,28 @@ struct simt_arrival {
 enum simt_access { SIMT_READ, SIMT_WRITE, SIMT_ATOMIC };
 
 [[noreturn]] void simt_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void simt_check_launch(const char *kernel, const void *args, size_t args_size, uint32_t shared);
+void simt_check_launch(const struct simt_kernel *k, const void *args, uint32_t shared);
 /* Returns true if block @block of @n will be looked at. */
 bool simt_will_look(uint32_t block, uint32_t n);
-/* Begins block @block of @n. */
+/* Begins block @block of @n, or cluster. */
 void simt_check_block(uint32_t block, uint32_t n);
 void simt_check_barrier();
 /* Return the time; record that all lanes of the running thread's warp are at sync_warp(), or that
- * the first @n threads are at a barrier. */
+ * @n threads from @first on are at a barrier. */
 uint64_t simt_check_time();
 void simt_check_warp();
-void simt_check_first(uint32_t n);
+void simt_check_some(uint32_t first, uint32_t n);
 /* Returns what the running thread tells where it arrives; records that thread @thread has been
  * told. */
 struct simt_arrival simt_check_leave();
 void simt_check_learn(uint32_t thread, const struct simt_arrival *from);
+/* Record that the lanes of the running thread's warp arrive at phase @phase of their cluster's
+ * barrier, or that the thread has waited for it. */
+void simt_check_cluster_arrival(uint32_t phase);
+void simt_check_cluster_wait(uint32_t phase);
+/* Checks that the thread, which ends, knows of all accesses of other blocks of the cluster to the
+ * memory of its block, @rank. */
+void simt_check_left(uint32_t rank);
 void simt_check_access(const void *p, size_t n, enum simt_access kind, const void *pc);
 /* Returns true if @p is in shared memory. */
 bool simt_is_shared(const void *p);

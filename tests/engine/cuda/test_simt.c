@@ -79,6 +79,16 @@ static const char *const words[N_MISTAKES] = {
     [BULK_NOT_FENCED] = "over what threads have touched",
     [BULK_OF_STORES] = "what its kernel has written",
     [BULK_NEVER_WAITED] = "ends with a copy",
+    [CLUSTER_NOT_MET] = "that may not have begun",
+    [CLUSTER_READ_EARLY] = "read ",
+    [CLUSTER_STORED_LATE] = "read ",
+    [CLUSTER_OWN_BARRIER] = "read ",
+    [CLUSTER_NOT_LEFT] = "ends while other blocks of the cluster may access its memory",
+    [CLUSTER_TWO_ARRIVALS] = "arrives again before it has waited",
+    [CLUSTER_NO_ARRIVAL] = "and has not arrived",
+    [CLUSTER_NEVER_WAITS] = "between its arrival",
+    [CLUSTER_OTHER_RANK] = "block 2 of a cluster of 2",
+    [CLUSTER_STATIC] = "static shared memory, in a cluster",
 };
 
 static void make(int what) {
@@ -96,8 +106,11 @@ static void make(int what) {
     api->launch(kernel_mistake_wgmma, 1, 1, 128, WGMMA_SHARED, &fine, true, stream);
     api->launch(kernel_mistake_bulk, 1, 1, 64, WGMMA_SHARED, &fine, true, stream);
     api->launch(kernel_mistake_roles, 1, 1, 96, WGMMA_SHARED, &fine, true, stream);
+    api->launch(kernel_mistake_cluster, 4, 1, 64, WGMMA_SHARED, &fine, true, stream);
     if (what < WGMMA_MISTAKES)
         api->launch(kernel_mistake, 2, 1, 64, 0, &a, true, stream);
+    else if (what >= CLUSTER_MISTAKES)
+        api->launch(kernel_mistake_cluster, 4, 1, 64, WGMMA_SHARED, &a, false, stream);
     else if (what >= ROLES_MISTAKES)
         api->launch(kernel_mistake_roles, 1, 1, 96, WGMMA_SHARED, &a, false, stream);
     else if (what >= BULK_MISTAKES) /* early: the launches before have written its source */
@@ -207,6 +220,23 @@ Test(simt, mistakes_are_seen) {
         bool aborted = WIFSIGNALED(status), right = strstr(said, words[m]) != NULL;
 
         cr_expect(aborted == (m != NO_MISTAKE) && right, "mistake %d: '%s'", (int)m, said);
+    }
+}
+
+/* A cluster of two blocks exchanges floats: what a thread sees is from the thread opposite. */
+Test(simt, blocks_of_a_cluster_run_together) {
+    const struct cuda_api *api = cuda_api();
+    struct mistake_args a = {.what = NO_MISTAKE};
+    void *stream;
+
+    cr_assert(api->stream_new(&stream) == 0 && api->alloc((void **)&a.data, 256 * 4) == 0);
+    for (uint64_t order = 0; order < 5; order++) {
+        fake_cuda.order = order;
+        cr_assert(api->fill(a.data, 0, 1024, stream) == 0);
+        api->launch(kernel_mistake_cluster, 4, 1, 64, WGMMA_SHARED, &a, false, stream);
+        cr_assert(api->stream_wait(stream) == 0);
+        for (uint32_t i = 0; i < 256; i++)
+            cr_expect_eq(a.data[i], 2 * (63 - i % 64), "order %lu, %u", (unsigned long)order, i);
     }
 }
 
