@@ -593,7 +593,7 @@ void simt_cluster_wait(const char *here) {
         warp->at_cluster |= place_bit();
         yield();
     }
-    simt_check_cluster_wait(current->lane.n_meetings++);
+    current->lane.n_meetings++;
 }
 
 void *simt_shared_of(void *p, uint32_t rank) {

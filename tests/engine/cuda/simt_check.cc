@@ -65,10 +65,11 @@ static uint32_t n_blocks;
 static uint64_t synced[THREADS / 32];
 static struct simt_arrival known[THREADS][THREADS / 32];
 
-/* Of an even and of an odd phase of the cluster's barrier: the first interval of each warp after
- * its arrival. visited: of each block of a cluster, the last interval in which each warp of the
+/* Of the last phases of the cluster's barrier: the first interval of each warp after its arrival. A
+ * warp may be two phases ahead of another one. visited: of each block of a cluster, the last interval in which each warp of the
  * others accessed its memory. */
-static uint64_t arrived[2][THREADS / 32], visited[SIMT_CLUSTER][THREADS / 32];
+#define PHASES 4u
+static uint64_t arrived[PHASES][THREADS / 32], visited[SIMT_CLUSTER][THREADS / 32];
 
 /* Arrivals of blocks at counts, each with the intervals [from, to) of the block before it arrived.
  * The n_heard arrivals that the running block knows of, because it was the last to arrive, order
@@ -325,12 +326,7 @@ void simt_check_some(uint32_t first, uint32_t n) {
 }
 
 void simt_check_cluster_arrival(uint32_t phase) {
-    arrived[phase % 2][simt_lane->thread / 32] = ++interval;
-}
-
-void simt_check_cluster_wait(uint32_t phase) {
-    for (uint32_t warp = 0; warp < n_threads * n_members / 32; warp++)
-        tell(simt_lane->thread, warp, arrived[phase % 2][warp]);
+    arrived[phase % PHASES][simt_lane->thread / 32] = ++interval;
 }
 
 /* Returns the current time and thread, without bytes. */
@@ -382,6 +378,10 @@ static bool is_heard(uint64_t at) {
 static bool is_known(uint64_t at, unsigned thread) {
     const struct simt_arrival *k = &known[simt_lane->thread][thread / 32];
 
+    uint32_t meetings = simt_lane->n_meetings;
+
+    if (meetings > 0 && at < arrived[(meetings - 1) % PHASES][thread / 32])
+        return true;
     return at < k->all || (thread == k->thread && at <= k->own);
 }
 

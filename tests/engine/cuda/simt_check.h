@@ -125,10 +125,9 @@ void simt_check_some(uint32_t first, uint32_t n);
  * told. */
 struct simt_arrival simt_check_leave();
 void simt_check_learn(uint32_t thread, const struct simt_arrival *from);
-/* Record that the lanes of the running thread's warp arrive at phase @phase of their cluster's
- * barrier, or that the thread has waited for it. */
+/* Records that the lanes of the running thread's warp arrive at phase @phase of their cluster's
+ * barrier, for which a thread has waited once its n_meetings is larger. */
 void simt_check_cluster_arrival(uint32_t phase);
-void simt_check_cluster_wait(uint32_t phase);
 /* Checks that the thread, which ends, knows of all accesses of other blocks of the cluster to the
  * memory of its block, @rank. */
 void simt_check_left(uint32_t rank);
