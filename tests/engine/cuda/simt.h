@@ -42,7 +42,8 @@ struct simt_kernel {
     const char *name;
     uint32_t n_threads;
     size_t args_size;
-    uint32_t cluster; /* blocks of a cluster, consecutive in x */
+    /* blocks of a cluster, consecutive in x */
+    uint32_t cluster;
 };
 
 /* Sets the order of threads and blocks: ascending for @seed 0, else pseudo-random for each block

@@ -311,7 +311,7 @@ void simt_check_learn(uint32_t thread, const struct simt_arrival *from) {
 }
 
 /* Records that thread @thread has been told of what lanes of warp @warp did before time @all. */
-static void tell(uint32_t thread, uint32_t warp, uint64_t all) {
+static void know_warp(uint32_t thread, uint32_t warp, uint64_t all) {
     struct simt_arrival *k = &known[thread][warp];
 
     if (k->all < all)
@@ -322,7 +322,7 @@ void simt_check_some(uint32_t first, uint32_t n) {
     interval++;
     for (uint32_t thread = first; thread < first + n; thread++)
         for (uint32_t other = first; other < first + n; other += 32)
-            tell(thread, other / 32, interval);
+            know_warp(thread, other / 32, interval);
 }
 
 void simt_check_cluster_arrival(uint32_t phase) {
