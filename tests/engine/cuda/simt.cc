@@ -1171,7 +1171,7 @@ static void start_member(struct member *m) {
 static void start_all() {
     uint8_t rank_at[SIMT_CLUSTER] = {};
 
-    if (n_members > 1)
+    if (n_members > 1 && n_members <= SIMT_CLUSTER) /* so for the compiler, too */
         shuffle(rank_at, n_members);
     for (uint32_t i = 0; i < n_members; i++) {
         members[i].rank = rank_at[i];
