@@ -79,15 +79,16 @@ DEVICE bool find_view(const struct sparse_args &a, struct sparse_view *v) {
 }
 
 /* Finds the places of the part's keys, one thread for each. Places after the last key must be
- * readable and keep groups of four together: they get keys of the part's first block, whose scores
- * are masked. */
+ * readable and keep groups of four together: they get the part's first four keys, or the two of its
+ * first block, whose scores are masked. The rest of a longer block may have no page. */
 DEVICE void sparse_find_keys(const struct sparse_args &a, const struct sparse_view &v,
                              const struct Place &p, struct Group *at) {
     uint32_t i = threadIdx.x, whole = (a.of.batch->pos[v.row] + 1) / a.block;
 
     if (i >= SPARSE_PART)
         return;
-    uint32_t key = v.first + (i < v.n ? i : i % a.block), nth = key / a.block;
+    uint32_t together = a.block < 4 ? a.block : 4;
+    uint32_t key = v.first + (i < v.n ? i : i % together), nth = key / a.block;
     const uint32_t *pick = a.pick + ((size_t)v.row * a.n_set + v.kv % a.n_set) * a.n_best;
     uint32_t block = nth < a.n_pick[v.row] ? pick[nth] : whole;
     uint32_t pos = block * a.block + key % a.block;

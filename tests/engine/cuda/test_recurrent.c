@@ -52,6 +52,8 @@ Test(cuda_recurrent, a_sequence_is_the_same_whatever_the_batch) {
     ways_compare(path, &ways_back[2], 2);
     ways_golden("falcon-h1", path);
     ways_compare(path, &ways_back[2], 2);
+    ways_golden("nemotron-h-puzzle", path);
+    ways_compare(path, &ways_back[2], 2);
     ways_golden("jamba", path);
     ways_compare(path, &ways_back[2], 2);
 }

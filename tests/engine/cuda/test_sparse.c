@@ -72,7 +72,7 @@ Test(cuda_sparse, heads_that_choose_have_the_same_bits_in_all_batches) {
     char path[TEST_DATA_PATH];
 
     ways_golden("minimax-m3", path);
-    ways_compare(path, ways_back, ARRAY_SIZE(ways_back));
+    ways_compare(path, ways_in_batches, ARRAY_SIZE(ways_in_batches));
     ways_long(path, LONG, 0, at_once);
     ways_long(path, LONG, 61, other);
     for (uint32_t p = 0; p < LONG; p++)
