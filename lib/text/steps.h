@@ -40,7 +40,7 @@ void steps_deinit(struct steps *s);
 
 enum steps_part { STEPS_ALL, STEPS_NORMALIZE, STEPS_REST };
 
-/* Where a text stands. */
+/* Place of a text in the input, as bits. */
 enum steps_place {
     /* at the begin of an input */
     STEPS_FIRST = 1,
