@@ -24,12 +24,12 @@ def run(*command, cwd=None):
     return subprocess.run([str(c) for c in command], cwd=cwd, capture_output=True, text=True)
 
 
-def make_package(folder, architecture="amd64"):
+def make_package(folder, architecture="amd64", name="weft"):
     root = folder / "root"
     (root / "DEBIAN").mkdir(parents=True, exist_ok=True)
-    (root / "DEBIAN/control").write_text(f"Package: weft\nVersion: {VERSION}\nArchitecture: {architecture}\nMaintainer: a <a@b.invalid>\n"
+    (root / "DEBIAN/control").write_text(f"Package: {name}\nVersion: {VERSION}\nArchitecture: {architecture}\nMaintainer: a <a@b.invalid>\n"
                                          f"Depends: {LIBRARY} (>= 1) | other, weft-other\nDescription: a package\n")
-    done = run("dpkg-deb", "--root-owner-group", "-b", root, folder / f"weft_{VERSION}_{architecture}.deb")
+    done = run("dpkg-deb", "--root-owner-group", "-b", root, folder / f"{name}_{VERSION}_{architecture}.deb")
     assert done.returncode == 0, done.stderr
 
 
@@ -316,6 +316,7 @@ def main(source):
         debs = folder / "debs"
         debs.mkdir()
         make_package(debs)
+        make_package(debs, name="weft-dbgsym")  # is not published
         make_programs(debs / "programs")
         for name in ("first", "second"):
             done = release(clone, debs, folder / name)
