@@ -159,7 +159,7 @@ SERVERS_90 = ("sm_90a",)  # where these kernels have code
 SPILLS = {("matvec_16", arch): (8, 12, 144) for arch in ("sm_100", "sm_110")}
 SPILLS |= {("matvec_16", arch): (40, 108, 120) for arch in ("sm_120", "sm_121")}
 SPILLS |= {("pack_gated", arch): (8, 12, 8) for arch in ("sm_100", "sm_110")}
-SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", *("attend_wide_128_" + pages for pages in ("q8", "q4", "q8_q4")))
+SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", *("attend_wide_128" + pages for pages in ("", "_q8", "_q4", "_q8_q4")))
            for arch in ("sm_100", "sm_110", "sm_120", "sm_121")}
 SPILLS |= {(name, arch): (8, 4, 4) for name in ("expert_vec", "matvec_16") for arch in ("sm_86", "sm_89")}
 SPILLS |= {("pair", arch): (8, 8, 24) for arch in ("sm_86", "sm_89")}
@@ -174,7 +174,7 @@ for of_120 in ("sm_120", "sm_121"):
     SPILLS |= {("pack", of_120): (24, 16, 16),
                ("pair", of_120): (16, 16, 40), ("combine", of_120): (16, 4, 12),
                ("expert_vec", of_120): (8, 20, 44), ("delta_out", of_120): (24, 8, 8), ("mamba_out", of_120): (8, 18, 24)}
-    SPILLS |= {("attend_sparse" + pages, of_120): (8, 8, 8) for pages in ("_q8", "_q4", "_q8_q4")}
+    SPILLS |= {("attend_sparse" + pages, of_120): (8, 8, 16) for pages in ("_q8", "_q4", "_q8_q4")}
 # Families that multiply bytes (BYTES_FAMILY) have two blocks on a multiprocessor.
 LIMITS_OF = {(name, arch): 128 for name in ("matvec", "matvec_norm") for arch in ("sm_86", "sm_89", "sm_120", "sm_121")}
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
