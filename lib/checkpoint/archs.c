@@ -47,9 +47,10 @@ const struct arch_name arch_names[] = {
 };
 
 const struct arch_key arch_keys[] = {
-    {"hidden_size", "embedding_length", KEY_U32, true},
-    {"num_attention_heads", "attention.head_count", KEY_U32, true},
-    {"rms_norm_eps norm_eps layer_norm_epsilon", "attention.layer_norm_rms_epsilon", KEY_F32, true},
+    {"hidden_size n_embd", "embedding_length", KEY_U32, true},
+    {"num_attention_heads n_head", "attention.head_count", KEY_U32, true},
+    {"rms_norm_eps norm_eps layer_norm_epsilon layer_norm_eps", "attention.layer_norm_rms_epsilon",
+     KEY_F32, true},
     {"vocab_size", "vocab_size", KEY_U32, true},
     {"num_local_experts num_experts n_routed_experts", "expert_count", KEY_U32, false},
     {"num_experts_per_tok top_k_experts", "expert_used_count", KEY_U32, false},
@@ -343,6 +344,117 @@ static const struct arch_key keys_ernie[] = {
     {0},
 };
 
+/* BERT and RoBERTa: what both have. The heads of masked tokens are left out. */
+#define NAMES_BERT                                                                                 \
+    {"embeddings.word_embeddings.weight", "token_embd.weight", NAME_PLAIN},                        \
+        {"embeddings.position_embeddings.weight", "position_embd.weight", NAME_POSITIONS},         \
+        {"embeddings.token_type_embeddings.weight", "token_types.weight", NAME_FLOATS},            \
+        {"embeddings.position_ids", "", NAME_LEFT_OUT},                                            \
+        {"embeddings.LayerNorm.weight", "token_embd_norm.weight", NAME_GAIN},                      \
+        {"embeddings.LayerNorm.bias", "token_embd_norm.bias", NAME_FLOATS},                        \
+        BERT_BOTH("attention.self.query", "attn_q"), BERT_BOTH("attention.self.key", "attn_k"),    \
+        BERT_BOTH("attention.self.value", "attn_v"),                                               \
+        BERT_BOTH("attention.output.dense", "attn_output"),                                        \
+        BERT_BOTH("attention.output.LayerNorm", "attn_output_norm"),                               \
+        BERT_BOTH("intermediate.dense", "ffn_up"), BERT_BOTH("output.dense", "ffn_down"),          \
+        BERT_BOTH("output.LayerNorm", "layer_output_norm")
+
+/* A matrix or a norm with its bias. */
+#define BERT_BOTH(of, to)                                                                          \
+    {"encoder.layer.#." of ".weight", "blk.#." to ".weight", NAME_PLAIN}, {                        \
+        "encoder.layer.#." of ".bias", "blk.#." to ".bias", NAME_FLOATS                            \
+    }
+
+static const struct arch_name names_bert[] = {
+    NAMES_BERT,
+    {"pooler.dense.weight", "cls.weight", NAME_POOLER},
+    {"pooler.dense.bias", "cls.bias", NAME_POOLER},
+    {"classifier.weight", "cls.output.weight", NAME_PLAIN},
+    {"classifier.bias", "cls.output.bias", NAME_FLOATS},
+    {"cls.predictions.bias", "", NAME_LEFT_OUT},
+    {"cls.predictions.decoder.weight", "", NAME_LEFT_OUT},
+    {"cls.predictions.decoder.bias", "", NAME_LEFT_OUT},
+    {"cls.predictions.transform.dense.weight", "", NAME_LEFT_OUT},
+    {"cls.predictions.transform.dense.bias", "", NAME_LEFT_OUT},
+    {"cls.predictions.transform.LayerNorm.weight", "", NAME_LEFT_OUT},
+    {"cls.predictions.transform.LayerNorm.bias", "", NAME_LEFT_OUT},
+    {"cls.seq_relationship.weight", "", NAME_LEFT_OUT},
+    {"cls.seq_relationship.bias", "", NAME_LEFT_OUT},
+    {0},
+};
+
+static const struct arch_name names_roberta[] = {
+    NAMES_BERT,
+    {"pooler.dense.weight", "", NAME_LEFT_OUT},
+    {"pooler.dense.bias", "", NAME_LEFT_OUT},
+    {"classifier.dense.weight", "cls.weight", NAME_PLAIN},
+    {"classifier.dense.bias", "cls.bias", NAME_FLOATS},
+    {"classifier.out_proj.weight", "cls.output.weight", NAME_PLAIN},
+    {"classifier.out_proj.bias", "cls.output.bias", NAME_FLOATS},
+    {"lm_head.bias", "", NAME_LEFT_OUT},
+    {"lm_head.dense.weight", "", NAME_LEFT_OUT},
+    {"lm_head.dense.bias", "", NAME_LEFT_OUT},
+    {"lm_head.layer_norm.weight", "", NAME_LEFT_OUT},
+    {"lm_head.layer_norm.bias", "", NAME_LEFT_OUT},
+    {"lm_head.decoder.weight", "", NAME_LEFT_OUT},
+    {"lm_head.decoder.bias", "", NAME_LEFT_OUT},
+    {0},
+};
+
+static const struct arch_name names_nomic[] = {
+    {"embeddings.word_embeddings.weight", "token_embd.weight", NAME_PLAIN},
+    {"embeddings.token_type_embeddings.weight", "token_types.weight", NAME_FLOATS},
+    {"emb_ln.weight", "token_embd_norm.weight", NAME_GAIN},
+    {"emb_ln.bias", "token_embd_norm.bias", NAME_FLOATS},
+    {"encoder.layers.#.attn.Wqkv.weight", "blk.#.attn_qkv.weight", NAME_PLAIN},
+    {"encoder.layers.#.attn.out_proj.weight", "blk.#.attn_output.weight", NAME_PLAIN},
+    {"encoder.layers.#.norm1.weight", "blk.#.attn_output_norm.weight", NAME_GAIN},
+    {"encoder.layers.#.norm1.bias", "blk.#.attn_output_norm.bias", NAME_FLOATS},
+    {"encoder.layers.#.mlp.fc11.weight", "blk.#.ffn_up.weight", NAME_PLAIN},
+    {"encoder.layers.#.mlp.fc12.weight", "blk.#.ffn_gate.weight", NAME_PLAIN},
+    {"encoder.layers.#.mlp.fc2.weight", "blk.#.ffn_down.weight", NAME_PLAIN},
+    {"encoder.layers.#.norm2.weight", "blk.#.layer_output_norm.weight", NAME_GAIN},
+    {"encoder.layers.#.norm2.bias", "blk.#.layer_output_norm.bias", NAME_FLOATS},
+    {0},
+};
+
+/* The head of masked tokens is left out. */
+static const struct arch_name names_modernbert[] = {
+    {"embeddings.tok_embeddings.weight", "token_embd.weight", NAME_PLAIN},
+    {"embeddings.norm.weight", "token_embd_norm.weight", NAME_GAIN},
+    {"final_norm.weight", "output_norm.weight", NAME_GAIN},
+    {"layers.#.attn_norm.weight", "blk.#.attn_norm.weight", NAME_GAIN},
+    {"layers.#.attn.Wqkv.weight", "blk.#.attn_qkv.weight", NAME_PLAIN},
+    {"layers.#.attn.Wo.weight", "blk.#.attn_output.weight", NAME_PLAIN},
+    {"layers.#.mlp_norm.weight", "blk.#.ffn_norm.weight", NAME_GAIN},
+    {"layers.#.mlp.Wi.weight", "blk.#.ffn_up.weight", NAME_PLAIN},
+    {"layers.#.mlp.Wo.weight", "blk.#.ffn_down.weight", NAME_PLAIN},
+    {"head.dense.weight", "", NAME_LEFT_OUT},
+    {"head.norm.weight", "", NAME_LEFT_OUT},
+    {"decoder.weight", "", NAME_LEFT_OUT},
+    {"decoder.bias", "", NAME_LEFT_OUT},
+    {0},
+};
+
+static const struct arch_key keys_layer_norm[] = {
+    {"layer_norm_eps layer_norm_epsilon norm_eps", "attention.layer_norm_epsilon", KEY_F32, true},
+    {0},
+};
+
+static const struct arch_key keys_modernbert[] = {
+    {"norm_eps layer_norm_eps", "attention.layer_norm_epsilon", KEY_F32, true},
+    {"local_attention", "attention.sliding_window", KEY_U32, true},
+    {"local_rope_theta", "rope.freq_base_swa", KEY_F32, false},
+    {0},
+};
+
+static const struct arch_default defaults_modernbert[] = {
+    {"norm_eps", 1e-5},
+    {"local_attention", 128},
+    {"global_rope_theta", 160000},
+    {0},
+};
+
 static const struct arch_default defaults_gemma3[] = {
     {"num_attention_heads", 8},
     {"num_key_value_heads", 4},
@@ -379,6 +491,16 @@ static const struct arch_row rows[] = {
      .names = names_gemma,
      .keys = keys_window,
      .gains_minus_one = true},
+    {.model_type = "gemma3_text",
+     .arch = "gemma-embedding",
+     .names = names_gemma,
+     .keys = keys_window,
+     .defaults = defaults_gemma3,
+     .gains_minus_one = true,
+     .encoder = true,
+     .two_way = true,
+     .activation = "gelu_pytorch_tanh",
+     .window_pattern = true},
     {.model_type = "gemma3_text",
      .arch = "gemma3",
      .names = names_gemma,
@@ -532,18 +654,59 @@ static const struct arch_row rows[] = {
     {.model_type = "olmoe", .arch = "olmoe", .plain_picks = true},
     {.model_type = "dots1", .arch = "dots1", .keys = keys_routing, .gating = 2},
     {.model_type = "deepseek", .arch = "deepseek", .keys = keys_routing, .permuted = true},
+    {.model_type = "bert",
+     .arch = "bert",
+     .names = names_bert,
+     .keys = keys_layer_norm,
+     .encoder = true,
+     .learned_positions = true,
+     .activation = "gelu gelu_new gelu_pytorch_tanh"},
+    {.model_type = "xlm-roberta",
+     .arch = "bert",
+     .names = names_roberta,
+     .keys = keys_layer_norm,
+     .encoder = true,
+     .learned_positions = true,
+     .padded_positions = true,
+     .activation = "gelu gelu_new gelu_pytorch_tanh"},
+    {.model_type = "roberta",
+     .arch = "bert",
+     .names = names_roberta,
+     .keys = keys_layer_norm,
+     .encoder = true,
+     .learned_positions = true,
+     .padded_positions = true,
+     .activation = "gelu gelu_new gelu_pytorch_tanh"},
+    {.model_type = "nomic_bert",
+     .arch = "nomic-bert",
+     .names = names_nomic,
+     .keys = keys_layer_norm,
+     .encoder = true,
+     .activation = "swiglu silu"},
+    {.model_type = "modernbert",
+     .arch = "modern-bert",
+     .names = names_modernbert,
+     .keys = keys_modernbert,
+     .defaults = defaults_modernbert,
+     .encoder = true,
+     .window_pattern = true,
+     .activation = "gelu gelu_new gelu_pytorch_tanh"},
+    {.model_type = "eurobert", .arch = "eurobert", .encoder = true, .activation = "silu"},
 };
 
-const struct arch_row *arch_find(const char *model_type, bool experts) {
-    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
-        if (strcmp(rows[i].model_type, model_type) == 0 && !(rows[i].dense && experts))
+const struct arch_row *arch_find(const char *model_type, bool experts, bool two_way) {
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        bool other = (rows[i].dense && experts) || (rows[i].two_way && !two_way);
+
+        if (strcmp(rows[i].model_type, model_type) == 0 && !other)
             return &rows[i];
+    }
     return NULL;
 }
 
 void arch_list(char *out, unsigned size) {
     *out = 0;
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
-        if (!rows[i].dense)
+        if (!rows[i].dense && !rows[i].two_way)
             note_add(out, size, ", ", "%s", rows[i].model_type);
 }

@@ -44,6 +44,10 @@ enum name_how {
     NAME_FRAMES,
     /* kernels whose colours are behind the pixels (vision.c) */
     NAME_PIXELS,
+    /* F32: the table of positions without its unused rows */
+    NAME_POSITIONS,
+    /* in place if the folder has a classifier, which reads it; else left out */
+    NAME_POOLER,
     /* nothing that a GGUF file has */
     NAME_LEFT_OUT,
 };
@@ -109,13 +113,24 @@ struct arch_row {
     bool window_pattern;
     /* blocks of multi-token prediction, which follow the layers, are kept */
     bool mtp;
+    /* an encoder of texts: rows see their whole text, and there are no logits */
+    bool encoder;
+    /* of models whose rows see what follows, before a row of the same type for decoders */
+    bool two_way;
+    /* positions have a table, and nothing rotates */
+    bool learned_positions;
+    /* the table begins with rows that no token has, up to that of the padding */
+    bool padded_positions;
+    /* the one activation that the engine computes, by its names in config.json; NULL: not
+     * checked */
+    const char *activation;
     /* expert_gating_func; 0: not written */
     uint32_t gating;
 };
 
-/* Returns the row of @model_type, with or without @experts where that makes a difference; NULL:
- * unknown. */
-const struct arch_row *arch_find(const char *model_type, bool experts);
+/* Returns the row of @model_type, with or without @experts and rows that see what follows
+ * (@two_way) where that makes a difference; NULL: unknown. */
+const struct arch_row *arch_find(const char *model_type, bool experts, bool two_way);
 /* Writes the known types, separated by commas. */
 void arch_list(char *out, unsigned size);
 extern const struct arch_name arch_names[]; /* names that most architectures have */

@@ -166,6 +166,7 @@ static int checkpoint_write_keys(struct reader *r, struct small_file *small) {
     };
 
     TRY(hf_tokenizer_keys(&files, &r->build.keys, r->err));
+    TRY(reader_write_pooling(r));
     return reader_write_sampling(r, files.generation_config.data, files.generation_config.len);
 }
 
@@ -181,6 +182,7 @@ static int checkpoint_read(struct reader *r, struct small_file *small, struct gg
     reader_count_mtp(r);
     TRY(checkpoint_write_keys(r, small));
     TRY(reader_write_tensors(r));
+    TRY(reader_write_dense(r));
     return checkpoint_join(r, out);
 }
 

@@ -108,7 +108,9 @@ static int config_context(struct reader *r) {
     double window = reader_number(r, "sliding_window");
     uint32_t n;
 
-    TRY(config_whole(r, "max_position_embeddings", 0, 1, UINT32_MAX, &n));
+    TRY(config_whole(r, "max_position_embeddings max_trained_positions n_positions", 0,
+                     1 + r->n_padded, UINT32_MAX, &n));
+    n -= r->n_padded;
     if (window >= 1 && window < n && !yyjson_is_false(used) && !config_has_window(r))
         n = (uint32_t)window;
     return config_add_u32(r, "context_length", n);
@@ -164,6 +166,17 @@ static int config_head_dims(struct reader *r, uint32_t n_embd) {
     return config_whole(r, key, r->head_dim, 2, 1 << 12, &r->full_dim);
 }
 
+/* Counts the rows of the table of positions that no token has: those up to the padding's. */
+static int config_padded(struct reader *r) {
+    uint32_t padding;
+
+    if (!r->row->padded_positions)
+        return 0;
+    TRY(config_whole(r, "pad_token_id", 1, 0, 1 << 10, &padding));
+    r->n_padded = padding + 1;
+    return 0;
+}
+
 int reader_open_config(struct reader *r, const char *text, size_t len) {
     /* time_step_limit of Mamba-2 mostly ends in Infinity */
     int result = json_parse(&r->doc, text, len, YYJSON_READ_ALLOW_INF_AND_NAN);
@@ -177,19 +190,25 @@ int reader_open_config(struct reader *r, const char *text, size_t len) {
     const char *type = json_cstr(yyjson_obj_get(r->text, "model_type"));
     if (!type)
         return err_set(r->err, 0, NULL, "config.json: model_type is missing");
-    r->row = arch_find(type, config_first(r, "n_routed_experts") != NULL);
+    bool two_way = yyjson_get_bool(config_first(r, "use_bidirectional_attention"));
+    r->row = arch_find(type, config_first(r, "n_routed_experts") != NULL, two_way);
     arch_list(known, sizeof(known));
     if (!r->row)
         return err_set(r->err, 0, NULL,
                        "config.json: model_type %s is not supported as a folder; known: %s",
                        quoted(type).s, known);
+    if (two_way && !r->row->encoder)
+        return err_set(r->err, 0, NULL,
+                       "config.json: use_bidirectional_attention is not supported for %s models",
+                       type);
     TRY(quantised_read_rule(r));
-    TRY(config_whole(r, "num_hidden_layers", 0, 1, 1024, &r->n_layer));
-    TRY(config_whole(r, "num_attention_heads", 0, 1, 1 << 12, &r->n_head));
+    TRY(config_whole(r, "num_hidden_layers n_layer", 0, 1, 1024, &r->n_layer));
+    TRY(config_whole(r, "num_attention_heads n_head", 0, 1, 1 << 12, &r->n_head));
     TRY(config_whole(r, "num_key_value_heads", r->n_head, 1, 1 << 12, &r->n_head_kv));
     TRY(config_whole(r, "vocab_size", 0, 1, 1 << 24, &r->n_vocab));
     uint32_t n_embd;
-    TRY(config_whole(r, "hidden_size", 0, 1, 1 << 18, &n_embd));
+    TRY(config_whole(r, "hidden_size n_embd", 0, 1, 1 << 18, &n_embd));
+    TRY(config_padded(r));
     return config_head_dims(r, n_embd);
 }
 
@@ -211,19 +230,56 @@ static bool config_layer_attends(const struct reader *r, uint32_t l) {
     return found;
 }
 
-/* Writes which layers have a window, where config.json says it by layer. */
+/* Writes which layers have a window, where config.json says it by layer, or of which number every
+ * layer has none. */
 static int config_windows(struct reader *r) {
     yyjson_val *types = config_first(r, "layer_types");
+    uint32_t every = 0;
 
-    if (!r->row->window_pattern || !types)
+    if (!r->row->window_pattern)
         return 0;
-    if (yyjson_arr_size(types) != r->n_layer)
+    if (!types && !config_first(r, "global_attn_every_n_layers"))
+        return 0;
+    if (!types)
+        TRY(config_whole(r, "global_attn_every_n_layers", 0, 1, 1024, &every));
+    else if (yyjson_arr_size(types) != r->n_layer)
         return config_bad(r, "layer_types");
     struct config_key key = config_name(r, "attention.sliding_window_pattern");
     TRY(gguf_keys_array(&r->build.keys, key.s, GGUF_BOOL, r->n_layer));
-    for (uint32_t l = 0; l < r->n_layer; l++)
-        TRY(gguf_keys_add_u8(&r->build.keys, config_layer_is(types, l, "sliding_attention")));
+    for (uint32_t l = 0; l < r->n_layer; l++) {
+        bool near = every && l % every != 0;
+
+        if (types)
+            near = config_layer_is(types, l, "sliding_attention");
+        TRY(gguf_keys_add_u8(&r->build.keys, near));
+    }
     return 0;
+}
+
+/* Refuses what encoders of texts may have and the engine has not, and writes that they are no
+ * decoders. */
+static int config_encoder(struct reader *r) {
+    static const char *const never[] = {"is_decoder",     "causal",       "prenorm",
+                                        "parallel_block", "use_rms_norm", "rotary_emb_interleaved"};
+    yyjson_val *act = config_first(r, "hidden_act hidden_activation activation_function");
+    yyjson_val *kind = config_first(r, "position_embedding_type");
+    double part = reader_number(r, "rotary_emb_fraction");
+
+    if (!r->row->encoder)
+        return 0;
+    for (size_t i = 0; i < ARRAY_SIZE(never); i++)
+        if (yyjson_get_bool(config_first(r, never[i])))
+            return err_set(r->err, 0, NULL, "config.json: %s is not supported for %s models",
+                           never[i], r->row->model_type);
+    if (act && !json_is(act, r->row->activation))
+        return err_set(r->err, 0, NULL, "config.json: the activation %s is not supported for %s",
+                       quoted(json_cstr(act) ? json_cstr(act) : "").s, r->row->model_type);
+    if (kind && r->row->learned_positions && !json_is(kind, "absolute"))
+        return err_set(r->err, 0, NULL, "config.json: position_embedding_type %s is not supported",
+                       quoted(json_cstr(kind) ? json_cstr(kind) : "").s);
+    if (!isnan(part) && part != 1)
+        return config_bad(r, "rotary_emb_fraction");
+    return gguf_keys_bool(&r->build.keys, config_name(r, "attention.causal").s, false);
 }
 
 /* Kinds of blocks, as a letter and a word. */
@@ -380,11 +436,13 @@ static int config_wide_feed_forward(struct reader *r, uint32_t n_ff) {
 /* Writes the width of the FFN. That of LFM2 is two thirds of the number in config.json, times a
  * factor, rounded up to a multiple. */
 static int config_feed_forward(struct reader *r) {
-    const char *keys = r->row->adjusts_ff ? "block_ff_dim intermediate_size" : "intermediate_size";
+    const char *keys = "intermediate_size n_inner";
     yyjson_val *adjusts = config_first(r, "block_auto_adjust_ff_dim");
     double factor = reader_number(r, "block_ffn_dim_multiplier");
     uint32_t n, multiple;
 
+    if (r->row->adjusts_ff)
+        keys = "block_ff_dim intermediate_size";
     if (!config_first(r, keys) || r->row->blocks)
         return 0;
     TRY(config_whole(r, keys, 0, 0, 1 << 24, &n));
@@ -627,7 +685,8 @@ static int rope_find(struct reader *r, struct config_rope *p) {
         from = yyjson_obj_get(from, "full_attention");
     else if (r->row->two_heads)
         return config_bad(r, "rope_parameters");
-    *p = (struct config_rope){.from = from, .base = reader_number(r, "rope_theta")};
+    *p = (struct config_rope){
+        .from = from, .base = reader_number(r, "rope_theta global_rope_theta rotary_emb_base")};
     if (isnan(part))
         part = rope_number(p, "partial_rotary_factor");
     /* with latent attention, full_dim is the part that rotates already */
@@ -778,8 +837,8 @@ int reader_write_keys(struct reader *r) {
     TRY(config_layers(r));
     TRY(config_feed_forward(r));
     TRY(config_context(r));
-    TRY(config_convert(r, arch_keys));
     TRY(config_convert(r, r->row->keys));
+    TRY(config_convert(r, arch_keys));
     TRY(config_heads(r));
     TRY(config_hybrid(r));
     TRY(config_blocks(r));
@@ -790,5 +849,8 @@ int reader_write_keys(struct reader *r) {
     TRY(config_check_experts(r));
     TRY(config_check_plain_layers(r));
     TRY(config_pictures(r));
+    TRY(config_encoder(r));
+    if (r->row->learned_positions)
+        return 0;
     return config_rope(r);
 }

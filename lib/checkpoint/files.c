@@ -22,31 +22,48 @@
 #define INDEX_MAX (64u << 20)
 #define OPEN_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW)
 
-/* Returns true if the link's @target is a file of the folder or a blob of the hub's cache. */
-static bool files_may_follow(const char *target) {
-    static const char blobs[] = "../../blobs/";
-
+/* Returns true if the link's @target is a file beside it or a blob of the hub's cache, which lies
+ * at @blobs from there. */
+static bool files_may_follow(const char *target, const char *blobs) {
     if (strncmp(target, blobs, strlen(blobs)) == 0)
         target += strlen(blobs);
     return *target && *target != '.' && !strchr(target, '/');
 }
 
-int reader_openat(const struct reader *r, const char *name) {
+/* Opens file @name of @dir, in a folder whose @shown name messages have. */
+static int files_openat(const struct reader *r, int dir, const char *name, const char *blobs,
+                        const char *shown) {
     char target[512];
-    int fd = openat(r->dir, name, OPEN_FLAGS);
+    int fd = openat(dir, name, OPEN_FLAGS);
 
     if (fd >= 0)
         return fd;
     if (errno != ELOOP)
         return -errno;
-    ssize_t n = readlinkat(r->dir, name, target, sizeof(target) - 1);
+    ssize_t n = readlinkat(dir, name, target, sizeof(target) - 1);
     if (n < 0)
         return -errno;
     target[n] = 0;
-    if (!files_may_follow(target))
-        return err_set(r->err, 0, NULL, "%s: a symbolic link out of the folder", name);
-    fd = openat(r->dir, target, OPEN_FLAGS);
+    if (!files_may_follow(target, blobs))
+        return err_set(r->err, 0, NULL, "%s: a symbolic link out of the folder", shown);
+    fd = openat(dir, target, OPEN_FLAGS);
     return fd < 0 ? -errno : fd;
+}
+
+int reader_openat(const struct reader *r, const char *name) {
+    const char *slash = strchr(name, '/');
+    CLEANUP(files_closep) int sub = -1;
+    char folder[64];
+
+    if (!slash)
+        return files_openat(r, r->dir, name, "../../blobs/", name);
+    snprintf(folder, sizeof(folder), "%.*s", (int)(slash - name), name);
+    sub = openat(r->dir, folder, O_DIRECTORY | OPEN_FLAGS);
+    if (sub < 0 && (errno == ELOOP || errno == ENOTDIR))
+        return err_set(r->err, 0, NULL, "%s: %s is no folder", name, folder);
+    if (sub < 0)
+        return -errno;
+    return files_openat(r, sub, slash + 1, "../../../blobs/", name);
 }
 
 static bool files_end_in(const char *name, const char *end) {
@@ -109,8 +126,8 @@ static int files_check_index(struct reader *r, yyjson_val *map) {
     return 0;
 }
 
-/* Opens file @i and reads its header. */
-static int files_open_one(struct reader *r, uint32_t i) {
+/* Opens file @i and appends the tensors of its header to @list. */
+static int files_open_one(struct reader *r, uint32_t i, struct st_list *list) {
     struct reader_file *f = &r->file[i];
     struct err why = {0};
 
@@ -120,10 +137,16 @@ static int files_open_one(struct reader *r, uint32_t i) {
             return -EINVAL;
         return err_set(r->err, 0, NULL, "%s: %s", f->name, strerror(-f->fd));
     }
-    int result = st_read(&r->list, i, f->fd, &why);
+    int result = st_read(list, i, f->fd, &why);
     if (result == -EINVAL)
         return err_set(r->err, 0, NULL, "%s: %.300s", f->name, why.message);
     return result;
+}
+
+int reader_open_file(struct reader *r, const char *name, struct st_list *list, uint32_t *file) {
+    TRY(files_add(r, name));
+    *file = r->n_files - 1;
+    return files_open_one(r, *file, list);
 }
 
 /* Kinds of files that a folder may have in place of safetensors. */
@@ -194,7 +217,7 @@ int reader_open_files(struct reader *r) {
         TRY(files_find_single(r));
     }
     for (uint32_t i = 0; i < r->n_files; i++)
-        TRY(files_open_one(r, i));
+        TRY(files_open_one(r, i, &r->list));
     return files_check_index(r, map);
 }
 

@@ -46,10 +46,14 @@ struct reader {
     uint32_t n_files;
     struct st_list list;
     struct gguf_build build;
+    /* [n_used] numbers of the files of which an image encoder has matrices in place (vision.c) */
+    uint32_t used[READER_FILES_MAX], n_used;
     /* size of heads, and that of the heads of layers without a window if row->two_heads */
     uint32_t head_dim, full_dim;
     /* n_mtp: blocks of multi-token prediction, which follow the layers */
     uint32_t n_head, n_head_kv, n_layer, n_mtp, n_vocab;
+    /* first rows of the table of positions that no token has */
+    uint32_t n_padded;
     struct err *err;
 };
 
@@ -65,8 +69,8 @@ void reader_close(struct reader *r);
 /* Reads config.json to @text, and calls reader_open_config(). */
 int reader_read_config(struct reader *r, struct buf *text);
 
-/* Opens the folder's file @name, which may be a link into the blobs of the hub's cache beside it
- * but not elsewhere. Returns a descriptor or -errno. */
+/* Opens the folder's file @name, also FOLDER/FILE, which may be a link into the blobs of the hub's
+ * cache beside it but not elsewhere. Returns a descriptor or -errno. */
 int reader_openat(const struct reader *r, const char *name);
 
 /* Reads the folder's JSON file @name of at most @max bytes to *@out, which the caller frees; NULL:
@@ -90,6 +94,13 @@ int reader_write_keys(struct reader *r);
 /* Writes the parameters of sampling in generation_config.json, of @len bytes at @text, which is an
  * object; NULL: there is no such file. Returns 0 or -errno. */
 int reader_write_sampling(struct reader *r, const char *text, size_t len);
+/* Writes how the rows of a text become its vector, if 1_Pooling/config.json says it. */
+int reader_write_pooling(struct reader *r);
+/* Adds the weight file @name, appends its tensors to @list and sets *@file to its number. Returns 0
+ * or -errno. */
+int reader_open_file(struct reader *r, const char *name, struct st_list *list, uint32_t *file);
+/* Adds the matrices behind the pooling, if there are any. */
+int reader_write_dense(struct reader *r);
 /* Writes the tensors. */
 int reader_write_tensors(struct reader *r);
 /* Returns true if @name is of the pattern (archs.h), and sets *@layer if the pattern has one. */

@@ -94,8 +94,13 @@ static const char *weights_text_name(const char *name) {
         "model.vision",      "vision", "visual.",     "model.visual.",      "multi_modal",
         "model.multi_modal", "audio",  "model.audio", "model.embed_vision", "model.embed_audio",
         "model.mtp"};
-    static const char *const own[] = {"model.language_model.", "language_model.model.",
-                                      "language_model.", "model.", "backbone."};
+    static const char *const own[] = {"model.language_model.",
+                                      "language_model.model.",
+                                      "language_model.",
+                                      "model.",
+                                      "backbone.",
+                                      "bert.",
+                                      "roberta."};
 
     for (size_t i = 0; i < ARRAY_SIZE(others); i++)
         if (strncmp(name, others[i], strlen(others[i])) == 0)
@@ -450,7 +455,7 @@ static int weights_quantised(struct reader *r, const struct st_tensor *t, const 
                              enum name_how how, struct gguf_built *b) {
     struct gguf_piece piece[REPACK_PARTS];
 
-    if (how != NAME_PLAIN && how != NAME_ROTATED)
+    if (how != NAME_PLAIN && how != NAME_ROTATED && how != NAME_POOLER)
         return err_set(r->err, 0, NULL, "%s: tensor '%s' has type %s, which is not supported there",
                        r->file[t->file].name, t->name, st_type_name(t->type));
     weights_quantised_shape(q, b);
@@ -474,6 +479,32 @@ static int weights_add_expert(struct weights *w, const struct weight_place *p,
     return 0;
 }
 
+/* Adds the table of positions @t without the rows that no token has. */
+static int weights_positions(struct reader *r, const struct st_tensor *t, struct gguf_built *b) {
+    struct st_tensor rest = *t;
+
+    if (t->n_dims != 2 || t->dim[0] <= r->n_padded)
+        return err_set(r->err, 0, NULL, "%s: tensor '%s' has a shape that is not supported",
+                       r->file[t->file].name, t->name);
+    uint64_t row_bytes = t->n_bytes / t->dim[0];
+    rest.dim[0] -= r->n_padded;
+    rest.offset += r->n_padded * row_bytes;
+    rest.n_bytes -= r->n_padded * row_bytes;
+    TRY(weights_shape(r, &rest, false, b));
+    return weights_convert(r, &rest, NAME_POSITIONS, b);
+}
+
+/* Returns true if no tensor of GGUF is made of @t, which has the name @name. */
+static bool weights_are_left_out(const struct reader *r, const struct arch_name *name) {
+    /* a tied output matrix may be there as a copy */
+    bool tied = yyjson_get_bool(yyjson_obj_get(r->text, "tie_word_embeddings")) ||
+                yyjson_get_bool(yyjson_obj_get(r->config, "tie_word_embeddings"));
+
+    if (name->how == NAME_POOLER)
+        return !st_find(&r->list, "classifier.weight");
+    return name->how == NAME_LEFT_OUT || (tied && strcmp(name->to, "output.weight") == 0);
+}
+
 /* Adds the tensor @t of the checkpoint. */
 static int weights_add(struct weights *w, const struct st_tensor *t) {
     struct reader *r = w->r;
@@ -492,10 +523,7 @@ static int weights_add(struct weights *w, const struct st_tensor *t) {
     if (!weights_find_in(r->row->names, name.s, &p) && !weights_find_in(arch_names, name.s, &p))
         return err_set(r->err, 0, NULL, "%s: tensor '%s' is unknown for %s models",
                        r->file[t->file].name, t->name, r->row->model_type);
-    /* a tied output matrix may be there as a copy */
-    bool tied = yyjson_get_bool(yyjson_obj_get(r->text, "tie_word_embeddings")) ||
-                yyjson_get_bool(yyjson_obj_get(r->config, "tie_word_embeddings"));
-    if (p.name->how == NAME_LEFT_OUT || (tied && strcmp(p.name->to, "output.weight") == 0))
+    if (weights_are_left_out(r, p.name))
         return 0;
     if (p.name->how == NAME_EXPERT)
         return weights_add_expert(w, &p, t);
@@ -512,7 +540,10 @@ static int weights_add(struct weights *w, const struct st_tensor *t) {
     TRY(reader_type(r, t, &b.type));
     if (p.name->how == NAME_GATE_UP_BIAS)
         return weights_split_bias(r, t, p.layer);
-    bool floats = t->n_dims < 2 || (p.name->how != NAME_PLAIN && p.name->how != NAME_ROTATED);
+    if (p.name->how == NAME_POSITIONS)
+        return weights_positions(r, t, &b);
+    bool floats = t->n_dims < 2 || (p.name->how != NAME_PLAIN && p.name->how != NAME_ROTATED &&
+                                    p.name->how != NAME_POOLER);
     TRY(weights_shape(r, t, floats, &b));
     if (p.name->how >= NAME_HEADS && p.name->how <= NAME_GROUPS)
         TRY(weights_rows(r, t, p.name->how, &b));

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import tempfile
 
+import hf_encoder
 import hf_folder
 import hf_pictures
 import hf_quantise
@@ -689,6 +690,34 @@ def many(value):
     value.update({f"model.layers.{i}.nothing.of.any.use.to.any.one.weight": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(1 << 18)})
 
 
+def large(name, n_bytes):
+    """Makes a file larger than it may be, with a hole."""
+    return lambda f: os.truncate(pathlib.Path(f) / name, n_bytes)
+
+
+def no_file(name, make):
+    """Puts something else in the place of a file."""
+    def change(f):
+        path = pathlib.Path(f) / name
+        path.unlink(missing_ok=True)
+        make(path)
+    return change
+
+
+def gap(value):
+    """Moves the last tensor away from the one before it."""
+    last = max((t for t in value.values() if "shape" in t), key=lambda t: t["data_offsets"])
+    last["shape"], last["data_offsets"][0] = [1], last["data_offsets"][1] - 4
+    last["dtype"] = "F32"
+
+
+def in_two_shards(f):
+    """Gives the second shard a tensor that the first one has, too."""
+    first, second = sorted(pathlib.Path(f).glob("*.safetensors"))
+    name, tensor = next(iter(hf_folder.read_safetensors(first).items()))
+    hf_folder.write_safetensors(second, {**hf_folder.read_safetensors(second), name: tensor})
+
+
 def other_shard(f):
     edit(f, "model.safetensors.index.json", lambda i: i["weight_map"].update({"model.norm.weight": "model-00009.safetensors"}))
 
@@ -702,6 +731,7 @@ REFUSED = [
     (set_key("num_hidden_layers", 1e9), "num_hidden_layers"),
     (set_key("num_attention_heads", 0), "num_attention_heads"),
     (set_key("hidden_size", "64"), "hidden_size"),
+    (set_key("use_bidirectional_attention", True), "config.json: use_bidirectional_attention is not supported for llama models"),
     (set_key("rms_norm_eps", "small"), "rms_norm_eps"),
     (set_key("rope_scaling", {"rope_type": "dynamic", "factor": 2}), "dynamic"),
     (set_key("quantization_config", {"quant_method": "bitsandbytes"}), "bitsandbytes"),
@@ -735,7 +765,24 @@ REFUSED = [
     (replace_by("model.safetensors.index.json", b'{"weight_map": {"x": {}}}'), 'weight_map."x"'),
     (replace_by("tokenizer.json", b'{"model": ' * 100000), "tokenizer.json is not a JSON object"),
     (replace_by("tokenizer.json", b'{"normalizer": {"type": "Sequence", "normalizers": [' * 100000), "tokenizer.json is not a JSON object"),
-    (replace_by("tokenizer_config.json", b"[" * 100000), "tokenizer_config.json"),
+    (replace_by("tokenizer_config.json", b"[" * 100000), "tokenizer_config.json is not a JSON object"),
+    (replace_by("generation_config.json", b'{"a":' * 100000), "generation_config.json is not a JSON object"),
+    (replace_by("special_tokens_map.json", b'{"a":' * 100000), "special_tokens_map.json is not a JSON object"),
+    (header(gap), "follows a gap"),
+    (header(lambda h: h["__metadata__"].update({"a": {"b": {}}})), SHARD + ": byte "),
+    (in_two_shards, "model-00002-of-00002.safetensors: byte "),
+    (in_two_shards, "' appears twice"),
+    (large("config.json", 5 << 20), "config.json: 5242880 bytes; at most"),
+    (large("tokenizer.json", 65 << 20), "tokenizer.json: 68157440 bytes; at most"),
+    (large("model.safetensors.index.json", 65 << 20), "model.safetensors.index.json: 68157440 bytes; at most"),
+    (no_file("config.json", os.mkfifo), "config.json: not a regular file"),
+    (no_file("tokenizer_config.json", os.mkdir), "tokenizer_config.json: not a regular file"),
+    (no_file("model.safetensors.index.json", os.mkfifo), "model.safetensors.index.json: not a regular file"),
+    (no_file(SHARD, os.mkfifo), SHARD + ": not a regular file"),
+    (no_file(SHARD, lambda path: path.symlink_to(SHARD)), SHARD + ": "),
+    *((no_file(name, lambda path: path.symlink_to("/etc/hostname")), name + ": a symbolic link out of the folder")
+      for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja",
+                   "model.safetensors.index.json")),
 ]
 
 
@@ -787,6 +834,101 @@ def test_joined_tensors_of_another_shape_are_refused():
             change(folder)
             code, message = info(folder)
             assert code == 1 and reason in message and len(message) < 600, (name, reason, code, message)
+
+
+ENCODED = ["the red fox", "a fox jumps, 12 times.", "JUMPED \u00e9 jumping foxes", "\u4e2d a"]
+
+
+def encodings(model, *flags):
+    """Returns the ids, the vectors bit by bit and, of a model with a classifier, the scores of texts."""
+    with Weftd(*flags, "--threads", 2, model=model) as d:
+        ids = [d.request("POST", "/tokenize", {"content": t, "add_special": True})[2]["tokens"] for t in ENCODED]
+        out = [ids]
+        for how in ({}, {"pooling": "none"}):
+            status, _, answer = d.request("POST", "/v1/embeddings", {"input": ENCODED, "encoding_format": "base64", **how})
+            assert status == 200, answer
+            out.append([row["embedding"] for row in answer["data"]])
+        status, _, answer = d.request("POST", "/v1/rerank", {"query": ENCODED[0], "documents": ENCODED[1:], "raw_scores": True})
+        return out, answer["results"] if status == 200 else status
+
+
+def test_encoders_give_the_bits_of_a_gguf_file():
+    for name in every(hf_encoder.KINDS, ("bert-classifier", "roberta-classifier", "xlm-roberta", "modern-bert", "gemma-embedding", "nomic-bert", "eurobert")):
+        with tempfile.TemporaryDirectory() as where:
+            folder, file = os.path.join(where, name), os.path.join(where, name + ".gguf")
+            hf_encoder.write_pair(name, None, folder, file)
+            of_folder, of_file = encodings(folder), encodings(file)
+            assert of_folder == of_file, (name, of_folder, of_file)
+            assert (of_file[1] == 400) == ("classifier" not in name) and len(set(of_file[0][1])) == len(ENCODED), (name, of_file)
+
+
+def test_each_form_gives_the_bits_of_a_gguf_file_in_each_encoder():
+    few = (("bert-classifier", "awq"), ("xlm-roberta", "fp8-channel"), ("modern-bert", "nvfp4-compressed"), ("nomic-bert", "gptq-act-order"),
+           ("gemma-embedding", "mxfp4"), ("eurobert", "packed"), ("modern-bert", "fp8-block"))
+    for name, form in every([*itertools.product(hf_encoder.KINDS, PAIRED_FORMS)], few):
+        with tempfile.TemporaryDirectory() as where:
+            folder, file = os.path.join(where, name), os.path.join(where, name + ".gguf")
+            assert hf_encoder.write_pair(name, form, folder, file) >= 4 * hf_encoder.N_LAYER, (name, form)
+            flags = ("--backend", "reference") if form.startswith("fp8") else ()
+            assert encodings(folder, *flags) == encodings(file, *flags), (name, form)
+
+
+def pooling(change):
+    return lambda f: edit(f, "1_Pooling/config.json", change)
+
+
+def dense(change):
+    return lambda f: edit(f, "2_Dense/config.json", change)
+
+
+def other_place(name):
+    """Moves a folder out of the model's, and links to it."""
+    def change(f):
+        where = pathlib.Path(f)
+        (where / name).rename(where.with_name("secret"))
+        (where / name).symlink_to("../secret")
+    return change
+
+
+TEXT_ENCODER_REFUSED = [
+    ("bert", set_key("position_embedding_type", "relative_key"), "config.json: position_embedding_type \"relative_key\""),
+    ("bert", set_key("hidden_act", "relu"), "config.json: the activation \"relu\""),
+    ("bert", set_key("is_decoder", True), "config.json: is_decoder is not supported for bert models"),
+    ("bert", no_key("layer_norm_eps"), "config.json: layer_norm_eps is missing or has a wrong value"),
+    ("bert", set_key("max_position_embeddings", 63), "position_embd.weight"),
+    ("bert", pooling(lambda c: c.update(pooling_mode_cls_token=True)), "1_Pooling/config.json: several ways of pooling"),
+    ("bert", pooling(lambda c: c.update(pooling_mode_max_tokens=True, pooling_mode_mean_tokens=False)), "1_Pooling/config.json: \"pooling_mode_max_tokens\""),
+    ("bert", pooling(lambda c: c.update(pooling_mode_mean_tokens=False)), "1_Pooling/config.json: no pooling_mode is true"),
+    ("bert", pooling(lambda c: c.update(pooling_mode="max", pooling_mode_mean_tokens=False)), "1_Pooling/config.json: \"max\""),
+    ("bert", lambda f: (pathlib.Path(f) / "1_Pooling/config.json").write_text("["), "1_Pooling/config.json: not JSON"),
+    ("bert", link("1_Pooling/config.json", "/etc/hostname"), "1_Pooling/config.json: a symbolic link out of the folder"),
+    ("bert", link("1_Pooling/config.json", "../../secret"), "1_Pooling/config.json: a symbolic link out of the folder"),
+    ("bert", other_place("1_Pooling"), "1_Pooling/config.json: 1_Pooling is no folder"),
+    ("xlm-roberta", set_key("pad_token_id", -1), "config.json: pad_token_id"),
+    ("xlm-roberta", set_key("max_position_embeddings", 2), "config.json: max_position_embeddings"),
+    ("nomic-bert", set_key("prenorm", True), "config.json: prenorm is not supported for nomic_bert models"),
+    ("nomic-bert", set_key("rotary_emb_fraction", 0.5), "config.json: rotary_emb_fraction"),
+    ("modern-bert", set_key("global_attn_every_n_layers", 0), "config.json: global_attn_every_n_layers"),
+    ("modern-bert", set_key("layer_types", ["full_attention"]), "config.json: layer_types"),
+    ("gemma-embedding", dense(lambda c: c.update(bias=True)), "2_Dense/config.json: bias is not supported"),
+    ("gemma-embedding", dense(lambda c: c.update(activation_function="torch.nn.modules.activation.Tanh")), "2_Dense/config.json: activation_function"),
+    ("gemma-embedding", lambda f: (pathlib.Path(f) / "3_Dense/model.safetensors").unlink(), "3_Dense/model.safetensors: "),
+    ("gemma-embedding", replace_by("3_Dense/model.safetensors", b"\x08" + bytes(7) + b'{"a":{}}'), "3_Dense/model.safetensors: byte "),
+    ("gemma-embedding", link("3_Dense/model.safetensors", "../2_Dense/model.safetensors"), "3_Dense/model.safetensors: a symbolic link out of the folder"),
+    ("gemma-embedding", lambda f: shutil.rmtree(pathlib.Path(f) / "3_Dense"), "dense_3.weight"),
+]
+
+
+def test_what_is_wrong_with_an_encoder_of_texts_is_named():
+    with tempfile.TemporaryDirectory() as where:
+        for name in {row[0] for row in TEXT_ENCODER_REFUSED}:
+            hf_encoder.write_pair(name, None, os.path.join(where, name), os.path.join(where, name + ".gguf"))
+            assert info(os.path.join(where, name))[0] == 0, info(os.path.join(where, name))
+        for i, (name, change, reason) in enumerate(TEXT_ENCODER_REFUSED):
+            folder = pathlib.Path(shutil.copytree(os.path.join(where, name), os.path.join(where, str(i), "folder")))
+            change(folder)
+            code, message = bound(folder)
+            assert code == 1 and reason in message and len(message) < 600, (i, reason, code, message)
 
 
 Q_PROJ = "model.layers.1.self_attn.q_proj."
@@ -940,7 +1082,7 @@ def test_published_names_and_shapes_are_those_of_the_architectures():
             write_published(row, where)
             assert bound(where) == (0, ""), row["source"]
             names = [n for pattern in row["tensors"] for n in spread(pattern)]
-            gone = next(n for n in names if re.search(r"layers\.1\..*(o_proj|out_proj).weight$", n))
+            gone = next(n for n in names if re.search(r"layers?\.1\..*(o_proj|out_proj|attn.Wo|attention.output.dense).weight$", n))
             write_published(row, where, left_out=gone)
             code, message = bound(where)
             assert code == 1 and "blk.1." in message, (row["source"], gone, message)
