@@ -28,7 +28,13 @@ static const struct {
     {"preprocessor_config.json", NULL, false},
     {"processor_config.json", NULL, false},
     {"model.safetensors.index.json", NULL, false},
+    {"1_Pooling/config.json", NULL, false},
+    {"2_Dense/config.json", NULL, false},
+    {"3_Dense/config.json", NULL, false},
 };
+
+/* Weights beside those of the model: matrices behind the pooling of an encoder. */
+static const char *const dense_files[] = {"2_Dense/model.safetensors", "3_Dense/model.safetensors"};
 
 /* Returns the file @path of the listing; l->n: there is none, or it is empty. */
 static uint32_t hub_folder_find(const struct hub_listing *l, const char *path) {
@@ -131,6 +137,12 @@ int hub_choose_folder(const struct hub_listing *l, const struct hub_spec *spec,
     if (!any)
         return -ENOENT;
     TRY(hub_folder_choose_small(l, spec, &c, err));
+    for (size_t k = 0; k < ARRAY_SIZE(dense_files); k++) {
+        uint32_t i = hub_folder_find(l, dense_files[k]);
+
+        if (i < l->n)
+            TRY(hub_folder_choose(l, i, &c, err));
+    }
     if (sharded)
         TRY(hub_folder_choose_shards(l, &c, err));
     else

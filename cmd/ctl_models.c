@@ -330,11 +330,11 @@ static void remove_projectors(const struct model_file *m) {
     closedir(d);
 }
 
-/* Removes what a pull has put into the folder of @m: the files that weftd reads and their
- * checksums. Other files stay, and then the folder, too. Returns an exit code. */
-static int models_remove_folder(const struct model_file *m) {
+/* Removes what a pull has put into the folder @path: the files that weftd reads and their
+ * checksums. Returns an exit code. */
+static int models_remove_files(const char *path) {
     static const char *const ends[] = {".safetensors", ".json", ".jinja", ".model", ".sha256"};
-    DIR *d = opendir(m->path);
+    DIR *d = opendir(path);
     struct dirent *e;
     int code = CLI_OK;
 
@@ -345,11 +345,32 @@ static int models_remove_folder(const struct model_file *m) {
         for (size_t i = 0; end && i < ARRAY_SIZE(ends); i++)
             ours |= strcmp(end, ends[i]) == 0;
         if (ours && unlinkat(dirfd(d), e->d_name, 0) < 0 && errno != ENOENT)
-            code = cli_fail("%s/%s: %s", m->path, e->d_name, strerror(errno));
+            code = cli_fail("%s/%s: %s", path, e->d_name, strerror(errno));
     }
     if (d)
         closedir(d);
     return code;
+}
+
+/* Removes a pulled folder and its parts. Other files stay, and then their folder, too. Returns an
+ * exit code. */
+static int models_remove_folder(const struct model_file *m) {
+    char path[4096];
+    struct stat st;
+
+    for (uint32_t i = 0; model_dir_part(i); i++) {
+        int n = snprintf(path, sizeof(path), "%s/%s", m->path, model_dir_part(i));
+
+        if (n < 0 || (size_t)n >= sizeof(path))
+            return cli_fail("%s: the path is too long", m->name);
+        if (lstat(path, &st) < 0 || !S_ISDIR(st.st_mode)) /* a link may lead elsewhere */
+            continue;
+        int code = models_remove_files(path);
+        if (code != CLI_OK)
+            return code;
+        rmdir(path);
+    }
+    return models_remove_files(m->path);
 }
 
 /* Removes the shards of @m with their checksums. Returns an exit code. */

@@ -234,6 +234,21 @@ static int add_folder(struct lister *l, const char *dir, const struct folder_see
 
 /* ---- folders ---- */
 
+const char *model_dir_part(uint32_t i) {
+    static const char *const parts[] = {"1_Pooling", "2_Dense", "3_Dense"};
+
+    return i < ARRAY_SIZE(parts) ? parts[i] : NULL;
+}
+
+/* Returns true if a folder called @name is a part of the model in which it lies. */
+static bool model_dir_is_part(const char *name) {
+    uint32_t i = 0;
+
+    while (model_dir_part(i) && strcmp(model_dir_part(i), name) != 0)
+        i++;
+    return model_dir_part(i) != NULL;
+}
+
 typedef int (*visit_fn)(struct lister *l, const char *path, const char *name,
                         const struct stat *st);
 
@@ -254,7 +269,8 @@ static int walk(struct lister *l, const char *dir, int depth, visit_fn visit) {
             stat(path, &st) < 0)
             continue;
         if (S_ISDIR(link.st_mode)) {
-            r = walk(l, path, depth + 1, visit);
+            if (!model_dir_is_part(e->d_name))
+                r = walk(l, path, depth + 1, visit);
         } else if (S_ISREG(st.st_mode)) {
             folder_see(&seen, e->d_name, (uint64_t)st.st_size);
             l->link = S_ISLNK(link.st_mode);

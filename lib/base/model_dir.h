@@ -88,6 +88,10 @@ int model_find(const struct model_list *l, const char *text, const struct model_
  * there is none, if there are several or if shards are missing. */
 int model_in_folder(const char *path, char **file, uint64_t *bytes, struct err *err);
 
+/* Returns the name of the folder number @i that is a part of a model in whose folder it lies
+ * (lib/checkpoint/pooling.c); NULL: there are no more. */
+const char *model_dir_part(uint32_t i);
+
 /* Returns the start of the quantisation's name ("Q4_K_M", "UD-Q4_K_XL", "BF16") at the end of
  * @stem, a file name without ".gguf" and without the number of a shard; NULL if it has none. */
 const char *model_quant(const char *stem);

@@ -13,6 +13,7 @@ import threading
 import time
 
 import fake_hub
+import hf_encoder
 import hf_folder
 import hf_quantise
 from fake_hub import Hub
@@ -211,6 +212,33 @@ def test_a_quantised_folder_goes_from_the_hub_to_an_answer():
                 with Weftd(*FLAGS, model=path, env=home.env()) as d:
                     answers.append(ask(d, REQUESTS[0], 16))
         assert answers[0] == answers[1]
+
+
+def test_an_encoder_goes_from_the_hub_to_a_vector():
+    """Its pooling and the matrices behind it lie in folders of the model's."""
+    with tempfile.TemporaryDirectory() as where:
+        folder, file = pathlib.Path(where) / "folder", os.path.join(where, "file.gguf")
+        hf_encoder.write_pair("gemma-embedding", None, folder, file)
+        files = {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+        assert "1_Pooling/config.json" in files and "3_Dense/model.safetensors" in files
+        vectors = []
+        with hub_and_home(files | {"2_Dense/pytorch_model.bin": b"x", "onnx/model.safetensors": b"x"}) as (hub, home):
+            p = home.pull(hub, NAME)
+            assert p.returncode == 0 and "3 files of weights (safetensors) and 5 others" in p.err, p.err
+            taken = {str(p.relative_to(home.repo)): p.read_bytes() for p in home.repo.rglob("*") if p.is_file() and p.name[0] != "."}
+            assert taken == files, sorted(taken)
+            assert [m["name"] for m in json.loads(home.run(None, "models", "--json").out)] == ["Some-GGUF"]
+            for path in (NAME, file):
+                with Weftd(model=path, env=home.env()) as d:
+                    vectors.append(d.request("POST", "/v1/embeddings", {"input": "the red fox", "encoding_format": "base64"})[2]["data"])
+            assert vectors[0] == vectors[1]
+            assert home.run(None, "rm", NAME).returncode == 0
+            assert list(home.models.iterdir()) == [], [*home.models.rglob("*")]
+        files["1_Pooling/config.json"] = files["1_Pooling/config.json"].replace(b'"pooling_mode_max_tokens": false', b'"pooling_mode_max_tokens": true')
+        with hub_and_home(files) as (hub, home):
+            p = home.pull(hub, NAME)
+            assert p.returncode == 1 and '1_Pooling/config.json: "pooling_mode_max_tokens" is not supported' in p.err, p.err
+            assert not [path for path, _ in hub.asked("cdn") if path.endswith(".safetensors")]
 
 
 def test_a_small_file_that_has_changed_is_replaced():
