@@ -278,7 +278,7 @@ static uint64_t memory_of(struct front_model *m, const struct config *c,
     struct engine_fit draft_fit;
 
     o->block = front_model_block(m);
-    open.has_projector = m->projector.file != NULL;
+    open.n_projector = m->projector.file ? gguf_n_shards(m->projector.file) : 0;
     bool draft_first = worker_engine_opts(&k, &open);
     o->file = m->file;
     o->projector = m->projector.file;

@@ -245,9 +245,9 @@ bool worker_engine_opts(struct config *c, const struct msg_open *m) {
     o->kv_bytes = kv_given ? o->kv_bytes : m->kv_bytes;
     o->memory = kv_given ? 0 : m->memory_bytes;
     o->device_share = !kv_given;
-    if (m->has_projector && m->memory_bytes)
+    if (m->n_projector && m->memory_bytes)
         c->sched.picture_bytes = MIN(c->sched.picture_bytes, m->memory_bytes / PICTURES_PART);
-    if (m->has_projector)
+    if (m->n_projector)
         o->memory -= MIN(c->sched.picture_bytes, MAX(o->memory, 1ull) - 1);
     if (m->has_disk && o->host_kv_bytes == 0)
         o->host_kv_bytes = o->kv_bytes ? MIN(o->kv_bytes, STAGING_BYTES) : STAGING_BYTES;
@@ -726,7 +726,7 @@ static int worker_read_options(struct worker *w, struct str packed) {
 }
 
 /* Takes the files at @fds: @n shards, the last @n_draft of which are the draft model's, then the
- * projector, if there is one. Returns 0 or -errno, -EPROTO: no shard is the model's. */
+ * projector's, if there is one. Returns 0 or -errno, -EPROTO: no shard is the model's. */
 static int open_files(struct worker *w, const int *fds, uint32_t n, const struct msg_open *m,
                       struct err *err) {
     uint32_t n_draft = m->n_draft_shards;
@@ -737,14 +737,14 @@ static int open_files(struct worker *w, const int *fds, uint32_t n, const struct
     TRY(config_override(&w->config, w->file, err));
     if (n_draft > 0)
         TRY(gguf_open_fds(&w->draft_file, fds + n - n_draft, n_draft, err));
-    if (!m->has_projector)
+    if (!m->n_projector)
         return 0;
-    return gguf_open_fds(&w->projector, fds + n, 1, err);
+    return gguf_open_fds(&w->projector, fds + n, m->n_projector, err);
 }
 
 /* Takes the descriptors behind the shards and the projector. */
 static void receive_files(struct worker *w, const struct msg_open *m) {
-    int next = WORKER_FD_MODEL + w->n_shards + (m->has_projector ? 1 : 0);
+    int next = WORKER_FD_MODEL + w->n_shards + (int)m->n_projector;
 
     w->disk_fd = next;
     next += m->has_disk ? 1 : 0;
@@ -762,7 +762,7 @@ static int worker_open_all(struct worker *w, const int *fds, const struct msg_op
 
 /* Runs the worker from HELLO to the end of serving. Returns the exit code. */
 static int worker_run(struct worker *w, int n_shards) {
-    int fds[WORKER_SHARDS_MAX + 1];
+    int fds[2 * WORKER_SHARDS_MAX];
     struct chan_frame f;
     struct msg_open open;
     struct err err = {0};
@@ -772,9 +772,11 @@ static int worker_run(struct worker *w, int n_shards) {
     if (handshake(w, &f) < 0 || msg_open_parse(f.data, f.len, &open) < 0 ||
         worker_read_options(w, open.options) < 0)
         return WORKER_CHANNEL;
+    if (open.n_projector > WORKER_SHARDS_MAX)
+        return WORKER_CHANNEL;
     w->n_shards = n_shards;
     receive_files(w, &open);
-    for (int i = 0; i <= n_shards; i++)
+    for (int i = 0; i < n_shards + (int)open.n_projector; i++)
         fds[i] = WORKER_FD_MODEL + i;
     w->crash_page->loading = 1;
     int r = worker_open_all(w, fds, &open, &err);

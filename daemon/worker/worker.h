@@ -20,8 +20,8 @@ enum worker_fd {
     /* memory shared with the front: struct crash_page */
     WORKER_FD_CRASH_PAGE = 4,
     /* The first shard; the other shards follow, then those of the draft model, the projector's
-     * file, the file of the disk tier, and the files in memory for the weights of both models, each
-     * if it exists. Shards and projector are open for reading only. */
+     * files, the file of the disk tier, and the files in memory for the weights of both models,
+     * each if it exists. Shards and projector are open for reading only. */
     WORKER_FD_MODEL = 5,
 };
 

@@ -48,6 +48,11 @@ static int workers_add_shards(struct workers_fds *f, const struct gguf *file) {
     return 0;
 }
 
+/* Returns the number of the image encoder's files; 0: there is none. */
+static uint32_t workers_n_projector(const struct workers *w) {
+    return w->opts.projector ? gguf_n_shards(w->opts.projector) : 0;
+}
+
 int workers_list_fds(struct workers *w, int channel, struct workers_fds *out) {
     const int first[WORKER_FD_MODEL] = {
         [2] = 2, [WORKER_FD_CHANNEL] = channel, [WORKER_FD_CRASH_PAGE] = w->crash_page_fd};
@@ -60,8 +65,11 @@ int workers_list_fds(struct workers *w, int channel, struct workers_fds *out) {
     assert(out->n == WORKER_FD_MODEL);
     if (workers_add_shards(out, w->opts.file) < 0 || workers_add_shards(out, w->opts.draft) < 0)
         return -E2BIG;
-    if (w->opts.projector)
-        add_fd(out, gguf_shard_fd(w->opts.projector, 0));
+    for (uint32_t i = 0; i < workers_n_projector(w); i++) {
+        if (i == WORKER_SHARDS_MAX)
+            return -E2BIG;
+        add_fd(out, gguf_shard_fd(w->opts.projector, i));
+    }
     add_fd(out, w->opts.disk_fd);
     claim_weights(w);
     for (int i = 0; i < 2; i++)
@@ -86,7 +94,7 @@ int workers_pack_open(const struct workers *w, struct buf *out) {
         .kv_bytes = w->opts.kv_bytes,
         .memory_bytes = w->opts.memory_bytes,
         .n_draft_shards = w->opts.draft ? gguf_n_shards(w->opts.draft) : 0,
-        .has_projector = w->opts.projector != NULL,
+        .n_projector = workers_n_projector(w),
         .has_disk = w->opts.disk_fd >= 0,
         .disk_waits = w->opts.disk_waits,
         .keeps = w->kept[0] != NULL,

@@ -126,7 +126,7 @@ void workers_gone(struct workers *w);
 /* A worker's descriptors in the order of enum worker_fd: files of the model and the draft model,
  * the projector, the disk tier, packed weights and the experts' file, each if it exists. */
 struct workers_fds {
-    uv_stdio_container_t stdio[WORKER_FD_MODEL + WORKER_SHARDS_MAX + 5];
+    uv_stdio_container_t stdio[WORKER_FD_MODEL + 2 * WORKER_SHARDS_MAX + 4];
     uint32_t n, n_shards;
 };
 

@@ -42,8 +42,8 @@ static float *values(struct loader *l, const struct tensor *t) {
     size_t n = (size_t)(t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]);
     float *v = vis_load_own(l, n);
 
-    if (v)
-        quant_decode(t->format->type, t->data, v, n);
+    for (size_t r = 0; v && r < n / t->ne[0]; r++)
+        quant_decode_row(t, r, v + r * t->ne[0]);
     return v;
 }
 

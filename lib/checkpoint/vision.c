@@ -1,8 +1,8 @@
 /*
  * vision - the image encoder in a folder, as a projector file (vision/projector.h) in memory.
  *
- * Matrices keep their type, quantised ones become halves, vectors F32. All of them are copied: an
- * encoder has 0.4 to 1.2 GB, and its backend copies them once more.
+ * Matrices stay in their files, from which the backend loads them. Copied are quantised ones, which
+ * become halves, those of kernels, and vectors, which become F32.
  */
 
 #include <errno.h>
@@ -644,6 +644,23 @@ static int vision_quantised(struct reader *r, const struct st_tensor *t, enum na
     return 0;
 }
 
+/* Adds the matrix @t in place. The files that are used get numbers in the order in which they are
+ * met. */
+static int vision_in_place(struct reader *r, const struct st_tensor *t, struct gguf_built *b) {
+    struct gguf_piece piece = {r->n_used, t->offset};
+
+    for (uint32_t i = 0; i < r->n_used; i++)
+        if (r->used[i] == t->file)
+            piece.file = i;
+    if (piece.file == r->n_used)
+        r->used[r->n_used++] = t->file;
+    b->n_dims = 2;
+    b->ne[0] = t->dim[1];
+    b->ne[1] = b->piece_rows = t->dim[0];
+    b->ne[2] = b->ne[3] = 1;
+    return gguf_build_scattered(&r->build, b, &piece, 1);
+}
+
 /* Adds tensor @t, unless it is not the encoder's. */
 static int vision_add(struct reader *r, const struct vision_row *row, const struct st_tensor *t) {
     const char *name = t->name;
@@ -675,7 +692,20 @@ static int vision_add(struct reader *r, const struct vision_row *row, const stru
         return vision_pixels(r, t, &b);
     if (p.name->how == NAME_ROTATED)
         return vision_rotated(r, t, &b);
+    if (p.name->how == NAME_PLAIN && t->n_dims == 2 && t->n_bytes > 0)
+        return vision_in_place(r, t, &b);
     return reader_copy(r, t, p.name->how, &b);
+}
+
+/* Opens the header and the files that it uses as a projector. */
+static int vision_join(struct reader *r, struct gguf **out) {
+    CLEANUP(files_closep) int head = gguf_build_finish(&r->build);
+    int fds[READER_FILES_MAX + 1] = {head};
+
+    TRY(head);
+    for (uint32_t i = 0; i < r->n_used; i++)
+        fds[i + 1] = r->file[r->used[i]].fd;
+    return gguf_open_fds(out, fds, r->n_used + 1, r->err);
 }
 
 /* Reads the encoder of the folder r->dir. Returns 0 or -errno. */
@@ -697,9 +727,7 @@ static int vision_read(struct reader *r, struct gguf **out) {
     TRY(vision_keys(r, row, n_out));
     for (uint32_t i = 0; i < r->list.n; i++)
         TRY(vision_add(r, row, &r->list.tensor[i]));
-    CLEANUP(files_closep) int head = gguf_build_finish(&r->build);
-    TRY(head);
-    return gguf_open_fds(out, &head, 1, r->err);
+    return vision_join(r, out);
 }
 
 int checkpoint_open_projector(struct gguf **out, const char *path, struct err *err) {

@@ -162,8 +162,7 @@ int msg_open_pack(struct buf *out, const struct msg_open *m) {
 int msg_open_parse(const void *data, uint32_t len, struct msg_open *m) {
     struct msg_open f;
 
-    if (msg_parse(data, len, &open_form, &f) < 0 || f.has_projector > 1)
-        return -EPROTO;
+    TRY(msg_parse(data, len, &open_form, &f));
     *m = f;
     return 0;
 }

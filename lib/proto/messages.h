@@ -96,8 +96,8 @@ struct msg_open {
     uint32_t has_experts, keeps_place;
     /* 0 or 1: the worker sends BLOCKS */
     uint32_t tells_blocks;
-    /* 0 or 1: the file behind the shards is that of the image encoder */
-    uint32_t has_projector;
+    /* number of the image encoder's files behind the shards; 0: there is none */
+    uint32_t n_projector;
 };
 
 struct msg_progress {

@@ -415,7 +415,7 @@ Test(worker, memory_that_no_option_gives_is_divided) {
         {NULL, NULL, {.kv_bytes = 5, .memory_bytes = 9000}, 5, 9000, 0, true, true},
         {"kv-pages", "8", {.memory_bytes = 9000}, 0, 9000, 0, true, false},
         {"kv-memory", "3M", {.kv_bytes = 5, .memory_bytes = 9000}, 3 << 20, 0, 0, false, false},
-        {NULL, NULL, {.memory_bytes = 1600, .has_projector = 1}, 0, 1500, 0, true, true},
+        {NULL, NULL, {.memory_bytes = 1600, .n_projector = 1}, 0, 1500, 0, true, true},
         {"kv-memory", "3M", {.memory_bytes = 9, .has_disk = 1}, 3 << 20, 0, 3 << 20, false, false},
         {NULL, NULL, {.has_disk = 1}, 0, 0, 1 << 30, true, true},
     };
