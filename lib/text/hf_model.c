@@ -225,8 +225,9 @@ static int hf_read_one_added(struct hf_reader *r, const struct hf_known *known, 
     if (hf_has_other_text(r, n, text))
         return hf_fail(r, "%s has the id %llu of another token", where, (unsigned long long)n);
     bool spaces = pretok_run(text.data, text.len, UC_SPACE, SIZE_MAX) == text.len;
+    bool own = !hf_is_set(r, n);
 
-    if (single && (spaces || hf_is_set(r, n)))
+    if (single && (spaces || !own))
         return hf_fail(r,
                        "%s: single_word is not supported for white space and for tokens of "
                        "model.vocab",
@@ -242,6 +243,8 @@ static int hf_read_one_added(struct hf_reader *r, const struct hf_known *known, 
         r->token[n].flags |= TOKEN_SINGLE_WORD;
     if (normalized)
         r->token[n].flags |= TOKEN_NORMALIZED;
+    if (spaces && own && r->kind == KIND_UNIGRAM)
+        r->token[n].flags |= TOKEN_ADDED;
     return 0;
 }
 

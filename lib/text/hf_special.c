@@ -190,13 +190,11 @@ static int hf_write_ends(struct hf_reader *r) {
     return 0;
 }
 
-/* Writes the flags of tokens, unless no token has one that matters. In WordPiece all are searched
- * in raw text. */
+/* Writes the flags of tokens, unless no token has one. */
 static int hf_write_flags(struct hf_reader *r) {
-    uint8_t mask = r->kind == KIND_PIECES ? (uint8_t)~TOKEN_NORMALIZED : UINT8_MAX;
     uint32_t n = MAX(r->n, r->n_limit), id = 0;
 
-    while (id < r->n && !(r->token[id].flags & mask))
+    while (id < r->n && !r->token[id].flags)
         id++;
     if (id == r->n)
         return 0;
@@ -204,7 +202,7 @@ static int hf_write_flags(struct hf_reader *r) {
     for (id = 0; id < n; id++) {
         uint8_t flags = id < r->n ? r->token[id].flags : 0;
 
-        TRY(gguf_keys_add_u8(r->out, flags & mask));
+        TRY(gguf_keys_add_u8(r->out, flags));
     }
     return 0;
 }

@@ -19,6 +19,17 @@ static bool late_has(const struct tokenizer *t, uint32_t id) {
     return t->flags && t->flags[id] & TOKEN_NORMALIZED && vocab_is_marker(&t->vocab, id);
 }
 
+/* Normalises @s as @t does before it cuts, as steps_run(). */
+static int late_prepare(const struct tokenizer *t, struct gguf_str s, unsigned place, struct buf *a,
+                        struct buf *b, struct gguf_str *out) {
+    if (t->kind != KIND_PIECES)
+        return steps_run(&t->steps, STEPS_NORMALIZE, s, place, a, b, out);
+    buf_clear(a);
+    TRY(wordpiece_normalise(t, s, a));
+    *out = (struct gguf_str){a->len ? a->data : "", a->len};
+    return 0;
+}
+
 /* Adds token @id of @t, whose text becomes @text. */
 static int late_add(struct late *l, const struct tokenizer *t, uint32_t id, struct gguf_str text) {
     TRY(buf_add(&l->vocab.text, text.data, text.len));
@@ -39,7 +50,7 @@ static int late_add_all(struct tokenizer *t, struct err *err) {
 
         if (!late_has(t, id))
             continue;
-        TRY(steps_run(&t->steps, STEPS_NORMALIZE, s, STEPS_FIRST, &a, &b, &s));
+        TRY(late_prepare(t, s, STEPS_FIRST, &a, &b, &s));
         if (s.len == 0)
             return err_set(err, 0, NULL,
                            "tokenizer.json: added token %u is empty when it is normalized", id);
@@ -52,7 +63,7 @@ int late_load(struct tokenizer *t, struct err *err) {
     struct late *l = &t->late;
     uint32_t n = 0;
 
-    for (uint32_t id = 0; id < t->vocab.n && t->kind != KIND_PIECES; id++)
+    for (uint32_t id = 0; id < t->vocab.n; id++)
         n += late_has(t, id);
     if (n == 0)
         return 0;
@@ -95,7 +106,7 @@ static int late_add_part(struct late_text *out, const struct tokenizer *t, struc
                          unsigned place, bool user) {
     size_t before = out->text.len;
 
-    TRY(steps_run(&t->steps, STEPS_NORMALIZE, s, place, &out->a, &out->b, &s));
+    TRY(late_prepare(t, s, place, &out->a, &out->b, &s));
     TRY(buf_add(&out->text, s.data, s.len));
     if (!user || s.len == 0)
         return 0;

@@ -54,6 +54,8 @@ enum token_flag {
     TOKEN_SINGLE_WORD = 4,
     /* is searched in normalised text */
     TOKEN_NORMALIZED = 8,
+    /* white space that the model itself does not have (KIND_UNIGRAM) */
+    TOKEN_ADDED = 16,
 };
 
 /* U+2581, which stands for a space in vocabularies without spaces */
@@ -386,6 +388,9 @@ void words_deinit(struct words *w);
 /* Appends the tokens of a text between special tokens. Returns 0, -ENOMEM, -EMSGSIZE when there are
  * more than out->max, -ECANCELED in an abandoned job. */
 int words_encode(struct words *w, const char *text, size_t len);
+/* Appends @text as KIND_PIECES normalises it: without control characters, accents and case, and
+ * with spaces around CJK characters. Returns 0, -ENOMEM or -ECANCELED in an abandoned job. */
+int wordpiece_normalise(const struct tokenizer *t, struct gguf_str text, struct buf *out);
 /* Encodes for KIND_PIECES, as words_encode(). */
 int wordpiece_encode(struct words *w, const char *text, size_t len);
 /* Encodes for KIND_UNIGRAM, as words_encode(). */

@@ -48,7 +48,7 @@ int unigram_read_scores(struct tokenizer *t, const struct gguf *g, struct err *e
 
         if (!isfinite(u->score[id]))
             return err_set(err, 0, NULL, "%s[%u] is not a number", VOCAB_SCORES, id);
-        if (!is_text)
+        if (!is_text || (t->flags && t->flags[id] & TOKEN_ADDED))
             continue;
         least = u->n_sorted ? fminf(least, u->score[id]) : u->score[id];
         u->sorted[u->n_sorted++] = id;

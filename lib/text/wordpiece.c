@@ -20,6 +20,7 @@
 #define WORD_CHARS 100u
 #define DECOMPOSED_MAX 8
 #define PAUSE_WORDS 64u
+#define PAUSE_CHARS 4096u
 
 int wordpiece_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
     TRY(special_ids_load_bert(&t->special, &t->vocab, g, err));
@@ -103,49 +104,83 @@ static int add_char(struct words *w, uint32_t c) {
     return buf_add(&w->normal, utf8, unicode_encode(c, utf8));
 }
 
-/* Handles one character of the normalised text. */
-static int add_normal_char(struct words *w, uint32_t c) {
-    if (w->t->lower && c >= 0x80)
+/* Appends a character without its case. */
+static int add_lowered(const struct tokenizer *t, uint32_t c, struct buf *out) {
+    char utf8[4];
+
+    if (t->lower && c >= 0x80)
         c = (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
-    else if (w->t->lower && c >= 'A' && c <= 'Z')
+    else if (t->lower && c >= 'A' && c <= 'Z')
         c += 32;
-    if (!stands_alone(c))
-        return add_char(w, c);
-    TRY(wordpiece_end_word(w));
-    TRY(add_char(w, c));
-    return wordpiece_end_word(w);
+    return buf_add(out, utf8, unicode_encode(c, utf8));
 }
 
-/* Handles a character without its accents. */
-static int add_stripped(struct words *w, uint32_t c) {
+/* Appends a character without its accents and case. */
+static int add_stripped(const struct tokenizer *t, uint32_t c, struct buf *out) {
     utf8proc_int32_t part[DECOMPOSED_MAX];
-    int boundary = 0, r;
-    utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)c, part, DECOMPOSED_MAX,
-                                                 UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &boundary);
+    int boundary = 0;
+    utf8proc_ssize_t n = -1;
 
+    if (c >= 0x80 && t->strip)
+        n = utf8proc_decompose_char((utf8proc_int32_t)c, part, DECOMPOSED_MAX,
+                                    UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &boundary);
     if (n < 1 || n > DECOMPOSED_MAX)
-        return add_normal_char(w, c);
+        return add_lowered(t, c, out);
     for (utf8proc_ssize_t i = 0; i < n; i++)
-        if (utf8proc_category(part[i]) != UTF8PROC_CATEGORY_MN &&
-            (r = add_normal_char(w, (uint32_t)part[i])) != 0)
-            return r;
+        if (utf8proc_category(part[i]) != UTF8PROC_CATEGORY_MN)
+            TRY(add_lowered(t, (uint32_t)part[i], out));
     return 0;
 }
 
-int wordpiece_encode(struct words *w, const char *text, size_t len) {
-    assert(w->n_chars == 0 && w->normal.len == 0);
+static bool wordpiece_is_space(uint32_t c) {
+    return (c < 0x80 ? unicode_ascii_class[c] : unicode_wide_class(c)) & UC_SPACE;
+}
+
+int wordpiece_normalise(const struct tokenizer *t, struct gguf_str text, struct buf *out) {
+    const char *end = text.data + text.len;
+    uint32_t n_chars = 0;
+
+    for (const char *s = text.data; s < end;) {
+        uint32_t c;
+
+        s += unicode_decode(s, end, &c);
+        if (++n_chars % PAUSE_CHARS == 0)
+            TRY(job_pause());
+        if (is_dropped(c))
+            continue;
+        if (is_cjk(c) || wordpiece_is_space(c))
+            TRY(buf_add_char(out, ' '));
+        if (wordpiece_is_space(c))
+            continue;
+        TRY(add_stripped(t, c, out));
+        if (is_cjk(c))
+            TRY(buf_add_char(out, ' '));
+    }
+    return 0;
+}
+
+/* Encodes normalised text. */
+static int wordpiece_cut(struct words *w, const char *text, size_t len) {
     for (size_t i = 0; i < len;) {
         uint32_t c;
 
         i += unicode_decode(text + i, text + len, &c);
-        if (is_dropped(c))
-            continue;
-        if ((c < 0x80 ? unicode_ascii_class[c] : unicode_wide_class(c)) & UC_SPACE)
+        bool space = wordpiece_is_space(c), alone = stands_alone(c);
+        if (space || alone)
             TRY(wordpiece_end_word(w));
-        else if (c < 0x80 || !w->t->strip)
-            TRY(add_normal_char(w, c));
-        else
-            TRY(add_stripped(w, c));
+        if (!space)
+            TRY(add_char(w, c));
+        if (alone)
+            TRY(wordpiece_end_word(w));
     }
     return wordpiece_end_word(w);
+}
+
+int wordpiece_encode(struct words *w, const char *text, size_t len) {
+    assert(w->n_chars == 0 && w->normal.len == 0);
+    if (w->t->late.n)
+        return wordpiece_cut(w, text, len);
+    buf_clear(&w->escaped);
+    TRY(wordpiece_normalise(w->t, (struct gguf_str){text, len}, &w->escaped));
+    return wordpiece_cut(w, w->escaped.data, w->escaped.len);
 }

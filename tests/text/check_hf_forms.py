@@ -1,6 +1,6 @@
 """Random small files tokenizer.json against Hugging Face's library: normalizers, pre-tokenizers, decoders and added tokens in any order and with any flags.
 
-check_hf_forms.py HF_IDS [--files N] [--seed N] [--texts N]: HF_IDS is the program of hf_ids.c. A file is refused, with a message that names what is not
+check_hf_forms.py HF_IDS [--files N] [--seed N] [--texts N] [--kind NAME]: HF_IDS is the program of hf_ids.c. A file is refused, with a message that names what is not
 computed, or has the library's ids and texts. Prints how many files were refused for which reason, and those that differ."""
 import argparse
 import collections
@@ -113,12 +113,18 @@ def unigram_file(rng, model):
     return {"normalizer": listed("normalizers", some(rng, NORMALIZERS, 4)), "pre_tokenizer": listed("pretokenizers", pre), "decoder": metaspace(rng), "model": model}
 
 
-KINDS = {"bytes": bytes_file, "chars": chars_file, "unigram": unigram_file}
+def pieces_file(rng, model):
+    normalizer = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": rng.choice([None, True, False]), "lowercase": flag(rng)}
+    around = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
+    return {"normalizer": normalizer, "pre_tokenizer": {"type": "BertPreTokenizer"}, "post_processor": around, "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": False}, "model": model}
 
 
-def make(rng):
-    """A random tokenizer, and the contents of its added tokens."""
-    name = rng.choice(["bytes", "chars", "chars", "unigram"])
+KINDS = {"bytes": bytes_file, "chars": chars_file, "unigram": unigram_file, "pieces": pieces_file}
+
+
+def make(rng, only):
+    """A random tokenizer of one of the kinds @only, or of any."""
+    name = rng.choice(only or ["bytes", "chars", "chars", "unigram", "pieces"])
     model = json.loads((HERE / "hf" / f"{name}.json").read_text())["model"]
     tokenizer = KINDS[name](rng, model)
     tokenizer["added_tokens"] = added(rng, tokenizer)
@@ -191,6 +197,7 @@ def main():
     parser.add_argument("--texts", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--show", type=int, default=10)
+    parser.add_argument("--kind", action="append", choices=KINDS)
     options = parser.parse_args()
     try:
         packages = install("hf-tokenizers", source=HERE / "hf")
@@ -198,7 +205,7 @@ def main():
         print(f"1..0 # SKIP {why}")
         return 0
     rng = random.Random(options.seed)
-    made = [make(rng) for _ in range(options.files)]
+    made = [make(rng, options.kind) for _ in range(options.files)]
     cases = [{"tokenizer": json.dumps(t), "texts": texts_for(rng, options.texts, [a["content"] for a in t["added_tokens"]])} for t in made]
     refused, differing, equal, unusable = collections.Counter(), [], 0, 0
     with tempfile.TemporaryDirectory() as folder:

@@ -485,6 +485,50 @@ Test(hf_tokenizer, normalized_tokens_are_found_in_normalised_text) {
     }
 }
 
+#define PIECES                                                                                     \
+    R"("model":{"type":"WordPiece","unk_token":"?",)"                                              \
+    R"("vocab":{"?":0,"a":1,"b":2,"##b":3,"[C]":4,"[S]":5}},"normalizer":)"                        \
+    R"({"type":"BertNormalizer"},"pre_tokenizer":{"type":"BertPreTokenizer"},"post_processor":)"   \
+    R"({"type":"BertProcessing","cls":["[C]",4],"sep":["[S]",5]})"
+
+/* So it is in WordPiece, whose normalizer puts spaces around CJK characters. */
+Test(hf_tokenizer, normalized_tokens_of_wordpiece) {
+    static const struct {
+        const char *s;
+        struct text_range user;
+        int32_t want[8];
+        size_t n;
+    } cases[] = {
+        {"A<q>B<Q>", {0}, {1, 6, 2, 6}, 4},
+        {"aXb axb", {0}, {1, 7, 2, 0}, 4},
+        {"ab<Q>\xCC\xB8"
+         "b",
+         {0},
+         {1, 3, 6, 2},
+         4},
+        {"a<Q>b", {1, 4}, {1, 0, 0, 0, 2}, 5},
+        {"a<Q>b", {0, 1}, {1, 6, 2}, 3},
+        {"a\xE4\xB8\xAD\xE4\xB8\xAD", {0}, {1, 8, 8}, 3},
+        {"", {0}, {0}, 0},
+    };
+    CLEANUP(tokenizer_freep)
+    struct tokenizer *t =
+        load_text("{" PIECES R"(,"added_tokens":[{"id":6,"content":"<Q>","normalized":true},)"
+                  R"({"id":7,"content":"X","normalized":false},{"id":8,"content":")"
+                  "\xE4\xB8\xAD"
+                  R"("}]})");
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct tokens got = {0};
+
+        cr_assert_eq(tokenizer_encode(t, cases[i].s, strlen(cases[i].s), TOKENIZE_SPECIAL,
+                                      &cases[i].user, cases[i].user.end > 0, &got),
+                     0);
+        expect_ids(&got, cases[i].want, cases[i].n, cases[i].s);
+        tokens_deinit(&got);
+    }
+}
+
 Test(hf_tokenizer, normalized_tokens_have_different_texts) {
     static const char *const cases[][2] = {
         {R"({"id":4,"content":"<Q>"},{"id":5,"content":"<q>"})", "two of added_tokens have one"},
