@@ -25,11 +25,12 @@ static char folder[64];
 
 static void remove_folder(void) {
     char path[96];
-    static const char *const names[] = {"config.json", "tokenizer.json", "model.safetensors"};
+    static const char *const names[] = {"config.json", "tokenizer.json", "model.safetensors",
+                                        "1_Pooling/config.json", "1_Pooling"};
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
-        unlink(path);
+        remove(path);
     }
     rmdir(folder);
 }
@@ -49,6 +50,17 @@ static void write_file(const char *name, const void *bytes, size_t n) {
 
     FUZZ_ASSERT(write(fd, bytes, n) == (ssize_t)n);
     close(fd);
+}
+
+/* Writes config.json, whose members are those of the pooling, too. */
+static void write_configs(const void *bytes, size_t n) {
+    write_file("config.json", bytes, n);
+    write_file("1_Pooling/config.json", bytes, n);
+    if (memmem(bytes, n, "pooling_mode", 12))
+        return;
+    char path[96];
+    snprintf(path, sizeof(path), "%s/1_Pooling/config.json", folder);
+    unlink(path);
 }
 
 /* Writes a weight file: the length of the header, the header of @n bytes, and DATA_BYTES of data,
@@ -71,6 +83,9 @@ static void make_folder(void) {
     strcpy(folder,
            access("/dev/shm", W_OK) == 0 ? "/dev/shm/weft-fuzz-XXXXXX" : "/tmp/weft-fuzz-XXXXXX");
     FUZZ_ASSERT(mkdtemp(folder));
+    char path[96];
+    snprintf(path, sizeof(path), "%s/1_Pooling", folder);
+    FUZZ_ASSERT(mkdir(path, 0700) == 0);
     atexit(remove_folder);
     FUZZ_ASSERT(fuzz_add_json(&text, tokenizer) == 0);
     write_file("tokenizer.json", text.data, text.len);
@@ -98,7 +113,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     const uint8_t *stop = memchr(header, 0, (size_t)(end - header));
     const uint8_t *begin = stop ? stop + 1 : end;
     make_folder();
-    write_file("config.json", data, (size_t)(zero - data));
+    write_configs(data, (size_t)(zero - data));
     write_weights(header, (size_t)((stop ? stop : end) - header), begin, (size_t)(end - begin));
     open_encoder();
     if (checkpoint_open(&g, folder, &err) < 0) {
@@ -230,6 +245,30 @@ static const struct seed seeds[] = {
      {"model.visual.blocks.0.attn.proj.weight F8_E4M3 8 8",
       "model.visual.blocks.0.attn.proj.weight_scale BF16 8 1"},
      {0x12345678}},
+    {"{'model_type':'bert'," CONFIG "'layer_norm_eps':1e-5,'pooling_mode_cls_token':true}",
+     {"embeddings.position_embeddings.weight BF16 64 8",
+      "embeddings.token_type_embeddings.weight BF16 2 8",
+      "encoder.layer.0.attention.self.query.weight F32 8 8", "pooler.dense.weight BF16 8 8",
+      "classifier.weight BF16 1 8"},
+     {0}},
+    {"{'model_type':'xlm-roberta'," CONFIG
+     "'layer_norm_eps':1e-5,'pad_token_id':1,'pooling_mode':'mean'}",
+     {"roberta.embeddings.position_embeddings.weight F32 66 8",
+      "roberta.embeddings.token_type_embeddings.weight BF16 1 8",
+      "classifier.out_proj.weight BF16 1 8"},
+     {0}},
+    {"{'model_type':'modernbert'," CONFIG
+     "'norm_eps':1e-5,'local_attention':8,'global_attn_every_n_layers':3}",
+     {"layers.0.attn.Wqkv.weight BF16 24 8", "final_norm.weight BF16 8"},
+     {0}},
+    {"{'model_type':'nomic_bert','n_layer':1,'n_embd':8,'n_head':2,'n_inner':16,'n_positions':64,"
+     "'vocab_size':2,'layer_norm_epsilon':1e-5,'rotary_emb_base':1000}",
+     {"encoder.layers.0.mlp.fc12.weight BF16 16 8", "emb_ln.bias BF16 8"},
+     {0}},
+    {"{'model_type':'gemma3_text'," CONFIG "'sliding_window':16,'pooling_mode_lasttoken':true,"
+     "'use_bidirectional_attention':true}",
+     {"layers.0.self_attn.q_norm.weight BF16 4", "norm.weight BF16 8"},
+     {0}},
     {"{'model_type':'llama'," CONFIG GPTQ "'sym':false,'desc_act':true}}",
      {"model.layers.0.self_attn.q_proj.g_idx I32 64",
       "model.layers.0.self_attn.q_proj.qweight I32 8 8",
