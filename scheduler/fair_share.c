@@ -349,6 +349,14 @@ static double fair_part(const struct fair_share *f, const struct fair_tenant *t,
     return total * t->weight / sum;
 }
 
+uint32_t fair_beyond(const struct fair_share *f, uint32_t t, uint32_t held, uint32_t more,
+                     int64_t now) {
+    double share = fair_part(f, &f->tenant[t], f->view->n_pages, now);
+    uint32_t within = (uint32_t)fmax(share - held, 0);
+
+    return more - MIN(more, within);
+}
+
 void fair_note_slots(struct fair_share *f, uint32_t total, int64_t now) {
     double gain = -expm1(-(double)MAX(now - f->slots_at, 0) / FAIR_SLOTS_NS);
 
@@ -528,15 +536,6 @@ void fair_begin_step(struct fair_share *f, int64_t now) {
     }
 }
 
-/* Returns how many of @promised pages tenant @t, which holds @held, would have beyond its share. */
-static uint32_t fair_beyond(const struct fair_share *f, const struct fair_tenant *t, uint32_t held,
-                            uint32_t promised, int64_t now) {
-    double share = fair_part(f, t, f->view->n_pages, now);
-    uint32_t within = (uint32_t)fmax(share - held, 0);
-
-    return promised - MIN(promised, within);
-}
-
 void fair_note_promises(struct fair_share *f, int64_t now) {
     const struct plan *p = f->view->plan;
     uint32_t held[FAIR_TENANTS] = {0}, promised[FAIR_TENANTS] = {0};
@@ -551,7 +550,7 @@ void fair_note_promises(struct fair_share *f, int64_t now) {
     for (uint32_t k = 0; k < f->n_groups; k++) {
         struct fair_tenant *t = &f->tenant[f->order[k]];
 
-        t->n_beyond = fair_beyond(f, t, held[k], promised[k], now);
+        t->n_beyond = fair_beyond(f, f->order[k], held[k], promised[k], now);
         f->n_beyond += t->n_beyond;
     }
 }

@@ -149,6 +149,10 @@ uint32_t fair_pick(struct fair_share *f, struct fair_item *item, uint32_t n, uin
  * @lately also among those seen within FAIR_LATELY_NS. */
 bool fair_is_over(const struct fair_share *f, uint32_t t, uint32_t held, uint32_t total,
                   bool lately, int64_t now);
+/* Returns how many of @more pages tenant @t, which holds @held, would have beyond its share among
+ * the tenants seen within FAIR_LATELY_NS. */
+uint32_t fair_beyond(const struct fair_share *f, uint32_t t, uint32_t held, uint32_t more,
+                     int64_t now);
 /* Updates fair_tenant.slots for @total slots, before a plan; n_running of all tenants must be
  * set. */
 void fair_note_slots(struct fair_share *f, uint32_t total, int64_t now);

@@ -153,18 +153,24 @@ static bool is_worth_pinning(const struct pins *t, const struct request *r) {
            pin_returns(t, r->session, r->tenant);
 }
 
-/* Returns the pin to be dropped next, with @spare only among spare pins; NULL: there is none. */
-static struct pin *next_victim(struct pins *t, bool spare, int64_t now) {
-    const struct fair_share *f = t->view->fair;
+/* Pins among which one is dropped: all, spare ones, those of tenants above their shares. */
+enum pin_kind { PIN_ANY, PIN_SPARE, PIN_BEYOND };
+
+static bool pin_is_of(const struct pins *t, const struct pin *k, enum pin_kind kind) {
+    if (kind == PIN_SPARE)
+        return k->spare;
+    return kind == PIN_ANY || t->n_beyond[k->tenant] > 0;
+}
+
+/* Returns the pin of @kind to be dropped next, or NULL. */
+static struct pin *next_victim(struct pins *t, enum pin_kind kind) {
     struct pin *best = NULL;
     int best_rank = -1;
 
     LIST_FOREACH_ENTRY(k, &t->pinned, struct pin, link) {
-        if (spare && !k->spare)
+        if (!pin_is_of(t, k, kind))
             continue;
-        bool over =
-            fair_is_over(f, k->tenant, f->tenant[k->tenant].n_pages, t->view->n_pages, false, now);
-        int rank = 2 * over + (k->end == PAUSE_AFTER_ANSWER);
+        int rank = 2 * (t->n_beyond[k->tenant] > 0) + (k->end == PAUSE_AFTER_ANSWER);
 
         if (rank > best_rank || (rank == best_rank && k->n_tokens < best->n_tokens)) {
             best = k;
@@ -174,11 +180,12 @@ static struct pin *next_victim(struct pins *t, bool spare, int64_t now) {
     return best;
 }
 
-static bool drop_one(struct pins *t, bool spare, int64_t now) {
-    struct pin *k = next_victim(t, spare, now);
+static bool drop_one(struct pins *t, enum pin_kind kind) {
+    struct pin *k = next_victim(t, kind);
 
     if (!k)
         return false;
+    t->n_beyond[k->tenant] -= MIN(t->n_beyond[k->tenant], k->n_exclusive);
     pin_drop(t, k);
     t->view->stats->n_pins_dropped++;
     return true;
@@ -331,17 +338,38 @@ static uint64_t growth_pages(const struct pins *t) {
     return (uint64_t)(tokens * PIN_GROWTH_TURNS) / t->view->page_tokens;
 }
 
+/* Counts the pages that tenants hold, and the pinned ones among them that are beyond their
+ * shares. */
+static void note_held(struct pins *t, int64_t now) {
+    const struct fair_share *f = t->view->fair;
+    uint32_t n_pinned[FAIR_TENANTS] = {0};
+
+    LIST_FOREACH_ENTRY(k, &t->pinned, const struct pin, link) {
+        n_pinned[k->tenant] += k->n_exclusive;
+    }
+    for (uint32_t i = 0; i < f->n_tenants; i++) {
+        t->n_held[i] = f->tenant[i].n_pages + n_pinned[i];
+        t->n_beyond[i] = 0;
+        if (n_pinned[i] > 0)
+            t->n_beyond[i] = fair_beyond(f, i, f->tenant[i].n_pages, n_pinned[i], now);
+    }
+}
+
 void pin_begin_step(struct pins *t, int64_t now) {
     uint64_t need = plan_next_pages(t->view->plan);
 
     pin_expire(t, now);
-    while (kv_pager_available(t->view->pager) < need && drop_one(t, false, now))
+    note_held(t, now);
+    while (kv_pager_available(t->view->pager) < need && drop_one(t, PIN_ANY))
         ;
     t->growth_pages = growth_pages(t);
     t->spare_pages = 0;
     LIST_FOREACH_ENTRY(k, &t->pinned, const struct pin, link) {
         t->spare_pages += k->spare ? k->n_exclusive : 0;
     }
+    t->beyond_pages = 0;
+    for (uint32_t i = 0; i < t->view->fair->n_tenants; i++)
+        t->beyond_pages += t->n_beyond[i];
 }
 
 /* Returns whether most of @r is cached: its session was active a moment ago, and it costs
@@ -361,14 +389,28 @@ static bool has_waited(const struct pins *t, const struct request *r, int64_t no
     return now - r->since_ns >= patience;
 }
 
+/* Returns the pages that waiting request @r lacks, as far as its last lookup tells. */
+static uint32_t pages_lacking(const struct pins *t, const struct request *r) {
+    return plan_pages(t->view->plan, r->n_tokens) - r->seen_hit / t->view->page_tokens;
+}
+
+/* Returns whether the tenant of waiting request @r is within its share of the pages, also with what
+ * it pins and with @r. */
+static bool pin_is_within(const struct pins *t, const struct request *r, int64_t now) {
+    uint32_t n = t->n_held[r->tenant] + pages_lacking(t, r);
+
+    return !fair_is_over(t->view->fair, r->tenant, n, t->view->n_pages, true, now);
+}
+
 static bool pin_delays(const struct pins *t, const struct request *r, uint64_t room, int64_t now) {
-    uint32_t hit = r->seen_hit / t->view->page_tokens;
+    uint64_t need = pages_lacking(t, r) + t->growth_pages;
 
     if (r->session == 0 || r->seen_step == 0 || is_returning(t, r) ||
         list_empty(t->view->running) || list_empty(&t->pinned))
         return false;
-    return plan_pages(t->view->plan, r->n_tokens) - hit + t->growth_pages > room + t->spare_pages &&
-           now - r->since_ns < PIN_FORCE_NS;
+    if (need <= room + t->spare_pages || now - r->since_ns >= PIN_FORCE_NS)
+        return false;
+    return need > room + t->beyond_pages || !pin_is_within(t, r, now);
 }
 
 void pin_pause(struct pins *t, uint64_t room, int64_t now) {
@@ -398,7 +440,21 @@ static void drop_spares(struct pins *t, struct request *const *r, uint32_t n, ui
     if (i == n || t->spare_pages == 0)
         return;
     uint64_t need = promised + need_of(t, r[i]) + t->growth_pages;
-    while (need > kv_pager_available(t->view->pager) && drop_one(t, true, now))
+    while (need > kv_pager_available(t->view->pager) && drop_one(t, PIN_SPARE))
+        ;
+}
+
+/* Drops pins of tenants above their shares for the first request of one within its share. */
+static void drop_beyond(struct pins *t, struct request *const *r, uint32_t n, uint64_t promised,
+                        int64_t now) {
+    uint32_t i = 0;
+
+    while (i < n && t->beyond_pages > 0 && !pin_is_within(t, r[i], now))
+        i++;
+    if (i == n || t->beyond_pages == 0)
+        return;
+    uint64_t need = promised + need_of(t, r[i]);
+    while (need > kv_pager_available(t->view->pager) && drop_one(t, PIN_BEYOND))
         ;
 }
 
@@ -409,10 +465,11 @@ void pin_release_for_waiting(struct pins *t, struct request *const *r, uint32_t 
     if (list_empty(&t->pinned) || n == 0)
         return;
     drop_spares(t, r, n, promised, now);
+    drop_beyond(t, r, n, promised, now);
     while (t->view->plan->n_running > 0 && i < n && !has_waited(t, r[i], now))
         i++;
     while (i < n && promised + need_of(t, r[i]) > kv_pager_available(t->view->pager) &&
-           drop_one(t, false, now))
+           drop_one(t, PIN_ANY))
         ;
 }
 

@@ -39,6 +39,10 @@ struct pins {
     uint64_t growth_pages;
     /* exclusive pages of spare pins */
     uint64_t spare_pages;
+    /* [tenant] pages that it holds, running or pinned, before a plan; pinned ones among them that
+     * are beyond its share, less those dropped since; their sum before any was dropped */
+    uint32_t n_held[FAIR_TENANTS], n_beyond[FAIR_TENANTS];
+    uint64_t beyond_pages;
 };
 
 /* The pages of the pool: those that requests can take without a drop of pins, and those that only
@@ -79,7 +83,8 @@ void pin_begin_step(struct pins *t, int64_t now);
  * among the sessions whose pages fit. @room: pages that they could take. */
 void pin_pause(struct pins *t, uint64_t room, int64_t now);
 /* Drops pins for the first of @r[0, n) that has waited long enough, or for @r[0] when no request
- * runs. @promised: pages that running requests will take. */
+ * runs; pins of tenants above their shares also for the first whose tenant is within its share.
+ * @promised: pages that running requests will take. */
 void pin_release_for_waiting(struct pins *t, struct request *const *r, uint32_t n,
                              uint64_t promised, int64_t now);
 

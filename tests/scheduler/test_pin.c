@@ -76,6 +76,80 @@ Test(pin, a_session_waits_for_pages_but_not_for_ever) {
     sim_deinit(&sim);
 }
 
+static struct sim_client *ask_as(uint32_t tenant, uint32_t n_prompt, uint32_t n_output,
+                                 uint64_t session) {
+    struct sim_client *c = sim_client(&sim, n_prompt, sim.n_clients + 1, n_prompt, n_output);
+
+    c->m.tenant = tenant;
+    c->m.session = session;
+    c->m.arrived_ns = sim.clock.ns;
+    sim_submit(&sim, c, 0);
+    return c;
+}
+
+/* Pins @n turns of @n_prompt tokens of tenant 1 in a pool of 64 pages, and lets another turn of it
+ * run. */
+static void pin_turns(uint32_t n, uint32_t n_prompt) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 64, .step_ns = 100000000});
+    for (uint32_t i = 0; i < n; i++) {
+        ask_as(1, n_prompt, 8, 7 + i);
+        sim_run(&sim, 500);
+    }
+    ask_as(1, 40, 80, 100);
+    for (int i = 0; i < 3; i++)
+        sim_step(&sim);
+}
+
+/* Sends a request of tenant 2. Returns the steps until it runs beside the other one, at most 40. */
+static uint32_t steps_to_run(uint32_t n_prompt, uint64_t session) {
+    uint32_t n = 0;
+
+    ask_as(2, n_prompt, 8, session);
+    do {
+        sim_step(&sim);
+        n++;
+    } while (n < 40 && sim.stats.n_running < 2);
+    return n;
+}
+
+/* What it would have waited for is what the other tenant keeps beyond its share. */
+Test(pin, a_tenant_within_its_share_does_not_wait_for_what_another_keeps_beyond_its_own) {
+    for (uint64_t session = 0; session < 10; session += 9) {
+        pin_turns(4, 180); /* 44 of 64 pages are kept */
+        cr_assert_eq(sim.stats.n_pinned, 44);
+        cr_expect_leq(steps_to_run(400, session), 2);
+        cr_expect_eq(sim.stats.n_pins_dropped, 2, "no more than it needs");
+        sim_run(&sim, 1000);
+        sim_deinit(&sim);
+    }
+}
+
+Test(pin, a_tenant_above_its_share_waits_for_what_others_keep) {
+    pin_turns(1, 600); /* 38 pages are kept; 34 are more than half of the pool */
+    cr_expect_eq(steps_to_run(540, 9), 40);
+    cr_expect_eq(sim.stats.n_pins_dropped, 0);
+    sim_run(&sim, 1000);
+    sim_deinit(&sim);
+}
+
+/* The share of three tenants is 21 pages. What a tenant keeps itself counts, too. */
+Test(pin, a_tenant_does_not_get_others_pages_beside_its_own_pins) {
+    for (uint32_t own = 0; own < 2; own++) {
+        pin_turns(4 - own, 180);
+        struct sim_client *third = ask_as(3, 20, 2, 0), *c = third;
+        if (own > 0)
+            c = ask_as(2, 180, 8, 20);
+        while (third->n_ends + c->n_ends < 2)
+            sim_step(&sim);
+        cr_assert_eq(sim.stats.n_pinned, 44);
+        uint32_t n = steps_to_run(280, 21); /* 18 pages */
+        cr_expect_eq(n == 40, own > 0, "%u", n);
+        cr_expect_eq(sim.stats.n_pins_dropped > 0, own == 0);
+        sim_run(&sim, 1000);
+        sim_deinit(&sim);
+    }
+}
+
 Test(pin, nobody_waits_for_kept_pages_when_nothing_runs) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 64});
     sim_ask(&sim, 600, 8, 7);
