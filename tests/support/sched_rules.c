@@ -15,6 +15,7 @@
 #define PREWARM_NS INT64_C(10000000)
 #define ROWS_TURNS 64 /* most successive plans without a row for a decoding request */
 #define LATELY_NS INT64_C(300000000000)
+#define PIN_TURNS 32   /* most successive plans in which a request waits for pins beyond a share */
 #define CHECK_PARTS 8  /* keys and copies are checked in one step in this many */
 #define TABLE_STEPS 64 /* the whole table of ids is checked in one step in this many */
 
@@ -101,9 +102,18 @@ static void note_expected(struct sim *s) {
                           s->clock.ns - f->tenant[i].seen_ns <= 500000000;
 }
 
+/* Notes the pages that only pins hold. */
+static void note_pins(struct sim *s) {
+    memset(s->was.pinned, 0, sizeof(s->was.pinned));
+    LIST_FOREACH_ENTRY(k, &s->sched->pins.pinned, const struct pin, link) {
+        s->was.pinned[s->sched->fair.tenant[k->tenant].id % SIM_TENANTS] += k->n_exclusive;
+    }
+}
+
 void rules_launched(void *of) {
     note_behind(of);
     note_shares(of);
+    note_pins(of);
     note_expected(of);
 }
 
@@ -580,6 +590,69 @@ static void check_promises(struct sim *s) {
             continue;
         HOLD(s, c, PROMISES, fits);
         return;
+    }
+}
+
+/* Returns how many of the pinned pages tenants hold beyond their shares in the last plan. */
+static double pinned_beyond(struct sim *s) {
+    const struct plan *p = &s->sched->plan;
+    double held[SIM_TENANTS] = {0}, sum = 0;
+
+    for (uint32_t i = 0; i < p->n_running; i++)
+        held[client_of(s, s->sched->planned[i])->m.tenant % SIM_TENANTS] += p->req[i].n_pages;
+    for (uint32_t t = 0; t < SIM_TENANTS; t++) {
+        double left = floor(MAX(s->was.share[t] - held[t], 0));
+
+        sum += MAX(s->was.pinned[t] - left, 0);
+        s->was.held[t] = held[t] + s->was.pinned[t];
+    }
+    return sum;
+}
+
+/* Returns whether the tenant of waiting request @r has its share of the pages, or less, with @r. */
+static bool is_within(struct sim *s, const struct request *r) {
+    uint32_t t = client_of(s, r)->m.tenant % SIM_TENANTS;
+    double need = plan_pages(&s->sched->plan, r->n_tokens) - r->seen_hit / s->opts.page_tokens;
+
+    return s->was.held[t] + need <= s->was.share[t];
+}
+
+/* Returns the request for which pins beyond a share are dropped, if it got no pages in the last
+ * plan: the first candidate whose tenant is within its share. */
+static const struct request *first_without_pages(struct sim *s) {
+    const struct plan *p = &s->sched->plan;
+
+    for (uint32_t i = p->n_running; i < p->n_running + p->n_waiting && p->n_admitted == 0; i++) {
+        const struct plan_req *q = &p->req[i];
+        const struct request *r = s->sched->planned[i];
+
+        if (!is_within(s, r))
+            continue;
+        return q->verdict == PLAN_WAIT_PAGES && q->n_idle <= p->n_left ? r : NULL;
+    }
+    return NULL;
+}
+
+/* Checks the requests that wait, paused or as candidates, while there are pins beyond the shares of
+ * other tenants. That these are dropped shows in a later plan, like what is looked up again. */
+static void check_pins(struct sim *s) {
+    const struct plan *p = &s->sched->plan;
+    const struct request *first = NULL;
+    double beyond = pinned_beyond(s), promised = (double)plan_promised(p);
+    double room = MAX(p->n_available - promised, 0) - (double)s->sched->pins.growth_pages;
+
+    if (p->n_running == 0 || p->n_running == p->max_seqs)
+        return;
+    if (beyond > 0)
+        first = first_without_pages(s);
+    LIST_FOREACH_ENTRY(r, &s->sched->waiting, const struct request, queued.link) {
+        struct sim_client *c = client_of(s, r);
+        double need = plan_pages(p, r->n_tokens) - r->seen_hit / p->page_tokens;
+        bool fits = is_within(s, r) && need <= room + beyond;
+        bool waits = r == first || (r->paused && fits);
+
+        c->n_behind_pins = waits ? c->n_behind_pins + 1 : 0;
+        HOLD(s, c, PINS, c->n_behind_pins <= PIN_TURNS);
     }
 }
 
@@ -1116,6 +1189,7 @@ void rules_after(struct sim *s, int r) {
     if (s->sched->n_launched > s->was.n_launched) {
         check_admissions(s);
         check_promises(s);
+        check_pins(s);
         check_plan_pages(s);
         bool known = o->force_chunk == 0 && o->force_draft == 0;
 

@@ -111,7 +111,9 @@ struct sim_client;
                 "beyond their shares if its tenant is within its own; then it does not wait for "  \
                 "them")                                                                            \
     X(TURNS, "while a tenant that is behind is expected back, and only then, rows of others take " \
-             "turns in steps that keep most of their rate")
+             "turns in steps that keep most of their rate")                                        \
+    X(PINS, "a request of a tenant within its share of the pages does not wait for those that "    \
+            "are pinned beyond the shares of other tenants")
 
 enum sim_rule {
 #define X(name, text) RULE_##name,

@@ -147,6 +147,8 @@ struct sim_client {
     /* State of the rules: the request that its id finds after this step. */
     const struct request *request;
     uint32_t n_preempted, n_in_flight, n_drafts_out, n_rowless, n_passed, n_cut;
+    /* successive plans in which it waited for pins beyond others' shares */
+    uint32_t n_behind_pins;
     /* expected time of its steps that left others out */
     int64_t head_start_ns;
 };
@@ -223,8 +225,8 @@ struct sim {
         uint64_t n_outputs, n_finished;
         /* [tenant] it may leave the requests of others out of the step */
         bool behind[SIM_TENANTS];
-        /* [tenant] its share of the pages */
-        double share[SIM_TENANTS];
+        /* [tenant] its share of the pages; those of its pins, and those that it holds with them */
+        double share[SIM_TENANTS], pinned[SIM_TENANTS], held[SIM_TENANTS];
         /* a tenant without requests was there in the last half second and has less than another */
         bool expects;
         /* expected time of the steps since the last one that left no request out */
