@@ -4,19 +4,29 @@
 #include <stdio.h>
 #include <string.h>
 
-bool control_group_path(char path[CONTROL_GROUP_PATH]) {
-    char line[CONTROL_GROUP_PATH + 3];
-    bool found = false;
+/* Returns the path of @line, "ID:CONTROLLER:PATH", or NULL if it has another controller. */
+static const char *path_in_line(const char *line, const char *controller) {
+    const char *name = strchr(line, ':');
+    size_t n = strlen(controller);
+
+    if (!name || strncmp(name + 1, controller, n) != 0 || name[1 + n] != ':')
+        return NULL;
+    return name + 2 + n;
+}
+
+bool control_group_path(const char *controller, char path[CONTROL_GROUP_PATH]) {
+    char line[CONTROL_GROUP_PATH + 64];
+    const char *found = NULL;
     FILE *f = fopen("/proc/self/cgroup", "re");
 
     while (f && !found && fgets(line, sizeof(line), f)) {
         line[strcspn(line, "\n")] = 0;
-        found = strncmp(line, "0::", 3) == 0;
+        found = path_in_line(line, controller);
     }
     if (f)
         fclose(f);
     if (found)
-        snprintf(path, CONTROL_GROUP_PATH, "%s", line + 3);
+        snprintf(path, CONTROL_GROUP_PATH, "%s", found);
     return found;
 }
 

@@ -27,7 +27,7 @@ uint32_t cpus_usable(void) {
     cpu_set_t set;
     int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
     uint32_t limit =
-        control_group_path(path) ? cpus_in_group(CONTROL_GROUP_ROOT, path) : UINT32_MAX;
+        control_group_path("", path) ? cpus_in_group(CONTROL_GROUP_ROOT, path) : UINT32_MAX;
 
     return MIN((uint32_t)MAX(n, 1), limit);
 }

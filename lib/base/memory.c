@@ -9,6 +9,8 @@
 #include "base/memory.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -17,19 +19,34 @@
 
 #define UNKNOWN (4ull << 30) /* bytes that are assumed where /proc/meminfo cannot be read */
 
-/* Returns the bytes of cached files that are charged to a group. Files in memory (tmpfs) do not
- * count. */
-static uint64_t cached(const char *folder) {
-    unsigned long long v;
+/* Files of a group, and lines of its memory.stat with the bytes of cached files. */
+struct memory_names {
+    const char *max, *now, *cached[2];
+};
+
+/* Versions 2 and 1 of control groups. */
+static const struct memory_names memory_versions[] = {
+    {"memory.max", "memory.current", {"inactive_file ", "active_file "}},
+    {"memory.limit_in_bytes",
+     "memory.usage_in_bytes",
+     {"total_inactive_file ", "total_active_file "}},
+};
+
+/* Returns the bytes of cached files that are charged to a group and those below it. Files in memory
+ * (tmpfs) do not count. */
+static uint64_t cached(const char *folder, const struct memory_names *names) {
     uint64_t sum = 0;
     char file[1200], line[128];
 
     snprintf(file, sizeof(file), "%s/memory.stat", folder);
     FILE *f = fopen(file, "re");
     while (f && fgets(line, sizeof(line), f))
-        if (sscanf(line, "inactive_file %llu", &v) == 1 ||
-            sscanf(line, "active_file %llu", &v) == 1)
-            sum += v;
+        for (int i = 0; i < 2; i++) {
+            size_t n = strlen(names->cached[i]);
+
+            if (strncmp(line, names->cached[i], n) == 0)
+                sum += strtoull(line + n, NULL, 10);
+        }
     if (f)
         fclose(f);
     return sum;
@@ -37,14 +54,18 @@ static uint64_t cached(const char *folder) {
 
 /* Lowers *@ctx to the bytes that the group may still take. */
 static void memory_lower_room(const char *folder, void *ctx) {
-    unsigned long long max, now = 0;
     uint64_t *room = ctx;
 
-    if (control_group_read(folder, "memory.max", "%llu", &max) == 0)
-        return; /* the file holds "max" */
-    (void)!control_group_read(folder, "memory.current", "%llu", &now);
-    now -= MIN(now, cached(folder));
-    *room = MIN(*room, max - MIN(now, max));
+    for (size_t i = 0; i < ARRAY_SIZE(memory_versions); i++) {
+        const struct memory_names *names = &memory_versions[i];
+        unsigned long long max, now = 0;
+
+        if (control_group_read(folder, names->max, "%llu", &max) == 0)
+            continue; /* another version, or the file holds "max" */
+        (void)!control_group_read(folder, names->now, "%llu", &now);
+        now -= MIN(now, cached(folder, names));
+        *room = MIN(*room, max - MIN(now, max));
+    }
 }
 
 uint64_t memory_in_group(const char *root, const char *path) {
@@ -91,8 +112,10 @@ uint64_t memory_available(void) {
     char path[CONTROL_GROUP_PATH];
     struct rlimit limit;
 
-    if (control_group_path(path))
+    if (control_group_path("", path))
         room = MIN(room, memory_in_group(CONTROL_GROUP_ROOT, path));
+    if (control_group_path("memory", path))
+        room = MIN(room, memory_in_group(CONTROL_GROUP_ROOT "/memory", path));
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
         room = MIN(room, limit.rlim_cur - MIN(mapped(), limit.rlim_cur));
     return room;

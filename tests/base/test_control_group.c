@@ -35,6 +35,11 @@ static void tear_down(void) {
                                         "a/b/memory.current",
                                         "a/b/memory.stat",
                                         "a/memory.max",
+                                        "a/b/memory.limit_in_bytes",
+                                        "a/b/memory.usage_in_bytes",
+                                        "a/memory.limit_in_bytes",
+                                        "a/memory.usage_in_bytes",
+                                        "a/memory.stat",
                                         "a/b/cpu.max",
                                         "a/cpu.max",
                                         "a/b",
@@ -82,6 +87,18 @@ Test(control_group, cached_files_are_room) {
     cr_expect_eq(memory_in_group(root, "/a/b"), 10000);
 }
 
+/* Version 1 writes no word for "no limit", but a number that no machine has. */
+Test(control_group, limits_of_version_1_count) {
+    write_file("a/b/memory.limit_in_bytes", "9223372036854771712\n");
+    write_file("a/b/memory.usage_in_bytes", "4096\n");
+    write_file("a/memory.limit_in_bytes", "10000\n");
+    write_file("a/memory.usage_in_bytes", "9000\n");
+    cr_expect_eq(memory_in_group(root, "/a/b"), 1000);
+    write_file("a/memory.stat", "inactive_file 100\nactive_file 200\ntotal_inactive_file 3000\n"
+                                "total_active_file 400\n");
+    cr_expect_eq(memory_in_group(root, "/a/b"), 1000 + 3400);
+}
+
 Test(control_group, some_memory_is_available_here) {
     cr_expect_gt(memory_available(), 1 << 20);
 }
@@ -115,7 +132,7 @@ Test(control_group, of_this_process_limits_its_processors) {
     while (!found && fscanf(f, "%514[^\n]\n", line) == 1)
         found = strncmp(line, "0::", 3) == 0;
     fclose(f);
-    cr_assert_eq(control_group_path(group), found);
+    cr_assert_eq(control_group_path("", group), found);
     cr_expect_str_eq(group, found ? line + 3 : "");
     uint32_t limit = found ? cpus_in_group(CONTROL_GROUP_ROOT, group) : UINT32_MAX;
     cr_assert_eq(sched_getaffinity(0, sizeof(set), &set), 0);
