@@ -161,10 +161,10 @@ void conn_set_payer(struct conn *c, struct payer *payer) {
     quota_charge_move(&c->unsent, &payer->account[PAYER_OUTPUT]);
 }
 
-/* Closes the stream. A broken one over TCP is reset: the end of an answer without a length or
- * chunks would look complete. */
-static void close_stream(struct conn *c) {
-    bool reset = c->broken && c->h.stream.type == UV_TCP;
+/* Closes the stream. One whose answer is @cut off is reset over TCP: the end of an answer without a
+ * length or chunks would look complete. */
+static void close_stream(struct conn *c, bool cut) {
+    bool reset = cut && c->h.stream.type == UV_TCP;
 
     if (!reset || uv_tcp_close_reset(&c->h.tcp, conn_on_closed) < 0)
         uv_close((uv_handle_t *)&c->h.stream, conn_on_closed);
@@ -173,6 +173,7 @@ static void close_stream(struct conn *c) {
 void conn_close(struct conn *c) {
     if (c->state == CONN_CLOSED)
         return;
+    bool cut = c->broken || c->state == CONN_EXCHANGE || conn_unsent(c) > 0;
     conn_set_state(c, CONN_CLOSED);
     struct exchange *x = c->exchange;
     c->exchange = NULL;
@@ -181,7 +182,7 @@ void conn_close(struct conn *c) {
     reset_http(c);
     quota_charge_set(&c->place, 0);
     turn_withdraw(&c->turn, &c->payer->turns);
-    close_stream(c);
+    close_stream(c, cut);
     uv_close((uv_handle_t *)&c->timer, conn_on_closed);
 }
 

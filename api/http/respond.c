@@ -185,18 +185,17 @@ static size_t piece_len(const struct piece_text *p) {
     return p->len + (p->in ? p->in->len : 0);
 }
 
-/* Sends one piece of the body; the chunk's size and data go into the same write. */
-static int respond_send_piece(struct exchange *x, const struct piece_text *p) {
+/* Adds one piece of the body to the output; the chunk's size and data go into the same write. After
+ * an error the output may hold a part of it. */
+static int respond_add_piece(const struct exchange *x, const struct piece_text *p) {
     size_t n_before = strlen(p->before), n_after = strlen(p->after);
     char size[24];
-    assert(x->stream || x->blank);
 
-    if (!x->conn)
-        return 0;
     if (x->framed)
         return send_frame(x->conn, p->data, p->len, p->in);
     snprintf(size, sizeof(size), "%zx\r\n", n_before + piece_len(p) + n_after);
-    TRY(x->chunked ? conn_send(x->conn, size, strlen(size)) : 0);
+    if (x->chunked)
+        TRY(conn_send(x->conn, size, strlen(size)));
     TRY(conn_send(x->conn, p->before, n_before));
     TRY(send_spliced(x->conn, p->data, p->len, p->in));
     TRY(conn_send(x->conn, p->after, n_after));
@@ -205,17 +204,24 @@ static int respond_send_piece(struct exchange *x, const struct piece_text *p) {
     return 0;
 }
 
+/* Sends one piece of the body; a connection without room for it is broken off. */
+static void respond_send_piece(struct exchange *x, const struct piece_text *p) {
+    assert(x->stream || x->blank);
+    if (x->conn && respond_add_piece(x, p) < 0)
+        conn_break(x->conn);
+}
+
 /* Sends @text, of which a WebSocket gets an empty message. */
-static int send_line(struct exchange *x, const char *text) {
-    return respond_send_piece(x, &(struct piece_text){.before = text, .data = "", .after = ""});
+static void send_line(struct exchange *x, const char *text) {
+    respond_send_piece(x, &(struct piece_text){.before = text, .data = "", .after = ""});
 }
 
 /* Sends the last chunk and ends the exchange. HTTP/1.0 clients see the end of the connection
  * instead. */
 static void respond_end_stream(struct exchange *x) {
     assert(x->stream || x->blank);
-    if (x->conn && x->chunked)
-        conn_send(x->conn, "0\r\n\r\n", 5);
+    if (x->conn && x->chunked && conn_send(x->conn, "0\r\n\r\n", 5) < 0)
+        conn_break(x->conn);
     exchange_end(x);
 }
 
@@ -223,8 +229,8 @@ static void respond_end_stream(struct exchange *x) {
 static void finish_blank(struct exchange *x, int status, const struct piece_text *p) {
     if (x->status == 200)
         x->status = status; /* for the log: the head said 200 */
-    if (x->conn && piece_len(p) > 0 && respond_send_piece(x, p) < 0)
-        conn_break(x->conn);
+    if (piece_len(p) > 0)
+        respond_send_piece(x, p);
     respond_end_stream(x);
 }
 
@@ -413,12 +419,6 @@ void respond_stream(struct exchange *x) {
     respond_send_head(x, 200, x->dialect->stream_type, -1, NULL);
 }
 
-/* Sends a piece; a connection without room for it is broken off. */
-static void send_or_break(struct exchange *x, const struct piece_text *p) {
-    if (respond_send_piece(x, p) < 0 && x->conn)
-        conn_break(x->conn);
-}
-
 int respond_put_member(struct exchange *x, struct buf *json) {
     CLEANUP(freep) char *member = STEAL(x->member);
 
@@ -442,7 +442,7 @@ static void respond_send_event(struct exchange *x, struct piece_text *p) {
         p->data = text.data;
         p->len = text.len;
     }
-    send_or_break(x, p);
+    respond_send_piece(x, p);
 }
 
 void respond_event(struct exchange *x, const char *json, size_t len) {
@@ -470,7 +470,7 @@ void respond_part(struct exchange *x, const struct splice *part) {
     struct splices in = {.part = &whole, .n = 1, .len = whole.len};
     struct piece_text p = respond_bare("", 0, &in);
 
-    send_or_break(x, &p);
+    respond_send_piece(x, &p);
 }
 
 void respond_comment(struct exchange *x, const char *text) {
@@ -520,10 +520,8 @@ static void respond_blank(struct exchange *x) {
     if (!x->blank)
         respond_send_head(x, 200, RESPOND_JSON, -1, NULL);
     x->blank = true;
-    if (send_line(x, " ") < 0)
-        conn_break(x->conn);
-    else
-        conn_flush(x->conn);
+    send_line(x, " ");
+    conn_flush(x->conn);
 }
 
 void respond_wait(struct exchange *x, bool streams) {

@@ -147,6 +147,44 @@ Test(cancel, a_reader_that_does_not_read_is_cancelled_and_others_are_not) {
     world_stop(&w);
 }
 
+/* The end of an answer of HTTP/1.0 is the end of its connection. */
+Test(cancel, what_a_slow_reader_was_sent_does_not_look_complete) {
+    char text[2001], chunk[1 << 14];
+    struct world w;
+    ssize_t n;
+
+    world_init(&w);
+    w.opts.stream_buffer_bytes = 4096;
+    w.opts.stall_timeout_ms = 60;
+    w.model.max_context = 40000000;
+    world_start(&w);
+    memset(text, 'a', 2000);
+    text[2000] = 0;
+    int fd = world_connect(&w);
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){4096}, sizeof(int));
+    const char *body = "{" HI R"(,"stream":true})";
+    world_say(&w, fd, "POST " CHAT " HTTP/1.0\r\nContent-Length: %zu\r\n\r\n%s", strlen(body),
+              body);
+    world_turns(&w, 5);
+    cr_assert_eq(w.port.n, 1);
+    fake_accept(&w.port, 0);
+    for (int i = 0; i < 4000; i++) {
+        fake_tokens(&w.port, 0, text);
+        world_turn(&w);
+    }
+    for (int i = 0; i < 5000 && !w.port.r[0].cancelled; i++) {
+        usleep(1000);
+        world_turn(&w);
+    }
+    cr_assert(w.port.r[0].cancelled);
+    world_turns(&w, 5);
+    while ((n = recv(fd, chunk, sizeof(chunk), MSG_DONTWAIT)) > 0)
+        ;
+    cr_expect(n < 0 && errno == ECONNRESET, "%zd, %s", n, strerror(errno));
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
 /* ---- readers that leave keep-alives unread ---- */
 
 #define S INT64_C(1000000000)

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "api/http/conn.h"
 #include "api/http/dialect.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
@@ -239,16 +240,38 @@ static void on_ended(const struct exchange *x) {
     n_gone++;
 }
 
-static const struct route routes[] = {{"/large", HTTP_GET, .serve = serve}, {0}};
-static const struct dialect dialect = {.name = "test", .routes = routes, .put_error = put_error};
+/* Streams an event that leaves three bytes of the room for unsent output. */
+static void serve_full(struct exchange *x, struct http *h) {
+    char head[24];
+
+    (void)h;
+    respond_stream(x);
+    size_t n = x->conn->out.max - x->conn->out.len - 3 - strlen("\r\n");
+    n -= (size_t)snprintf(head, sizeof(head), "%zx\r\n", n);
+    char *data = calloc(1, n);
+    respond_event(x, data, n);
+    free(data);
+    cr_expect_eq(x->conn->out.max - x->conn->out.len, 3);
+    respond_stream_end(x);
+}
+
+static const struct route routes[] = {
+    {"/large", HTTP_GET, .serve = serve}, {"/full", HTTP_GET, .serve = serve_full}, {0}};
+static const struct dialect dialect = {.name = "test",
+                                       .routes = routes,
+                                       .put_error = put_error,
+                                       .stream_type = "text/plain",
+                                       .event_begin = "",
+                                       .event_end = ""};
 static const struct dialect *const dialects[] = {&dialect, NULL};
 
-static int connect_and_ask(struct http_server *s, struct world *at, bool local) {
+static int connect_and_ask(struct http_server *s, struct world *at, bool local,
+                           const char *request) {
     int fd = local ? world_connect_unix(at) : world_connect(at);
 
     fcntl(fd, F_SETFL, O_NONBLOCK);
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){4096}, sizeof(int));
-    send(fd, "GET /large HTTP/1.1\r\n\r\n", 23, MSG_NOSIGNAL);
+    send(fd, request, strlen(request), MSG_NOSIGNAL);
     for (int i = 0; i < 20; i++)
         uv_run(s->opts.loop, UV_RUN_NOWAIT);
     return fd;
@@ -265,16 +288,12 @@ static bool is_reset(int fd) {
     return n < 0 && errno == ECONNRESET;
 }
 
-Test(payers, readers_that_do_not_read_are_cut_off_before_another_is) {
-    static struct http_server s;
-    static struct world at; /* used only for its addresses */
-    uv_loop_t loop;
-    struct err err;
-    int slow[8], other;
-    unsigned n_reset = 0;
+static uv_loop_t loop;
 
-    uv_loop_init(&loop);
-    struct http_server_opts o = {
+/* Starts @s, which has room for four answers that are not read yet. Its addresses are in @at. */
+static void start_server(struct http_server *s, struct world *at) {
+    struct err err;
+    const struct http_server_opts o = {
         .loop = &loop,
         .clock = clock_monotonic(),
         .name = "test",
@@ -292,13 +311,33 @@ Test(payers, readers_that_do_not_read_are_cut_off_before_another_is) {
         .stream_headers = "",
         .ended = on_ended,
     };
-    cr_assert_eq(http_server_init(&s, &o), 0);
-    cr_assert_eq(http_server_listen_tcp(&s, "127.0.0.1", 0, false, &at.tcp_port, &err), 0);
-    snprintf(at.path, sizeof(at.path), "/tmp/weft-test-payers-%d.sock", getpid());
-    cr_assert_eq(http_server_listen_unix(&s, at.path, &err), 0);
-    other = connect_and_ask(&s, &at, true);
+    uv_loop_init(&loop);
+    cr_assert_eq(http_server_init(s, &o), 0);
+    cr_assert_eq(http_server_listen_tcp(s, "127.0.0.1", 0, false, &at->tcp_port, &err), 0);
+    snprintf(at->path, sizeof(at->path), "/tmp/weft-test-payers-%d.sock", getpid());
+    cr_assert_eq(http_server_listen_unix(s, at->path, &err), 0);
+}
+
+static void stop_server(struct http_server *s) {
+    http_server_close(s, NULL);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    cr_expect_eq(s->payers.quota[PAYER_OUTPUT].root.used, 0);
+    http_server_deinit(s);
+    cr_expect_eq(uv_loop_close(&loop), 0);
+}
+
+#define LARGE "GET /large HTTP/1.1\r\n\r\n"
+
+Test(payers, readers_that_do_not_read_are_cut_off_before_another_is) {
+    static struct http_server s;
+    static struct world at; /* used only for its addresses */
+    int slow[8], other;
+    unsigned n_reset = 0;
+
+    start_server(&s, &at);
+    other = connect_and_ask(&s, &at, true, LARGE);
     for (int i = 0; i < 8; i++)
-        slow[i] = connect_and_ask(&s, &at, false);
+        slow[i] = connect_and_ask(&s, &at, false, LARGE);
     const struct quota *q = &s.payers.quota[PAYER_OUTPUT];
     cr_expect_leq(q->root.used, 4 * ANSWER);
     cr_expect_geq(s.n_lost_outputs, 4);
@@ -319,10 +358,20 @@ Test(payers, readers_that_do_not_read_are_cut_off_before_another_is) {
     }
     cr_expect_geq(n_reset, s.n_lost_outputs);
     close(other);
-    http_server_close(&s, NULL);
-    uv_run(&loop, UV_RUN_DEFAULT);
-    cr_expect_eq(q->root.used, 0);
+    stop_server(&s);
     cr_expect_eq(n_gone, 9);
-    http_server_deinit(&s);
-    cr_expect_eq(uv_loop_close(&loop), 0);
+}
+
+/* Without its last chunk the next answer of the connection would look like a chunk. */
+Test(payers, a_stream_without_room_for_its_last_chunk_is_cut_off) {
+    static struct http_server s;
+    static struct world at;
+    unsigned before = n_gone;
+
+    start_server(&s, &at);
+    int fd = connect_and_ask(&s, &at, false, "GET /full HTTP/1.1\r\n\r\n");
+    cr_expect_eq(n_gone, before + 1);
+    cr_expect(is_reset(fd));
+    close(fd);
+    stop_server(&s);
 }
