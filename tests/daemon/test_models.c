@@ -253,6 +253,60 @@ Test(models, tenants_whose_requests_use_one_are_its_users) {
     cr_expect_eq(find("b")->users.n, 0);
 }
 
+static bool no_frame(void *ctx, const struct chan_frame *f) {
+    cr_assert(false, "a message of type %u", f->type);
+    return false;
+}
+
+/* Lets a worker with @backend serve @s, as far as the front knows. Returns the worker's end of the
+ * channel. */
+static int serve_on(struct served *s, const char *backend) {
+    static const struct worker_chan_opts none = {
+        .loop = &w.loop, .clock = &machine.clock, .frame = no_frame};
+    struct workers *x = s->workers;
+    int fd[2];
+
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd), 0);
+    worker_chan_open(&x->chan, fd[0], &none);
+    workers_set_state(x, WORKERS_LOADING);
+    workers_set_state(x, WORKERS_SERVING);
+    x->open_sent = x->was_ready = x->served = true;
+    snprintf(x->backend, sizeof(x->backend), "%s", backend);
+    return fd[1];
+}
+
+/* A worker reports what it has computed for a tenant. The others of its device count it. */
+Test(models, what_a_worker_computes_counts_at_others_of_its_device) {
+    const struct msg_served m = {.tenant = 3, .ns = 7000};
+    static const struct {
+        const char *own, *other;
+        bool counts;
+    } cases[] = {{"cuda", "cuda", true}, {"cpu", "cpu", true}, {"cuda", "cpu", false}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct served *own = find("a"), *other = find("b");
+        int ends[2] = {serve_on(own, cases[i].own), serve_on(other, cases[i].other)};
+        struct chan chan[2];
+        struct chan_frame f;
+
+        for (int k = 0; k < 2; k++)
+            chan_init(&chan[k], ends[k], 4096, 1 << 16);
+        own->workers->opts.on_served(own->workers->opts.ctx, &m, 1);
+        cr_expect_eq(chan_recv(&chan[0], &f), CHAN_EMPTY, "it knows what it did");
+        cr_expect_eq(chan_recv(&chan[1], &f), cases[i].counts ? 0 : CHAN_EMPTY, "case %zu", i);
+        if (cases[i].counts) {
+            cr_expect_eq(f.type, MSG_SERVED);
+            cr_expect(f.len == sizeof(m) && memcmp(f.data, &m, sizeof(m)) == 0);
+        }
+        for (int k = 0; k < 2; k++) {
+            worker_chan_close(&models->served[k]->workers->chan);
+            workers_set_state(models->served[k]->workers, WORKERS_IDLE);
+            chan_deinit(&chan[k]);
+        }
+        uv_run(&w.loop, UV_RUN_NOWAIT); /* closes the handles */
+    }
+}
+
 /* Sets the memory that @s needs. */
 static struct served *sized(struct served *s, uint64_t bytes) {
     s->bytes = bytes;
