@@ -94,6 +94,10 @@ static void on_answer(void *ctx) {
     note("answer;");
 }
 
+static void on_disk_left(void *ctx) {
+    note("disk left;");
+}
+
 static void on_closed(void *ctx) {
     note("closed;");
 }
@@ -129,6 +133,7 @@ static void begin(void) {
                              .on_unloaded = on_unloaded,
                              .on_away = on_away,
                              .on_answer = on_answer,
+                             .on_disk_left = on_disk_left,
                              .on_closed = on_closed};
     cr_assert_eq(workers_new(&workers, &o, &err), 0, "%s", err.message);
     workers_set_files(workers, file, NULL, NULL, keys, print, expert_file_read(print));
@@ -389,6 +394,34 @@ Test(workers, one_that_writes_to_a_disk_has_time_to_end, .timeout = 60) {
     kill_and_wait(SIGTERM, false);
     expect_told("unloaded;");
     cr_expect_eq(count_timers(), n - 1, "the next worker has no end set");
+}
+
+/* The file is free for another daemon when the worker says so, or has ended. */
+Test(workers, the_disk_is_left_when_the_worker_has_left_it_or_ended, .timeout = 60) {
+    workers_unload(workers);
+    wait_for_end(pid, false);
+    cr_expect_not(workers_release_disk(workers), "there is no file");
+    workers_set_disk(workers, memfd_create("disk", MFD_CLOEXEC));
+    cr_expect(workers_use_disk(workers));
+    cr_expect_not(workers_release_disk(workers), "there is no worker");
+    cr_assert_eq(workers_start(workers), 0);
+    cr_expect(workers_use_disk(workers));
+    cr_expect_not(workers_release_disk(workers), "the worker does not have the file yet");
+    serve();
+    *told = 0;
+    cr_expect(workers_use_disk(workers));
+    cr_expect(workers_release_disk(workers));
+    expect_told("");
+    say(MSG_DISK_LEFT, "", 0);
+    expect_told("disk left;");
+    say(MSG_DISK_LEFT, "", 0);
+    expect_told("");
+    cr_expect(workers_use_disk(workers));
+    cr_expect(workers_release_disk(workers));
+    kill_and_wait(SIGKILL, true);
+    expect_told("disk left;");
+    kill_and_wait(SIGKILL, false);
+    expect_told("");
 }
 
 /* A worker that could not be told that it may use the file is told when its channel has room. */
