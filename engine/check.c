@@ -57,6 +57,17 @@ static bool in_picture(const struct engine_seq *s, uint32_t r) {
     return false;
 }
 
+/* Returns true if the numbers of rows and positions of @p are those of its places. */
+static bool check_picture_places(const struct engine_picture *p, enum picture_places places) {
+    uint64_t grid = (uint64_t)p->n_columns * p->n_lines;
+
+    if (places == PLACES_GRID)
+        return grid == p->n_rows && p->n_positions <= p->n_rows;
+    if (places == PLACES_FRAMED)
+        return grid + p->n_lines + 2 == p->n_rows;
+    return true;
+}
+
 /* Checks pictures: they are in order and begin before the end of the rows, and those with rows in
  * the batch have values; a two-way model needs all rows of a picture in the batch. */
 static void check_batch_pictures(const struct check *k, const struct engine_seq *s) {
@@ -66,10 +77,9 @@ static void check_batch_pictures(const struct check *k, const struct engine_seq 
     for (uint32_t i = 0; i < s->n_pictures; i++) {
         const struct engine_picture *p = &s->picture[i];
         uint64_t last = (uint64_t)p->at + p->n_rows;
-        bool grid = (uint64_t)p->n_columns * p->n_lines == p->n_rows;
 
         assert(p->n_rows > 0 && p->at >= behind && p->at < end && last <= k->opts->max_context);
-        assert(!k->shape->rope[0].axis || (grid && p->n_positions <= p->n_rows));
+        assert(check_picture_places(p, k->shape->rope[0].places));
         assert(last <= s->pos0 || (p->rows && p->width == k->shape->n_picture));
         assert(!k->shape->two_way || last <= s->pos0 || (p->at >= s->pos0 && last <= end));
         behind = last;

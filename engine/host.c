@@ -27,7 +27,7 @@ int host_step_init(struct host_step *h, const struct be_opts *o) {
         .row_seq = calloc(e->max_rows, sizeof(uint32_t)),
         .row_pos = calloc(e->max_rows, sizeof(uint32_t)),
         .row = calloc(e->max_rows, sizeof(struct picture_row)),
-        .grids = o->shape->rope[0].axis != NULL,
+        .places = o->shape->rope[0].places,
         .mask = calloc(e->max_wants, sizeof(uint32_t *)),
         .scored = calloc(e->max_wants, sizeof(uint32_t)),
         .logits_of = calloc(e->max_wants, sizeof(uint32_t)),
@@ -99,7 +99,7 @@ void host_step_begin(struct host_step *h, const struct engine_batch *b) {
             h->row_seq[b->seq[s].row0 + i] = s;
             h->row_pos[b->seq[s].row0 + i] = b->seq[s].pos0 + i;
         }
-        picture_rows(&b->seq[s], h->grids, h->row + b->seq[s].row0);
+        picture_rows(&b->seq[s], h->places, h->row + b->seq[s].row0);
     }
     for (uint32_t s = 0; s < b->n_seqs && h->kept; s++)
         kept_begin(&h->kept_of, &b->seq[s]);

@@ -25,8 +25,8 @@ struct host_step {
     uint32_t *row_seq, *row_pos;
     /* [max_rows] */
     struct picture_row *row;
-    /* rows of pictures have the positions of a grid (M-RoPE) */
-    bool grids;
+    /* of rows of pictures */
+    enum picture_places places;
     /* [max_wants] */
     const uint32_t **mask;
     /* Logits are computed only for some wants: scored[k] is the want of the k-th row of logits, and

@@ -2,38 +2,50 @@
 
 #include <assert.h>
 
-/* Returns row @r of picture @p, whose first row has the rotary position @base. */
-static struct picture_row picture_rows_at(const struct engine_picture *p, uint32_t r, uint32_t base,
-                                          bool grids) {
-    struct picture_row row = {.at = {base + r, base + r, base + r}, .end = p->at + p->n_rows};
+/* Sets all rotary positions of @row to @at. */
+static void picture_rows_set(struct picture_row *row, uint32_t at) {
+    for (int k = 0; k < ROPE_AXES; k++)
+        row->at[k] = at;
+}
 
-    if (grids) {
-        row.at[0] = base;
-        row.at[1] = base + r / p->n_columns;
-        row.at[2] = base + r % p->n_columns;
+/* Returns row @r of picture @p, which is number @i and whose first row has the rotary position
+ * @base. */
+static struct picture_row picture_rows_at(const struct engine_picture *p, uint32_t i, uint32_t r,
+                                          uint32_t base, enum picture_places places) {
+    struct picture_row row = {.end = p->at + p->n_rows};
+
+    picture_rows_set(&row, base + r);
+    if (places == PLACES_GRID) {
+        row.at[ROPE_TIME] = base;
+        row.at[ROPE_LINE] = base + r / p->n_columns;
+        row.at[ROPE_COLUMN] = base + r % p->n_columns;
+    } else if (places == PLACES_FRAMED && r > 0 && r < p->n_rows - 1) {
+        row.at[ROPE_LINE] = (r - 1) / (p->n_columns + 1);
+        row.at[ROPE_COLUMN] = (r - 1) % (p->n_columns + 1);
+        row.at[ROPE_PICTURE] = i;
     }
     if (p->rows)
         row.values = p->rows + (size_t)r * p->width;
     return row;
 }
 
-void picture_rows(const struct engine_seq *s, bool grids, struct picture_row *out) {
-    const struct engine_picture *p = s->picture, *none = p + s->n_pictures;
+void picture_rows(const struct engine_seq *s, enum picture_places places, struct picture_row *out) {
+    uint32_t k = 0;     /* picture of the row or behind it */
     uint32_t moved = 0; /* difference from positions to rotary positions; modulo 2^32 */
 
     for (uint32_t i = 0; i < s->n_rows; i++) {
+        const struct engine_picture *p = s->picture;
         uint32_t pos = s->pos0 + i;
 
-        for (; p != none && pos >= p->at + p->n_rows; p++)
-            if (grids)
-                moved += p->n_positions - p->n_rows;
-        if (p != none && pos >= p->at) {
-            out[i] = picture_rows_at(p, pos - p->at, p->at + moved, grids);
+        for (; k < s->n_pictures && pos >= p[k].at + p[k].n_rows; k++)
+            if (places == PLACES_GRID)
+                moved += p[k].n_positions - p[k].n_rows;
+        if (k < s->n_pictures && pos >= p[k].at) {
+            out[i] = picture_rows_at(&p[k], k, pos - p[k].at, p[k].at + moved, places);
             assert(out[i].values);
         } else {
-            uint32_t at = pos + moved;
-
-            out[i] = (struct picture_row){.at = {at, at, at}, .end = pos + 1};
+            out[i] = (struct picture_row){.end = pos + 1};
+            picture_rows_set(&out[i], pos + moved);
         }
     }
 }

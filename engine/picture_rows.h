@@ -10,8 +10,8 @@
 
 #include "engine/types.h"
 
-/* Axes of rotary positions (M-RoPE, Wang et al. 2024, "Qwen2-VL"). */
-enum { ROPE_TIME, ROPE_LINE, ROPE_COLUMN, ROPE_AXES };
+/* Axes of rotary positions (M-RoPE, Wang et al. 2024, "Qwen2-VL"). PICTURE: of PLACES_FRAMED. */
+enum { ROPE_TIME, ROPE_LINE, ROPE_COLUMN, ROPE_PICTURE, ROPE_AXES };
 
 struct picture_row {
     /* rotary positions; the same on all axes for text */
@@ -22,6 +22,5 @@ struct picture_row {
     const float *values;
 };
 
-/* Fills out[0 .. s->n_rows). Without @grids the rotary position of a row is its position in the
- * sequence. */
-void picture_rows(const struct engine_seq *s, bool grids, struct picture_row *out);
+/* Fills out[0 .. s->n_rows). */
+void picture_rows(const struct engine_seq *s, enum picture_places places, struct picture_row *out);

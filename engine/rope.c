@@ -9,11 +9,13 @@
 #include "engine/picture_rows.h"
 
 #define TWO_PI 6.283185307179586476925
+#define GRID_AXES 3u /* axes of PLACES_GRID */
 
 /* Parameters of the file that scale RoPE's frequencies. */
 struct scaling {
     char type[16];
-    double base, factor, attn_factor, beta_fast, beta_slow, log_multiplier;
+    /* alpha 0: the base is not enlarged */
+    double base, alpha, factor, attn_factor, beta_fast, beta_slow, log_multiplier;
     uint32_t original_context;
 };
 
@@ -28,6 +30,8 @@ static void read_scaling(struct binder *b, const struct rope_defaults *d, struct
     meta_f32_opt(b, key, 1.5, 1e12, &out->base);
     if (!d->scaled)
         return;
+    if (d->alpha)
+        meta_f32_opt(b, "rope.scaling.alpha", 0, 1e6, &out->alpha);
     meta_string(b, "rope.scaling.type", out->type, sizeof(out->type));
     meta_f32_opt(b, "rope.scale_linear", 1e-3, 1e6, &out->factor); /* files of 2023 */
     meta_f32_opt(b, "rope.scaling.factor", 1e-3, 1e6, &out->factor);
@@ -92,7 +96,8 @@ static void check_divisors(struct binder *b, const struct tensor *t, uint32_t n)
 }
 
 /* The frequency of pair i is base^(-2i / n_rot), divided by its divisor, then scaled as the file
- * says. */
+ * says. NTK-aware scaling multiplies the base by alpha^(n_rot / (n_rot - 2)), so that the last pair
+ * turns alpha times slower. */
 void rope_read(struct binder *b, const struct rope_defaults *d, const struct tensor *divisors,
                struct rope_set *s) {
     struct scaling y;
@@ -118,6 +123,8 @@ void rope_read(struct binder *b, const struct rope_defaults *d, const struct ten
         return;
     }
     s->freq = freq;
+    if (y.alpha > 0 && s->n_rot > 2)
+        y.base *= mx_pow(y.alpha, s->n_rot / (s->n_rot - 2.0));
     for (uint32_t i = 0; i < s->n_rot / 2; i++) {
         float d = 1;
 
@@ -138,34 +145,45 @@ void rope_read(struct binder *b, const struct rope_defaults *d, const struct ten
         freq[i] /= y.factor; /* "linear", or a file with only a factor */
 }
 
-/* Returns the axis of pair @i; n[axis]: number of pairs of each axis. */
+/* Returns the axis of pair @i; n: number of pairs of each section. */
 static uint8_t axis_of(enum rope_sections kind, const uint32_t n[ROPE_AXES], uint32_t i) {
+    static const uint8_t orders[][ROPE_AXES] = {
+        [SECTIONS_PLAIN] = {ROPE_TIME, ROPE_LINE, ROPE_COLUMN, ROPE_PICTURE},
+        [SECTIONS_XD] = {ROPE_TIME, ROPE_COLUMN, ROPE_LINE, ROPE_PICTURE},
+    };
     uint32_t end = 0;
 
     if (kind == SECTIONS_INTERLEAVED)
-        return i % ROPE_AXES != 0 && i < ROPE_AXES * n[i % ROPE_AXES] ? (uint8_t)(i % ROPE_AXES)
+        return i % GRID_AXES != 0 && i < GRID_AXES * n[i % GRID_AXES] ? (uint8_t)(i % GRID_AXES)
                                                                       : ROPE_TIME;
-    for (uint8_t k = 0; k < ROPE_AXES; k++)
+    for (int k = 0; k < ROPE_AXES; k++)
         if (i < (end += n[k]))
-            return k;
+            return orders[kind][k];
     return ROPE_TIME;
 }
 
 void rope_read_sections(struct binder *b, enum rope_sections kind, struct rope_set *s) {
-    uint32_t n[ROPE_AXES + 1] = {0};
+    const char *should = "three numbers of pairs, and a zero";
+    uint32_t n[ROPE_AXES] = {0}, least = GRID_AXES;
     char key[96];
 
     snprintf(key, sizeof(key), "%s.rope.dimension_sections", b->arch);
     const struct gguf_array *a = gguf_array(b->file, key);
     if (b->r < 0 || !a || kind == SECTIONS_NONE)
         return;
-    uint64_t n_most = MIN(gguf_array_n(a), ROPE_AXES + 1u);
-    bool fits = n_most >= ROPE_AXES && gguf_array_read(a, GGUF_U32, 0, n_most, n) == n_most &&
-                n[ROPE_AXES] == 0;
+    s->places = PLACES_GRID;
+    if (kind == SECTIONS_XD) {
+        s->places = PLACES_FRAMED;
+        should = "four numbers of pairs";
+        least = ROPE_AXES;
+    }
+    uint64_t n_most = MIN(gguf_array_n(a), (uint64_t)ROPE_AXES);
+    bool fits = n_most >= least && gguf_array_read(a, GGUF_U32, 0, n_most, n) == n_most &&
+                (kind == SECTIONS_XD || n[GRID_AXES] == 0);
     for (uint64_t i = 0; fits && i < ROPE_AXES; i++)
         fits = n[i] <= 1024;
     if (!fits) {
-        bind_refuse(b, "'%s' must be three numbers of pairs, and a zero", key);
+        bind_refuse(b, "'%s' must be %s", key, should);
         return;
     }
     uint8_t *axis = malloc(MAX(s->n_rot / 2, 1u));

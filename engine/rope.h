@@ -23,6 +23,8 @@ struct rope_defaults {
     bool half;
     /* fixed_betas: YaRN with 32 and 1, whatever the file says */
     bool scaled, fixed_betas;
+    /* rope.scaling.alpha enlarges the base (NTK-aware scaling) */
+    bool alpha;
 };
 
 /* Fills *out; out->freq is malloc'd and the caller's, also on failure. @divisors: n_rot / 2 values
@@ -32,10 +34,10 @@ void rope_read(struct binder *b, const struct rope_defaults *d, const struct ten
 
 /* M-RoPE: how pairs are assigned to the axes of picture_rows.h. Plain: the first pairs turn by the
  * first axis, the next by the second, and so on. Interleaved: the axes take turns, as far as each
- * has pairs. */
-enum rope_sections { SECTIONS_NONE, SECTIONS_PLAIN, SECTIONS_INTERLEAVED };
+ * has pairs. XD: four sections, by time, column, line and picture. */
+enum rope_sections { SECTIONS_NONE, SECTIONS_PLAIN, SECTIONS_INTERLEAVED, SECTIONS_XD };
 
-/* Fills s->axis (malloc'd, the caller's) from rope.dimension_sections; NULL if the file does not
- * have it. A pair beyond all sections turns by the first axis; in real files its angle is below
- * 1e-6 per position. Errors go to @b. */
+/* Fills s->axis (malloc'd, the caller's) and s->places from rope.dimension_sections; NULL if the
+ * file does not have it. A pair beyond all sections turns by the first axis; in real files its
+ * angle is below 1e-6 per position. Errors go to @b. */
 void rope_read_sections(struct binder *b, enum rope_sections kind, struct rope_set *s);

@@ -39,6 +39,8 @@ struct rope_set {
     /* [n_rot / 2] M-RoPE: the position (ROPE_TIME, ...) by which each pair turns. NULL: every pair
      * turns by ROPE_TIME. */
     const uint8_t *axis;
+    /* of pictures; PLACES_TEXT without @axis */
+    enum picture_places places;
     float mscale;
 };
 

@@ -87,10 +87,15 @@ struct engine_copy {
     uint8_t cls, dir;
 };
 
+/* Rotary positions of a picture's rows. TEXT: those of as many tokens. GRID (M-RoPE): of a grid of
+ * n_lines x n_columns that starts at the rotary position of the first row; the token after the
+ * picture continues n_positions after that start. FRAMED (XD-RoPE): the first and the last row are
+ * as in text; between them are lines of n_columns rows and a break, which also have their line and
+ * column, counted from 0, and the number of the picture in the sequence. */
+enum picture_places { PLACES_TEXT, PLACES_GRID, PLACES_FRAMED };
+
 /* A picture in a sequence: positions [at, at + n_rows) are its rows; the tokens at these positions
- * are ignored. With M-RoPE the rows have the rotary positions of a grid of n_lines x n_columns that
- * starts at the rotary position of the first row, and the token after the picture continues
- * n_positions after that start. Models without M-RoPE count a row as a token. */
+ * are ignored. */
 struct engine_picture {
     uint32_t at, n_rows, n_columns, n_lines, n_positions;
     /* The values of row r are at rows + r * width; image_encoder_width() values each. NULL if the

@@ -823,6 +823,14 @@ static const struct arch archs[] = {
         .bind = decoder_bind,
         .decoder = {.qk_norm = BIND_MUST, .norm_late = true},
     },
+    /* HunyuanOCR, HunyuanVL: the dense models with a fourth rotary position. */
+    {
+        .name = "hunyuan_vl",
+        .rope = ROPE_NEOX,
+        .sections = SECTIONS_XD,
+        .bind = decoder_bind,
+        .decoder = {.qk_norm = BIND_MUST, .norm_late = true},
+    },
     /* Hunyuan A13B. */
     {
         .name = "hunyuan-moe",
@@ -1337,6 +1345,7 @@ static int arch_bind_all(struct model *m, const struct arch *a, const struct eng
         .scaled = a->bind != step35_bind && a->bind != deepseek4_bind,
         .half = a->half_rope,
         .fixed_betas = a->fixed_betas,
+        .alpha = a->sections == SECTIONS_XD,
         .long_rope = a->long_rope,
         .scores_scaled = a->bind == deepseek2_bind,
     };

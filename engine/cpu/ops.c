@@ -82,7 +82,7 @@ static void fill_set(const struct rope_set *set, const uint32_t *at, float *cs) 
 }
 
 void be_fill_rope(const struct rope_set *set, uint32_t pos, float *cs) {
-    const uint32_t at[ROPE_AXES] = {pos, pos, pos};
+    const uint32_t at[ROPE_AXES] = {pos, pos, pos, pos};
 
     fill_set(set, at, cs);
 }

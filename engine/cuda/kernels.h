@@ -82,7 +82,7 @@ struct plan_seq {
 };
 
 #define PAGE_CLASSES 2u /* KV_GLOBAL, KV_WINDOW */
-#define ROPE_PLACES 3u  /* ROPE_AXES */
+#define ROPE_PLACES 4u  /* ROPE_AXES */
 #define NO_PICTURE UINT32_MAX
 
 /* A step's batch in device memory. All that changes from step to step is here and in the arrays

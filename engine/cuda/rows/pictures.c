@@ -1,7 +1,7 @@
 /*
  * pictures - rows of pictures in a step. An image encoder has computed their values, and the upload
  * copies them to the device, where embed uses them in place of a token's embedding, and deep adds
- * further parts after the first layers. Rotary positions have three axes (M-RoPE), from
+ * further parts after the first layers. Rotary positions have four axes (M-RoPE), from
  * picture_rows(). If rows of a picture attend to each other in both directions, attention takes the
  * last key of a row from there, too. Steps with rows of pictures are pieces of prompts, and are
  * launched kernel by kernel.
@@ -35,7 +35,7 @@ bool pictures_fill(struct step *s, struct batch_head *h, uint32_t *last) {
         return false;
     h->picture_row = d;
     for (uint32_t i = 0; i < batch->n_seqs; i++)
-        picture_rows(&batch->seq[i], b->shape->rope[0].axis != NULL,
+        picture_rows(&batch->seq[i], b->shape->rope[0].places,
                      b->pictures.row + batch->seq[i].row0);
     for (uint32_t r = 0; r < batch->n_rows; r++) {
         const struct picture_row *row = &b->pictures.row[r];
