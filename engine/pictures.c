@@ -10,17 +10,29 @@ static const struct {
     enum projector_kind kind;
     const char *arch;
 } pairs[] = {
-    {PROJECTOR_QWEN3VL, "qwen3vl"},  {PROJECTOR_QWEN3VL, "qwen3vlmoe"},
-    {PROJECTOR_QWEN3VL, "qwen35"},   {PROJECTOR_QWEN3VL, "qwen35moe"},
-    {PROJECTOR_QWEN25VL, "qwen2vl"}, {PROJECTOR_GEMMA3, "gemma3"},
-    {PROJECTOR_GEMMA4V, "gemma4"},   {PROJECTOR_GEMMA4UV, "gemma4"},
-    {PROJECTOR_PIXTRAL, "mistral3"}, {PROJECTOR_PIXTRAL, "llama"},
-    {PROJECTOR_LFM2, "lfm2"},        {PROJECTOR_LFM2, "lfm2moe"},
-    {PROJECTOR_IDEFICS3, "llama"},   {PROJECTOR_INTERNVL, "qwen2"},
-    {PROJECTOR_INTERNVL, "qwen3"},   {PROJECTOR_INTERNVL, "qwen3moe"},
-    {PROJECTOR_INTERNVL, "gpt-oss"}, {PROJECTOR_INTERNVL, "internlm2"},
-    {PROJECTOR_INTERNVL, "llama"},   {PROJECTOR_KIMIVL, "deepseek2"},
-    {PROJECTOR_GLM4V, "glm4"},       {PROJECTOR_GLM4V, "glm4moe"},
+    {PROJECTOR_QWEN3VL, "qwen3vl"},
+    {PROJECTOR_QWEN3VL, "qwen3vlmoe"},
+    {PROJECTOR_QWEN3VL, "qwen35"},
+    {PROJECTOR_QWEN3VL, "qwen35moe"},
+    {PROJECTOR_QWEN25VL, "qwen2vl"},
+    {PROJECTOR_GEMMA3, "gemma3"},
+    {PROJECTOR_GEMMA4V, "gemma4"},
+    {PROJECTOR_GEMMA4UV, "gemma4"},
+    {PROJECTOR_PIXTRAL, "mistral3"},
+    {PROJECTOR_PIXTRAL, "llama"},
+    {PROJECTOR_LFM2, "lfm2"},
+    {PROJECTOR_LFM2, "lfm2moe"},
+    {PROJECTOR_IDEFICS3, "llama"},
+    {PROJECTOR_INTERNVL, "qwen2"},
+    {PROJECTOR_INTERNVL, "qwen3"},
+    {PROJECTOR_INTERNVL, "qwen3moe"},
+    {PROJECTOR_INTERNVL, "gpt-oss"},
+    {PROJECTOR_INTERNVL, "internlm2"},
+    {PROJECTOR_INTERNVL, "llama"},
+    {PROJECTOR_KIMIVL, "deepseek2"},
+    {PROJECTOR_GLM4V, "glm4"},
+    {PROJECTOR_GLM4V, "glm4moe"},
+    {PROJECTOR_HUNYUANVL, "hunyuan_vl"},
 };
 
 /* Checks that the projector's kind fits the model. Returns 0, or -EINVAL with @err, which names the
@@ -56,7 +68,8 @@ static int pictures_check_shape(const struct model *m, const struct projector *p
                        "the projector belongs to another model: its rows have parts for %u layers, "
                        "the model takes them in %u",
                        p->n_deep, n_deep);
-    if (p->positions && !s->rope[0].axis)
+    bool placed = p->positions || p->kind == PROJECTOR_HUNYUANVL;
+    if (placed && !s->rope[0].axis)
         return err_set(err, 0, NULL,
                        "the model file has no '%s.rope.dimension_sections', which pictures need: "
                        "take a file that was converted with them",

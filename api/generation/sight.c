@@ -21,6 +21,8 @@ static const struct {
     [PROJECTOR_KIMIVL] = {"<|media_start|>image<|media_content|>", "<|media_pad|>",
                           "<|media_end|>"},
     [PROJECTOR_GLM4V] = {"<|begin_of_image|>", "<|image|>", "<|end_of_image|>"},
+    [PROJECTOR_HUNYUANVL] = {"<｜hy_place▁holder▁no▁100｜>", "<｜hy_place▁holder▁no▁102｜>",
+                             "<｜hy_place▁holder▁no▁101｜>"},
     [PROJECTOR_INTERNVL] = {"<img>", "<IMG_CONTEXT>", "</img>"},
     [PROJECTOR_IDEFICS3] = {"<fake_token_around_image>", "<image>", "<fake_token_around_image>"},
 };

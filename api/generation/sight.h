@@ -20,7 +20,7 @@ struct tokenizer;
 
 /* Zeroed: the model takes no pictures. */
 struct sight {
-    char text[80];
+    char text[128];
     uint32_t split,
         /* the mark is text[split, split + mark_len); mark_len 0 if it stays */
         mark_len;

@@ -133,10 +133,9 @@ static int check_size(const struct image_encoder *e, const struct picture_layout
         return err_set(err, 0, NULL, "a picture of %u x %u pixels is larger than the %u positions",
                        l->width, l->height, e->n_table);
     /* @out has the size of the layout. */
-    uint32_t n_lines = l->height / align, n_rows = l->width / align * n_lines;
-    bool breaks = e->p.kind == PROJECTOR_PIXTRAL;
-    if (l->n_columns != l->width / align || l->n_lines != n_lines ||
-        l->n_rows != n_rows + (breaks ? n_lines - 1 : 0))
+    uint32_t n_columns = l->width / align, n_lines = l->height / align;
+    if (l->n_columns != n_columns || l->n_lines != n_lines ||
+        l->n_rows != projector_rows(&e->p, n_columns, n_lines))
         return err_set(err, 0, NULL, "a picture of %u x %u pixels has not %u rows", l->width,
                        l->height, l->n_rows);
     return 0;

@@ -111,14 +111,16 @@ struct image_encoder {
     struct vis_mat *patch, *merge, *mm_in, *mm_out;
     /* glm4v: behind merge, and the gate beside mm_in */
     struct vis_mat *mm_fc, *mm_gate;
-    struct vis_norm patch_norm[3], pre_ln, post_ln, mm_norm, std;
-    /* In the backend's memory but for the line break; zeros: [n_embd]. */
-    const float *table, *line_break, *class_row, *zeros;
+    struct vis_norm patch_norm[3], pre_ln, post_ln, mm_norm, mm_post, std;
+    /* In the backend's memory; zeros: [n_embd]. */
+    const float *table, *class_row, *zeros;
+    /* rows of the text model, in the memory of the host */
+    const float *line_break, *first_row, *last_row;
     /* Rows of marks, [PICTURE_MARKS][p.n_out]. NULL without a text model. */
     float *marks;
     bool has_mark[PICTURE_MARKS];
-    /* outputs of mm_in */
-    uint32_t hidden;
+    /* outputs of mm_in; of hunyuanvl of merge, and those of mm_in */
+    uint32_t hidden, hidden_next;
 
     struct floats {
         struct floats *next;

@@ -53,6 +53,7 @@ bool vis_has_rope(const struct image_encoder *e) {
     case PROJECTOR_LFM2:
     case PROJECTOR_IDEFICS3:
     case PROJECTOR_INTERNVL:
+    case PROJECTOR_HUNYUANVL:
         return false;
     default:
         return e->p.n_layer > 0;
@@ -76,18 +77,26 @@ static void *vis_alloc(struct vis_grid *g, size_t n) {
     return at;
 }
 
-/* Linear interpolation with aligned corners: the two positions of a table of @n_table for
- * coordinate @i of @n, and the weight of the second. */
-struct between {
-    uint32_t low, high;
-    float part;
-};
-
-static struct between place_in(uint32_t i, uint32_t n, uint32_t n_table) {
-    double at = n > 1 ? (double)i * (n_table - 1) / (n - 1) : 0;
+/* Adds the two positions of a table of @n_table around place @at of [0, n_table). */
+static void add_linear(double at, uint32_t n_table, struct vis_tap *tap, uint32_t *n_taps) {
     uint32_t low = MIN((uint32_t)at, n_table - 1);
+    float part = (float)(at - low);
 
-    return (struct between){low, MIN(low + 1, n_table - 1), (float)(at - low)};
+    tap[(*n_taps)++] = (struct vis_tap){low, 1 - part};
+    tap[(*n_taps)++] = (struct vis_tap){MIN(low + 1, n_table - 1), part};
+}
+
+/* Returns the place of coordinate @i of @n in a table, whose corners are those of the picture. */
+static double place_aligned(uint32_t i, uint32_t n, uint32_t n_table) {
+    if (n == 1)
+        return 0;
+    return (double)i * (n_table - 1) / (n - 1);
+}
+
+/* Returns the place of the middle of coordinate @i in a table that is scaled to @n and a tenth, as
+ * the maker's code has it; 0 beyond the table's border. */
+static double place_hunyuanvl(uint32_t i, uint32_t n, uint32_t n_table) {
+    return MAX((i + 0.5) * n_table / (n + 0.1) - 0.5, 0.0);
 }
 
 /* Returns the weight of position @j of a table of @n_table for coordinate @i of @n: a triangle
@@ -151,10 +160,9 @@ static void add_taps(const struct image_encoder *e, uint32_t i, uint32_t n, stru
     if (e->p.side) { /* the table is as large as the picture */
         tap[(*n_taps)++] = (struct vis_tap){i, 1};
     } else if (e->p.kind == PROJECTOR_QWEN3VL) {
-        struct between v = place_in(i, n, e->n_table);
-
-        tap[(*n_taps)++] = (struct vis_tap){v.low, 1 - v.part};
-        tap[(*n_taps)++] = (struct vis_tap){v.high, v.part};
+        add_linear(place_aligned(i, n, e->n_table), e->n_table, tap, n_taps);
+    } else if (e->p.kind == PROJECTOR_HUNYUANVL) {
+        add_linear(place_hunyuanvl(i, n, e->n_table), e->n_table, tap, n_taps);
     } else if (e->p.kind == PROJECTOR_KIMIVL || e->p.kind == PROJECTOR_GLM4V) {
         add_cubic(i, n, e->n_table, tap, n_taps);
     } else if (e->p.kind == PROJECTOR_LFM2) {
@@ -334,7 +342,8 @@ void vis_embed(struct image_encoder *e, uint32_t at, uint32_t n) {
 void vis_arrange(struct image_encoder *e, uint32_t at, uint32_t n) {
     uint32_t area = e->p.merge * e->p.merge;
     bool merged = e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL;
-    const struct vis_norm *w = e->p.kind == PROJECTOR_PIXTRAL ? &e->mm_norm : &e->post_ln;
+    bool early = e->p.kind == PROJECTOR_PIXTRAL || e->p.kind == PROJECTOR_HUNYUANVL;
+    const struct vis_norm *w = early ? &e->mm_norm : &e->post_ln;
     struct vis_rows a = of_patches(e, VIS_NORM, at * area, n * area);
 
     a.in = e->x + (size_t)at * area * e->p.n_embd;
@@ -356,7 +365,8 @@ static void gather_blocks(struct image_encoder *e, uint32_t at, uint32_t n) {
     struct vis_rows a = of_patches(e, VIS_BLOCK, at, n);
 
     a.merge = e->p.merge;
-    a.channels = e->p.kind == PROJECTOR_PIXTRAL || e->p.kind == PROJECTOR_GLM4V;
+    a.channels = e->p.kind == PROJECTOR_PIXTRAL || e->p.kind == PROJECTOR_GLM4V ||
+                 e->p.kind == PROJECTOR_HUNYUANVL;
     a.in = e->x;
     a.out = e->in;
     e->ops->rows(e->be, &a);
@@ -427,6 +437,37 @@ static void project_glm4v(struct image_encoder *e, uint32_t at, uint32_t n, floa
     vis_linear_to_host(e, e->mm_out, e->ffn, n, to, stride);
 }
 
+/* Copies a row of the text model. */
+static void vis_copy_row(const struct image_encoder *e, const float *row, float *to) {
+    memcpy(to, row, e->p.n_out * sizeof(*to));
+}
+
+/* hunyuanvl: projects rows of one line by a convolution over blocks, two products and a norm. Each
+ * line is followed by a break, and all of them are between a first and a last row. */
+static uint32_t project_framed(struct image_encoder *e, uint32_t at, uint32_t n) {
+    const struct picture_layout *l = &e->under_way.l;
+    uint32_t line = at / l->n_columns, column = at % l->n_columns;
+    uint32_t rows = MIN(n, l->n_columns - column);
+    size_t n_out = e->p.n_out;
+    float *to = e->under_way.out + (1 + at + line) * n_out, *end = to + rows * n_out;
+
+    if (at == 0)
+        vis_copy_row(e, e->first_row, e->under_way.out);
+    gather_blocks(e, at, rows);
+    vis_linear(e, e->merge, e->in, rows, e->ffn, false);
+    vis_activate(e, PROJECTOR_GELU_ERF, e->ffn, NULL, e->hidden, rows);
+    vis_linear(e, e->mm_in, e->ffn, rows, e->in, false);
+    vis_linear(e, e->mm_out, e->in, rows, e->out, false);
+    vis_norm_rows(e, &e->mm_post, e->out, e->p.n_out, e->p.eps, rows, e->out);
+    e->ops->get(e->be, e->out, rows, e->p.n_out, to, n_out);
+    if (column + rows < l->n_columns)
+        return rows;
+    vis_copy_row(e, e->line_break, end);
+    if (line + 1 == l->n_lines)
+        vis_copy_row(e, e->last_row, end + n_out);
+    return rows;
+}
+
 uint32_t vis_project(struct image_encoder *e, uint32_t at, uint32_t n) {
     uint32_t block = e->p.merge * e->p.merge * e->p.n_embd;
     size_t stride = image_encoder_width(e);
@@ -434,6 +475,8 @@ uint32_t vis_project(struct image_encoder *e, uint32_t at, uint32_t n) {
 
     if (e->p.kind == PROJECTOR_PIXTRAL)
         return project_line(e, at, n);
+    if (e->p.kind == PROJECTOR_HUNYUANVL)
+        return project_framed(e, at, n);
     if (e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL) {
         vis_mlp(e, e->mm_in, e->mm_out, e->o + (size_t)at * block, n, to, stride);
     } else if (e->p.kind == PROJECTOR_GLM4V) {

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/try.h"
 #include "engine/bind/bind.h"
 #include "engine/formats/quant.h"
 #include "engine/vision/encoder_private.h"
@@ -214,30 +215,30 @@ static void load_class(struct loader *l, const float *v) {
     l->e->class_row = resident(l, sum, n);
 }
 
-/* Loads the convolution over blocks of merge x merge patches of glm4v, which is a product with
- * their values by channel, line and column. */
-static struct vis_mat *load_conv(struct loader *l, const char *prefix) {
-    const struct projector *p = &l->e->p;
-    uint64_t n_in = (uint64_t)p->n_embd * p->merge * p->merge;
+/* Loads a convolution over blocks of @side x @side places with @n_from values, which is a product
+ * with these values by channel, line and column. */
+static struct vis_mat *load_conv(struct loader *l, const char *prefix, uint32_t side,
+                                 uint32_t n_from, uint32_t n_out) {
+    uint64_t n_in = (uint64_t)n_from * side * side;
     char name[80];
 
     snprintf(name, sizeof(name), "%s.weight", prefix);
     const struct tensor *t = bind_any(&l->b, name);
     if (l->b.r < 0)
         return NULL;
-    if (!t || t->ne[0] != p->merge || t->ne[1] != p->merge || t->ne[2] != p->n_embd ||
-        t->ne[3] != p->n_out || t->format->block != 1) {
-        bind_refuse(&l->b, "the projector file has no '%s' of %u x %u x %u x %u", name, p->merge,
-                    p->merge, p->n_embd, p->n_out);
+    if (!t || t->ne[0] != side || t->ne[1] != side || t->ne[2] != n_from || t->ne[3] != n_out ||
+        t->format->block != 1) {
+        bind_refuse(&l->b, "the projector file has no '%s' of %u x %u x %u x %u", name, side, side,
+                    n_from, n_out);
         return NULL;
     }
     snprintf(name, sizeof(name), "%s.bias", prefix);
-    const float *bias = vis_load_vector(l, BIND_MAY, p->n_out, name);
-    struct tensor *flat = vis_load_make(l, n_in, p->n_out, NULL, t->name);
+    const float *bias = vis_load_vector(l, BIND_MAY, n_out, name);
+    struct tensor *flat = vis_load_make(l, n_in, n_out, NULL, t->name);
     if (!flat)
         return NULL;
     flat->format = t->format;
-    flat->row_bytes = t->n_bytes / p->n_out;
+    flat->row_bytes = t->n_bytes / n_out;
     flat->n_bytes = t->n_bytes;
     flat->data = t->data;
     return vis_load_into(l, flat, bias);
@@ -363,6 +364,61 @@ static void vis_load_transposed(struct loader *l) {
         l, vis_load_make(l, p->n_embd, p->n_out, t, "mm.input_projection.weight"), NULL);
 }
 
+/* Returns a row of the text model: @row, or if there is a matrix @t the product of @t and @row plus
+ * @bias, normed as hunyuanvl's rows are. NULL after an error. */
+static const float *load_frame(struct loader *l, const struct tensor *t, const float *bias,
+                               const float *row, const float *norm) {
+    uint32_t n = l->e->p.n_out;
+    float *out = vis_load_own(l, n);
+    CLEANUP(freep) float *weights = malloc(l->e->hidden_next * sizeof(*weights));
+    double square = 0;
+
+    if (!weights && l->b.r == 0)
+        l->b.r = -ENOMEM;
+    for (uint32_t i = 0; i < n && l->b.r == 0; i++) {
+        double sum = 0;
+
+        if (t)
+            quant_decode_row(t, i, weights);
+        else
+            sum = (double)row[i];
+        for (uint32_t k = 0; t && k < l->e->hidden_next; k++)
+            sum += (double)weights[k] * (double)row[k];
+        if (bias)
+            sum += (double)bias[i];
+        out[i] = (float)sum;
+        square += sum * sum;
+    }
+    double scale = 1 / sqrt(square / n + (double)l->e->p.eps);
+    for (uint32_t i = 0; i < n && l->b.r == 0; i++)
+        out[i] = (float)((double)out[i] * scale * (double)norm[i]);
+    return out;
+}
+
+/* Loads the projector of hunyuanvl. Its rows around and between lines do not depend on the
+ * picture. */
+static void load_framed(struct loader *l) {
+    struct image_encoder *e = l->e;
+    uint32_t n_out = e->p.n_out;
+
+    e->mm_norm = vis_load_norm(l, BIND_MUST, e->p.n_embd, "mm.pre_norm");
+    e->merge = load_conv(l, "mm.0", e->p.merge, e->p.n_embd, e->hidden);
+    e->mm_in = load_conv(l, "mm.2", 1, e->hidden, e->hidden_next);
+    const struct tensor *t = vis_load_matrix(l, BIND_MUST, e->hidden_next, n_out, "mm.model.fc");
+    const float *bias = vis_load_vector(l, BIND_MUST, n_out, "mm.model.fc.bias");
+    const float *norm = vis_load_vector(l, BIND_MUST, n_out, "mm.post_norm.weight");
+    const float *first = vis_load_vector(l, BIND_MUST, n_out, "mm.image_begin");
+    const float *newline = vis_load_vector(l, BIND_MUST, e->hidden_next, "v.image_newline");
+    const float *last = vis_load_vector(l, BIND_MUST, n_out, "mm.image_end");
+
+    e->mm_out = vis_load_into(l, t, bias);
+    e->mm_post.w = resident(l, norm, n_out);
+    e->first_row = load_frame(l, NULL, NULL, first, norm);
+    e->line_break = load_frame(l, t, bias, newline, norm);
+    e->last_row = load_frame(l, NULL, NULL, last, norm);
+    bind_ignore(&l->b, "v.view_seperator"); /* between views, which pictures here do not have */
+}
+
 /* Loads the projector, which maps rows to those of the text model. */
 static void load_merger(struct loader *l) {
     struct image_encoder *e = l->e;
@@ -397,12 +453,15 @@ static void load_merger(struct loader *l) {
         e->mm_out = vis_load_linear(l, BIND_MUST, e->hidden, p->n_out, "mm.model.mlp.3");
         break;
     case PROJECTOR_GLM4V:
-        e->merge = load_conv(l, "mm.patch_merger");
+        e->merge = load_conv(l, "mm.patch_merger", p->merge, n, p->n_out);
         e->mm_fc = vis_load_linear(l, BIND_MUST, p->n_out, p->n_out, "mm.model.fc");
         e->mm_norm = vis_load_norm(l, BIND_MUST, p->n_out, "mm.post_norm");
         e->mm_gate = vis_load_linear(l, BIND_MUST, p->n_out, e->hidden, "mm.gate");
         e->mm_in = vis_load_linear(l, BIND_MUST, p->n_out, e->hidden, "mm.up");
         e->mm_out = vis_load_linear(l, BIND_MUST, e->hidden, p->n_out, "mm.down");
+        break;
+    case PROJECTOR_HUNYUANVL:
+        load_framed(l);
         break;
     case PROJECTOR_KIMIVL:
         e->mm_norm = vis_load_norm(l, BIND_MUST, n, "mm.input_norm");
@@ -532,9 +591,23 @@ static void load_all(struct loader *l) {
     bind_rest(&l->b);
 }
 
-/* Reads the width between the products of the merger; 1: there are none. Returns 0 or -EINVAL. */
+/* Reads the number of outputs of a product, dimension @dim of @name. Returns 0 or -EINVAL. */
+static int read_outputs(const struct gguf *file, const char *name, int dim, uint32_t *out,
+                        struct err *err) {
+    const struct tensor *t = gguf_find(file, name);
+
+    if (!t || t->ne[dim] == 0 || t->ne[dim] > 65536)
+        return err_set(err, 0, NULL, "the projector file has no '%s' of the right size", name);
+    *out = (uint32_t)t->ne[dim];
+    return 0;
+}
+
+/* Reads the widths between the products of the merger; 1: there are none. Returns 0 or -EINVAL. */
 static int read_hidden(struct image_encoder *e, const struct gguf *file, struct err *err) {
     const char *name = NULL;
+    int dim = 1;
+
+    e->hidden = e->hidden_next = 1;
     if (e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL)
         name = "mm.0.weight";
     else if (e->p.kind == PROJECTOR_PIXTRAL || e->p.kind == PROJECTOR_LFM2 ||
@@ -544,21 +617,19 @@ static int read_hidden(struct image_encoder *e, const struct gguf *file, struct 
         name = "mm.model.mlp.1.weight";
     else if (e->p.kind == PROJECTOR_GLM4V)
         name = "mm.up.weight";
-    const struct tensor *t = NULL;
-
+    if (e->p.kind == PROJECTOR_HUNYUANVL) {
+        TRY(read_outputs(file, "mm.2.weight", 3, &e->hidden_next, err));
+        name = "mm.0.weight";
+        dim = 3;
+    }
     if (name)
-        t = gguf_find(file, name);
-    if (name && (!t || t->ne[1] == 0 || t->ne[1] > 65536))
-        return err_set(err, 0, NULL, "the projector file has no '%s' of the right size", name);
-    if (t)
-        e->hidden = (uint32_t)t->ne[1];
-    else
-        e->hidden = 1;
+        TRY(read_outputs(file, name, dim, &e->hidden, err));
     e->in_width =
         MAX(MAX((size_t)e->p.n_embd * e->p.merge * e->p.merge, (size_t)3 * e->p.patch * e->p.patch),
             e->p.n_embd);
     if (e->p.kind == PROJECTOR_GLM4V)
         e->in_width = MAX(e->in_width, e->p.n_out);
+    e->in_width = MAX(e->in_width, e->hidden_next);
     e->ffn_width = MAX(e->p.n_ff, e->hidden);
     return 0;
 }

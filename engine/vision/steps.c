@@ -74,6 +74,8 @@ static uint64_t unit_work(const struct image_encoder *e, const struct picture_la
     default:
         break;
     }
+    if (e->p.kind == PROJECTOR_HUNYUANVL)
+        return (area * n + e->hidden_next) * e->hidden + (uint64_t)e->hidden_next * e->p.n_out;
     if (e->p.kind == PROJECTOR_GLM4V)
         return (area * n + e->p.n_out + 3ull * e->hidden) * e->p.n_out;
     uint64_t rows = e->merge ? n : area * n, more = e->merge ? area * n * n : 0;

@@ -24,6 +24,7 @@ static const struct kind {
     [PROJECTOR_IDEFICS3] = {"idefics3", 2, 0, 0, FILTER_LANCZOS, false, true, MARKS_FENCED},
     [PROJECTOR_KIMIVL] = {"kimivl", 2, 8, 1024, FILTER_BICUBIC, false, false},
     [PROJECTOR_GLM4V] = {"glm4v", 2, 8, 4096, FILTER_BICUBIC, true, false},
+    [PROJECTOR_HUNYUANVL] = {"hunyuanvl", 2, 256, 4096, FILTER_LANCZOS, false, false},
     [PROJECTOR_INTERNVL] = {"internvl", 2, 0, 0, FILTER_BICUBIC, false, true},
 };
 
@@ -211,6 +212,7 @@ static uint32_t read_merge(struct reader *d, enum projector_kind kind) {
     switch (kind) {
     case PROJECTOR_PIXTRAL:
     case PROJECTOR_GLM4V:
+    case PROJECTOR_HUNYUANVL:
         return want(d, "clip.vision.spatial_merge_size", 1, 4, own);
     case PROJECTOR_GEMMA3:
     case PROJECTOR_GEMMA4V:
@@ -280,6 +282,8 @@ int projector_read(struct projector *out, const struct gguf *file, struct err *e
     p.positions = k->positions;
     p.marks = k->marks;
     p.act = read_act(file);
+    if (p.kind == PROJECTOR_HUNYUANVL) /* whatever the file says, as llama.cpp does */
+        p.act = PROJECTOR_GELU;
     p.n_embd = need(&d, "clip.vision.embedding_length", 4, 8192);
     read_layers(&d, &p);
     p.patch = need(&d, "clip.vision.patch_size", 1, 64);
@@ -477,10 +481,8 @@ void projector_layout(const struct projector *p, uint32_t width, uint32_t height
                     (float)most * (float)area, out);
     out->n_columns = out->width / align;
     out->n_lines = out->height / align;
-    out->n_rows = out->n_columns * out->n_lines;
+    out->n_rows = projector_rows(p, out->n_columns, out->n_lines);
     out->n_positions = p->positions ? MAX(out->n_columns, out->n_lines) : out->n_rows;
-    if (p->kind == PROJECTOR_PIXTRAL) /* one row for each break between lines */
-        out->n_positions = out->n_rows += out->n_lines - 1;
     if (!p->tile)
         return;
     struct tiling t = {.columns = out->n_columns, .lines = out->n_lines};
@@ -511,14 +513,12 @@ uint32_t projector_most_rows(const struct projector *p, const struct picture_bud
         return most_tiled_rows(p, most, budget->whole);
     if (p->side)
         return most;
-    for (uint32_t n = 1; p->kind == PROJECTOR_PIXTRAL && n <= most; n++) { /* number of columns */
+    for (uint32_t n = 1; n <= most; n++) { /* number of columns */
         uint32_t n_lines = MIN(most / n, PICTURE_SIDE_MAX / align);
 
-        best = MAX(best, n * n_lines + n_lines - 1);
+        best = MAX(best, projector_rows(p, n, n_lines));
     }
-    if (p->kind == PROJECTOR_PIXTRAL)
-        return best;
-    return most;
+    return best;
 }
 
 /* Computes the tiles of layout @l. Returns false for a layout that projector_layout() does not

@@ -33,10 +33,12 @@ enum projector_kind {
     PROJECTOR_KIMIVL,
     /* GLM-4.1V, 4.5V, 4.6V, GLM-OCR */
     PROJECTOR_GLM4V,
+    /* HunyuanOCR, HunyuanVL */
+    PROJECTOR_HUNYUANVL,
     PROJECTOR_KINDS
 };
 
-/* PROJECTOR_GELU_ERF: no file names it; the projector of glm4v has it. */
+/* PROJECTOR_GELU_ERF: no file names it; the projectors of glm4v and hunyuanvl have it. */
 enum projector_act { PROJECTOR_GELU, PROJECTOR_SILU, PROJECTOR_QUICK_GELU, PROJECTOR_GELU_ERF };
 
 /* Tokens of the text model that precede the rows of each part of a picture in tiles. */
@@ -93,6 +95,18 @@ struct projector {
 static inline bool projector_is_fixed(const struct projector *p) {
     return p->side && !p->tile;
 }
+/* Returns the rows of a picture without tiles whose grid is @n_columns x @n_lines: pixtral adds
+ * breaks between lines, and hunyuanvl one behind each line, and a first and a last row. */
+static inline uint32_t projector_rows(const struct projector *p, uint32_t n_columns,
+                                      uint32_t n_lines) {
+    uint32_t n = n_columns * n_lines;
+
+    if (p->kind == PROJECTOR_PIXTRAL)
+        return n + n_lines - 1;
+    if (p->kind == PROJECTOR_HUNYUANVL)
+        return n + n_lines + 2;
+    return n;
+}
 /* Returns the kind as in clip.projector_type. */
 const char *projector_kind_name(enum projector_kind kind);
 
@@ -109,7 +123,7 @@ struct picture_layout {
     uint32_t width, height;
     /* grid of rows for the text model, without line breaks; in tiles: of the small picture */
     uint32_t n_columns, n_lines;
-    /* rows for the text model, including line breaks and marks */
+    /* rows for the text model, including projector_rows() and marks */
     uint32_t n_rows;
     /* positions by which the text model advances */
     uint32_t n_positions;

@@ -442,7 +442,7 @@ def test_pictures_are_decoded_resized_and_refused():
 
 def test_projectors_are_made_described_and_used():
     for kind in ("qwen3vl_merger", "qwen2.5vl_merger", "gemma3", "gemma4v", "gemma4uv", "pixtral", "lfm2", "idefics3", "internvl",
-                 "kimivl", "glm4v"):
+                 "kimivl", "glm4v", "hunyuanvl"):
         file = path("mmproj.gguf")
         run("synth", "--projector", kind, "--shape", "tiny,n_layer=2", "--format", "Q8_0", "-o", file)
         assert b": ok, " in run("verify", file)[0]

@@ -22,6 +22,7 @@ const struct kind scene_kinds[SCENE_KINDS] = {
     {"kimivl", "patch=14,side=5", 84, 196, "kimivl"},
     {"internvl", "tiny,side=4", 96, 64, "internvl"},
     {"internvl", "tiny,side=4,rms=1", 64, 40, "internvl-rms"},
+    {"hunyuanvl", "tiny,side=5", 96, 160, "hunyuanvl"},
     {"lfm2", "tiny,side=5", 96, 160, NULL},
 };
 

@@ -18,7 +18,7 @@ struct kind {
     const char *rows;
 };
 
-enum { SCENE_KINDS = 14, SCENE_LFM2 = 13 };
+enum { SCENE_KINDS = 15, SCENE_LFM2 = 14 };
 extern const struct kind scene_kinds[SCENE_KINDS];
 
 /* An opened projector, whose file has been unlinked. */

@@ -367,7 +367,7 @@ Test(projector, no_picture_has_more_rows_than_the_bound) {
         {"pixtral", "patch=14", 1535},     {"lfm2", "patch=16", 256 + 10 * 257 + 1},
         {"gemma4v", "tiny", 1120},         {"idefics3", "side=32", 5 * 256 + 11},
         {"internvl", "side=32", 13 * 256}, {"kimivl", "patch=14", 1024},
-        {"glm4v", "patch=14", 4096},
+        {"glm4v", "patch=14", 4096},       {"hunyuanvl", "tiny", 4096 + 512 + 2},
     };
     static const uint32_t sides[] = {60,   224,  300,  512,  640,   1024, 1500,
                                      1920, 2048, 4000, 8192, 14336, 16384};

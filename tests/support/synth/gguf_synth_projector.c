@@ -224,7 +224,8 @@ static void positions(struct planner *p, const struct synth_projector *s) {
 /* Returns true if layers have LayerNorms, and an FFN of two products with GELU. */
 static bool is_siglip(const struct synth_projector *s) {
     return s->kind == PROJECTOR_GEMMA3 || s->kind == PROJECTOR_LFM2 ||
-           s->kind == PROJECTOR_IDEFICS3 || s->kind == PROJECTOR_KIMIVL;
+           s->kind == PROJECTOR_IDEFICS3 || s->kind == PROJECTOR_KIMIVL ||
+           s->kind == PROJECTOR_HUNYUANVL;
 }
 
 /* Adds a norm of queries or keys, which the larger encoder of internvl has. */
@@ -330,6 +331,19 @@ static void ends(struct planner *p, const struct synth_projector *s) {
         linear(p, false, s->n_out, 3 * n, "mm.gate");
         linear(p, false, s->n_out, 3 * n, "mm.up");
         linear(p, false, 3 * n, s->n_out, "mm.down");
+        break;
+    case PROJECTOR_HUNYUANVL:
+        norm(p, false, n, "mm.pre_norm");
+        convolution(p, 2, n, 2 * n, "mm.0.weight");
+        vector(p, 2 * n, 0, "mm.0.bias");
+        convolution(p, 1, 2 * n, 4 * n, "mm.2.weight");
+        vector(p, 4 * n, 0, "mm.2.bias");
+        linear(p, true, 4 * n, s->n_out, "mm.model.fc");
+        norm(p, false, s->n_out, "mm.post_norm");
+        vector(p, s->n_out, 0, "mm.image_begin");
+        vector(p, s->n_out, 0, "mm.image_end");
+        vector(p, 4 * n, 0, "v.image_newline");
+        vector(p, s->n_out, 0, "v.view_seperator");
         break;
     case PROJECTOR_KIMIVL:
         norm(p, true, n, "v.post_ln");
