@@ -11,7 +11,8 @@ from pictures import FLAGS, FOLDER, metrics, picture, pictures_total, post, star
 from upgrading import Daemon, Installed, upgrade
 from weftd import LIMIT_S, Weftd, main, mtp_model, parallel, program, repeat_until, seen, synth, wait_until
 
-MODELS = ("qwen3vl", "qwen35", "qwen25vl", "gemma3", "gemma4", "gemma4u", "mistral3", "lfm2", "glm4v")
+MODELS = ("qwen3vl", "qwen35", "qwen25vl", "gemma3", "gemma4", "gemma4u", "mistral3", "lfm2", "glm4v", "hunyuanvl",
+          "internvl", "idefics3")
 
 
 def check_golden(name):

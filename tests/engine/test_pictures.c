@@ -33,12 +33,13 @@ static const struct {
     double half;
     /* heads of 12 values */
     bool cpu_only;
-} models[] = {{"qwen3vl", 0.05, false},  {"qwen25vl", 0.05, false}, {"qwen35", 0.05, false},
-              {"mistral3", 0.05, false}, {"lfm2", 0.05, true},      {"gemma3", 0.05, false},
-              {"gemma4", 0.05, false},   {"gemma4u", 0.2, false},   {"glm4v", 0.05, false}};
+} models[] = {{"qwen3vl", 0.05, false},   {"qwen25vl", 0.05, false}, {"qwen35", 0.05, false},
+              {"mistral3", 0.05, false},  {"lfm2", 0.05, true},      {"gemma3", 0.05, false},
+              {"gemma4", 0.05, false},    {"gemma4u", 0.2, false},   {"glm4v", 0.05, false},
+              {"hunyuanvl", 0.05, false}, {"internvl", 0.05, false}};
 
 /* Models that only the repository has, behind the others. */
-#define N_OWN_MODELS 1
+#define N_OWN_MODELS 3
 
 /* Returns the number of models; the larger set of data has none of the repository's own. */
 static size_t n_picture_models(void) {
