@@ -455,7 +455,7 @@ static uint32_t project_framed(struct image_encoder *e, uint32_t at, uint32_t n)
         vis_copy_row(e, e->first_row, e->under_way.out);
     gather_blocks(e, at, rows);
     vis_linear(e, e->merge, e->in, rows, e->ffn, false);
-    vis_activate(e, PROJECTOR_GELU_ERF, e->ffn, NULL, e->hidden, rows);
+    vis_activate(e, e->p.merge_act, e->ffn, NULL, e->hidden, rows);
     vis_linear(e, e->mm_in, e->ffn, rows, e->in, false);
     vis_linear(e, e->mm_out, e->in, rows, e->out, false);
     vis_norm_rows(e, &e->mm_post, e->out, e->p.n_out, e->p.eps, rows, e->out);

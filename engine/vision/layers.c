@@ -198,7 +198,7 @@ void vis_linear_to_host(struct image_encoder *e, const struct vis_mat *m, const 
 void vis_mlp(struct image_encoder *e, const struct vis_mat *first, const struct vis_mat *second,
              const float *in, uint32_t n_rows, float *out, size_t stride) {
     vis_linear(e, first, in, n_rows, e->ffn, false);
-    vis_activate(e, PROJECTOR_GELU, e->ffn, NULL, e->hidden, n_rows);
+    vis_activate(e, e->p.merge_act, e->ffn, NULL, e->hidden, n_rows);
     vis_linear_to_host(e, second, e->ffn, n_rows, out, stride);
 }
 

@@ -13,6 +13,8 @@ static const struct kind {
     enum picture_filter filter;
     bool positions, fixed;
     enum projector_marks marks;
+    /* between the products of the projector */
+    enum projector_act merge_act;
 } kinds[PROJECTOR_KINDS] = {
     [PROJECTOR_QWEN3VL] = {"qwen3vl_merger", 2, 8, 4096, FILTER_BICUBIC, true, false},
     [PROJECTOR_QWEN25VL] = {"qwen2.5vl_merger", 2, 8, 4096, FILTER_BICUBIC, true, false},
@@ -22,10 +24,12 @@ static const struct kind {
     [PROJECTOR_PIXTRAL] = {"pixtral", 1, 8, 1024, FILTER_BICUBIC, false, false},
     [PROJECTOR_LFM2] = {"lfm2", 2, 64, 256, FILTER_BILINEAR, false, false, MARKS_PLACE},
     [PROJECTOR_IDEFICS3] = {"idefics3", 2, 0, 0, FILTER_LANCZOS, false, true, MARKS_FENCED},
-    [PROJECTOR_KIMIVL] = {"kimivl", 2, 8, 1024, FILTER_BICUBIC, false, false},
+    [PROJECTOR_KIMIVL] = {"kimivl", 2, 8, 1024, FILTER_BICUBIC, .merge_act = PROJECTOR_GELU_ERF},
     [PROJECTOR_GLM4V] = {"glm4v", 2, 8, 4096, FILTER_BICUBIC, true, false},
-    [PROJECTOR_HUNYUANVL] = {"hunyuanvl", 2, 256, 4096, FILTER_LANCZOS, false, false},
-    [PROJECTOR_INTERNVL] = {"internvl", 2, 0, 0, FILTER_BICUBIC, false, true},
+    [PROJECTOR_HUNYUANVL] = {"hunyuanvl", 2, 256, 4096, FILTER_LANCZOS,
+                             .merge_act = PROJECTOR_GELU_ERF},
+    [PROJECTOR_INTERNVL] = {"internvl", 2, 0, 0, FILTER_BICUBIC, .fixed = true,
+                            .merge_act = PROJECTOR_GELU_ERF},
 };
 
 const char *projector_kind_name(enum projector_kind kind) {
@@ -281,6 +285,7 @@ int projector_read(struct projector *out, const struct gguf *file, struct err *e
     p.filter = k->filter;
     p.positions = k->positions;
     p.marks = k->marks;
+    p.merge_act = k->merge_act;
     p.act = read_act(file);
     if (p.kind == PROJECTOR_HUNYUANVL) /* whatever the file says, as llama.cpp does */
         p.act = PROJECTOR_GELU;

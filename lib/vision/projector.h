@@ -38,7 +38,7 @@ enum projector_kind {
     PROJECTOR_KINDS
 };
 
-/* PROJECTOR_GELU_ERF: no file names it; the projectors of glm4v and hunyuanvl have it. */
+/* PROJECTOR_GELU_ERF: no file names it; only projectors have it. */
 enum projector_act { PROJECTOR_GELU, PROJECTOR_SILU, PROJECTOR_QUICK_GELU, PROJECTOR_GELU_ERF };
 
 /* Tokens of the text model that precede the rows of each part of a picture in tiles. */
@@ -83,8 +83,8 @@ struct projector {
     /* longer side in pixels that the grid of tiles of each picture has; 0: the aspect decides */
     uint32_t longest;
     enum projector_marks marks;
-    /* activation of the FFNs */
-    enum projector_act act;
+    /* activation of the FFNs, and between the products of the projector */
+    enum projector_act act, merge_act;
     enum picture_filter filter;
     /* M-RoPE: a picture advances the position by its longer side in rows */
     bool positions;
