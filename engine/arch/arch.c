@@ -63,6 +63,8 @@
 struct arch {
     /* general.architecture */
     const char *name;
+    /* another name of files of such models, with which their keys begin; NULL: there is none */
+    const char *alias;
     enum rope_type rope;
     enum { EXPERTS_NEVER, EXPERTS_MAY, EXPERTS_MUST } experts;
     /* numbers of heads and widths of FFNs may be arrays in the file, by layer */
@@ -480,21 +482,10 @@ static const struct arch archs[] = {
         .bind = kimi_bind,
         .decoder = {.pick_bias = BIND_MAY},
     },
-    /* GLM-5.3-Flash, by llama.cpp. */
+    /* GLM-5.3-Flash, by llama.cpp and by other programs. */
     {
         .name = "glm5-next",
-        .experts = EXPERTS_MUST,
-        .by_layer = true,
-        .mtp = glm5_block,
-        .no_rope = true,
-        .routing = {.by_keys = true, .gating = GATING_SIGMOID},
-        .latent = true,
-        .bind = glm5_bind,
-        .decoder = {.pick_bias = BIND_MUST},
-    },
-    /* GLM-5.3-Flash in files of other programs: as the row above. */
-    {
-        .name = "glm5next",
+        .alias = "glm5next",
         .experts = EXPERTS_MUST,
         .by_layer = true,
         .mtp = glm5_block,
@@ -630,9 +621,10 @@ static const struct arch archs[] = {
                     .window_period = 4,
                     .window_only_rope = true},
     },
-    /* ERNIE 4.5 0.3B. */
+    /* ERNIE 4.5 0.3B; InternLM 2, 2.5 and 3. */
     {
         .name = "ernie4_5",
+        .alias = "internlm2",
         .rope = ROPE_NORM,
         .bind = decoder_bind,
         .decoder = {.qkv_bias = BIND_MAY},
@@ -643,13 +635,6 @@ static const struct arch archs[] = {
         .rope = ROPE_NEOX,
         .bind = window_bind,
         .decoder = {.glu = GLU_GELU, .scaled_embedding = true},
-    },
-    /* InternLM 2, 2.5 and 3. */
-    {
-        .name = "internlm2",
-        .rope = ROPE_NORM,
-        .bind = decoder_bind,
-        .decoder = {.qkv_bias = BIND_MAY},
     },
     /* Nanbeige 4.2. */
     {
@@ -683,9 +668,10 @@ static const struct arch archs[] = {
         .bind = decoder_bind,
         .decoder = {.qk_norm = BIND_MUST, .norm_all = true},
     },
-    /* DeepSeek 16B (the first), GigaChat 20B. */
+    /* DeepSeek 16B (the first), GigaChat 20B; Ling 1, the first with this name. */
     {
         .name = "deepseek",
+        .alias = "bailingmoe",
         .rope = ROPE_NORM,
         .experts = EXPERTS_MUST,
         .routing = {.by_keys = true, .gating = GATING_SOFTMAX},
@@ -806,14 +792,6 @@ static const struct arch archs[] = {
     {
         .name = "exaone",
         .rope = ROPE_NEOX,
-        .bind = decoder_bind,
-    },
-    /* Ling 1, the first with this name. */
-    {
-        .name = "bailingmoe",
-        .rope = ROPE_NORM,
-        .experts = EXPERTS_MUST,
-        .routing = {.by_keys = true, .gating = GATING_SOFTMAX},
         .bind = decoder_bind,
     },
     /* Hunyuan dense: 0.5B to 7B, Hunyuan-MT. */
@@ -1013,24 +991,42 @@ static int refuse_unknown(const struct gguf *file, struct gguf_str name, struct 
                    len, name.data, near->name, near->name, near->why);
 }
 
-/* Finds the row of general.architecture. Returns 0, or -EINVAL with a hint in @err. */
-static int find_arch(const struct gguf *file, const struct arch **out, struct err *err) {
+/* Returns true if @name is @own; NULL is no name. */
+static bool arch_is_named(struct gguf_str name, const char *own) {
+    return own && name.len == strlen(own) && memcmp(name.data, own, name.len) == 0;
+}
+
+/* Returns which of the names of @a is @name, or NULL. */
+static const char *arch_name_in(const struct arch *a, struct gguf_str name) {
+    if (arch_is_named(name, a->name))
+        return a->name;
+    if (arch_is_named(name, a->alias))
+        return a->alias;
+    return NULL;
+}
+
+/* Finds the row of general.architecture, and which of its names the file has. Returns 0, or -EINVAL
+ * with a hint in @err. */
+static int find_arch(const struct gguf *file, const struct arch **out, const char **own,
+                     struct err *err) {
     struct gguf_str name;
 
     if (gguf_string(file, "general.architecture", &name) < 0)
         return err_set(err, 0, NULL, "the model file has no 'general.architecture'");
     for (size_t i = 0; i < ARRAY_SIZE(archs); i++) {
-        if (name.len == strlen(archs[i].name) && !memcmp(name.data, archs[i].name, name.len)) {
-            *out = &archs[i];
-            return 0;
-        }
+        const char *found = arch_name_in(&archs[i], name);
+
+        if (!found)
+            continue;
+        *out = &archs[i];
+        *own = found;
+        return 0;
     }
     for (size_t i = 0; i < name.len; i++)
         if (name.data[i] < 0x20 || name.data[i] > 0x7E)
             return err_set(err, 0, NULL, "'general.architecture' is not a valid name");
     for (size_t i = 0; i < ARRAY_SIZE(renamed); i++)
-        if (name.len == strlen(renamed[i].name) &&
-            memcmp(name.data, renamed[i].name, name.len) == 0)
+        if (arch_is_named(name, renamed[i].name))
             return err_set(err, 0, NULL, "architecture '%s' is not supported: %s", renamed[i].name,
                            renamed[i].hint);
     return refuse_unknown(file, name, err);
@@ -1322,9 +1318,9 @@ static int arch_bind_all(struct model *m, const struct arch *a, const struct eng
     const struct gguf *file = o->file, *block = drafts ? o->block : NULL;
     struct binder b;
 
-    if (bind_init(&b, file, survey ? survey->prefix : a->name, err) < 0)
+    if (bind_init(&b, file, survey ? survey->prefix : m->arch, err) < 0)
         return -ENOMEM;
-    b.row = a->name;
+    b.row = m->arch;
     b.survey = survey;
     arch_read_all(&b, m, a, o->projector != NULL);
     if (b.r < 0) {
@@ -1372,7 +1368,7 @@ static int arch_bind_all(struct model *m, const struct arch *a, const struct eng
         mtp_bind(&b, m, &a->decoder, a->mtp, a->mtp_norm);
     else if (block)
         apart_bind(&b, m,
-                   &(struct apart_of){.arch = a->name,
+                   &(struct apart_of){.arch = m->arch,
                                       .decoder = &a->decoder,
                                       .mtp = a->mtp,
                                       .norm = a->mtp_norm,
@@ -1398,10 +1394,11 @@ static int arch_bind_all(struct model *m, const struct arch *a, const struct eng
     return m->r;
 }
 
-/* Does what arch_read() does, for architecture @a. */
-static int read_as(struct model *m, const struct arch *a, const struct engine_opts *o, bool drafts,
-                   struct survey *survey, struct err *err) {
-    *m = (struct model){.arch = a->name, .shape.rope_type = a->rope};
+/* Does what arch_read() does, for architecture @a, which the file calls @name. */
+static int read_as(struct model *m, const struct arch *a, const char *name,
+                   const struct engine_opts *o, bool drafts, struct survey *survey,
+                   struct err *err) {
+    *m = (struct model){.arch = name, .shape.rope_type = a->rope};
     int r = arch_bind_all(m, a, o, drafts, survey, err);
     if (r < 0)
         model_deinit(m);
@@ -1412,15 +1409,16 @@ static int read_as(struct model *m, const struct arch *a, const struct engine_op
  * why. An error of a block in a separate file is returned, because the user named that file. */
 int arch_read(struct model *m, const struct engine_opts *o, bool drafts, struct err *err) {
     const struct arch *a = NULL;
+    const char *name;
 
     *m = (struct model){0};
-    TRY(find_arch(o->file, &a, err));
-    int r = read_as(m, a, o, drafts, NULL, err);
+    TRY(find_arch(o->file, &a, &name, err));
+    int r = read_as(m, a, name, o, drafts, NULL, err);
     if (r == -EINVAL && drafts && !o->block) {
         struct err why = *err;
 
         *err = (struct err){0};
-        r = read_as(m, a, o, false, NULL, err);
+        r = read_as(m, a, name, o, false, NULL, err);
         if (r == 0)
             snprintf(m->no_drafts, sizeof(m->no_drafts), "%s", why.message);
     }
@@ -1434,7 +1432,7 @@ int arch_try(const struct gguf *file, uint32_t i, struct survey *s, const char *
     if (i >= ARRAY_SIZE(archs))
         return -ENOENT;
     *name = archs[i].name;
-    TRY(read_as(&m, &archs[i], &(struct engine_opts){.file = file}, false, s, err));
+    TRY(read_as(&m, &archs[i], *name, &(struct engine_opts){.file = file}, false, s, err));
     model_deinit(&m);
     return 0;
 }
