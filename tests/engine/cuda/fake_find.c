@@ -44,3 +44,28 @@ int fake_run_step(struct engine *e, const struct engine_batch *b, struct engine_
     TRY(engine_seal(e, b->step));
     return engine_wait(e, b->step, out);
 }
+
+int fake_run_row(struct engine *e, uint64_t step, const uint32_t *mask, struct engine_result *out) {
+    static const uint32_t page[] = {0, 1, 2, 3};
+    const uint32_t ends[2] = {0, (uint32_t)(step + 15) / 16};
+    const int32_t token = (int32_t)(step * 7 % 40);
+    const struct engine_seq seq = {.n_rows = 1, .pos0 = (uint32_t)step - 1, .feed = -1};
+    const struct engine_want want = {.what = WANT_SAMPLE};
+    const struct engine_param param = {.top_p = 1, .repetition = 1};
+    const struct engine_batch b = {.step = step,
+                                   .n_rows = 1,
+                                   .n_seqs = 1,
+                                   .n_wants = 1,
+                                   .n_params = 1,
+                                   .token = &token,
+                                   .seq = &seq,
+                                   .table[KV_GLOBAL] = {ends, page},
+                                   .want = &want,
+                                   .param = &param};
+
+    TRY(engine_launch(e, &b));
+    if (mask)
+        TRY(engine_mask(e, step, 0, mask));
+    TRY(engine_seal(e, step));
+    return engine_wait(e, step, out);
+}

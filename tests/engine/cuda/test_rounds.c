@@ -114,29 +114,12 @@ Test(cuda, uploads_beside_a_step_change_no_bit) {
 
 /* Computes a step of one row of which the mask allows only @allowed, and returns its sample. */
 static int32_t masked_step(struct engine *e, uint64_t step, uint32_t allowed) {
-    const struct engine_param param = {.top_p = 1, .repetition = 1};
-    const struct engine_want want = {.what = WANT_SAMPLE};
-    const struct engine_seq seq = {.n_rows = 1, .pos0 = (uint32_t)step - 1, .feed = -1};
     static uint32_t mask[(LISTED_VOCAB + 31) / 32];
-    const uint32_t start[2] = {0, 1}, page[1] = {0};
-    const int32_t token = 3;
     struct engine_result result;
-    const struct engine_batch b = {.step = step,
-                                   .n_rows = 1,
-                                   .n_seqs = 1,
-                                   .n_wants = 1,
-                                   .n_params = 1,
-                                   .token = &token,
-                                   .seq = &seq,
-                                   .table[KV_GLOBAL] = {start, page},
-                                   .want = &want,
-                                   .param = &param};
 
-    cr_assert(engine_launch(e, &b) == 0);
     memset(mask, 0, sizeof(mask));
     mask[allowed / 32] = 1u << allowed % 32;
-    cr_assert(engine_mask(e, step, 0, mask) == 0 && engine_seal(e, step) == 0);
-    cr_assert(engine_wait(e, step, &result) == 0);
+    cr_assert(fake_run_row(e, step, mask, &result) == 0);
     return result.out[0].token;
 }
 

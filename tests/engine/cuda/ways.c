@@ -487,31 +487,15 @@ int ways_placed(const char *path, uint32_t every, bool hosts, bool whole) {
 
 int ways_try_steps(const struct engine_opts *o, uint32_t n_steps, uint32_t *n_open,
                    struct engine_info *info, struct err *err) {
-    static const uint32_t page[] = {1, 2, 3, 4};
     static char note[1000];
-    struct engine_param param = {.top_p = 1, .repetition = 1};
     struct engine *e = NULL;
     int r = engine_new(&e, o, err);
 
     *n_open = fake_find()->n_calls;
     for (uint64_t step = 1; step <= n_steps && r == 0; step++) {
-        const uint32_t ends[2] = {0, (uint32_t)(step + 15) / 16};
-        const int32_t token = (int32_t)(step * 7 % 40);
-        struct engine_seq seq = {.n_rows = 1, .pos0 = (uint32_t)step - 1, .feed = -1};
-        struct engine_want want = {.what = WANT_SAMPLE};
-        struct engine_batch b = {.step = step,
-                                 .n_rows = 1,
-                                 .n_seqs = 1,
-                                 .n_wants = 1,
-                                 .n_params = 1,
-                                 .token = &token,
-                                 .seq = &seq,
-                                 .table[KV_GLOBAL] = {ends, page},
-                                 .want = &want,
-                                 .param = &param};
         struct engine_result result;
 
-        r = fake_run_step(e, &b, &result);
+        r = fake_run_row(e, step, NULL, &result);
     }
     if (r == 0) {
         *info = *engine_info(e);
