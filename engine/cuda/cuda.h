@@ -396,8 +396,8 @@ struct indexer {
 
 /* Attention to sparse keys. */
 struct sparse {
-    /* keys of the indexer */
-    float *k;
+    /* keys of the indexer; g and t of POOL_KEYS */
+    float *k, *g, *t;
     /* most parts of the keys of a row */
     uint32_t n_parts;
     /* rows for whose parts be.attention.partial has room */

@@ -913,9 +913,11 @@ typedef const void *const kernel_address;
         X(alt_predict), X(alt_correct), X(alt_end), X(laurel), X(ngram_ask), X(ngram_decode),      \
         X(ngram_weigh), X(ngram_add), X(ngram_keep), X(compress), X(keep_rows), X(score_blocks),   \
         X(score_heads), X(choose_blocks), X(attend_compressed), X(mean_keys),                      \
-        FOR_PAGES(PLAIN_OF_PAGES, attend_sparse, X) X(merge_sparse), X(sample_scan),               \
-        X(sample_weigh), X(sample_draw), X(glu), X(gather), X(pack_shares), X(residual_shares),    \
-        X(vis_row), X(vis_head), X(vis_attend_64), X(vis_attend_80), X(vis_attend_128)
+        FOR_PAGES(PLAIN_OF_PAGES, attend_sparse, X)                                                \
+            FOR_PAGES_ALIKE(PLAIN_OF_PAGES, attend_sparse_latent, X) X(merge_sparse),              \
+        X(hc_mean), X(sample_scan), X(sample_weigh), X(sample_draw), X(glu), X(gather),            \
+        X(pack_shares), X(residual_shares), X(vis_row), X(vis_head), X(vis_attend_64),             \
+        X(vis_attend_80), X(vis_attend_128)
 #define KERNEL_ADDRESS(NAME) kernel_##NAME
 extern kernel_address PLAIN_KERNELS(KERNEL_ADDRESS);
 extern kernel_address kernel_matvec, kernel_matvec_16; /* matvec_for() */

@@ -83,8 +83,6 @@ bool ops_run_again(const struct model_shape *s, const struct model_op *op);
 /* Sets @out to the families of the model's ops, in their order. Returns their number. */
 uint32_t ops_families(const struct model_shape *s, const struct op_family *out[OP_KINDS]);
 
-/* Names the feature that the op is: for op_code.lacks of an op without kernels. */
-op_lacks op_missing;
 /* Names what heads of @h lack, for op_code.lacks; NULL: nothing. */
 const char *heads_lack(const struct model_shape *s, const struct heads *h);
 /* Loads a matrix that multiplies the row, and one or two tables. */

@@ -22,10 +22,6 @@ const char *heads_lack(const struct model_shape *s, const struct heads *h) {
     return NULL;
 }
 
-const char *op_missing(const struct model_shape *s, const struct model_op *op) {
-    return op_feature(op->kind);
-}
-
 static const char *embed_divided_lacks(const struct model_shape *s, const struct model_op *op) {
     if (op->w[1] || op->w[2])
         return "learned positions";

@@ -35,7 +35,7 @@ static const struct file {
 #ifdef BACKEND
     {"qwen35moe-mtp", NULL, false},   {"glm4moe-mtp", NULL, false}, {"qwen35-mtp", NULL, false},
     {"deepseek2-mtp", NULL, false},   {"step35-mtp", NULL, false},  {"deepseek4-mtp", NULL, true},
-    {"bailingmoe3-mtp", NULL, false}, {"mimo2-mtp", NULL, false},
+    {"bailingmoe3-mtp", NULL, false}, {"mimo2-mtp", NULL, false},   {"glm5-next-mtp", NULL, true},
 #else
     {"glm4moe-mtp", NULL, false},
     {"qwen35-mtp", NULL, false},

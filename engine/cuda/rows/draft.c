@@ -35,7 +35,9 @@ void draft_uploaded(struct step *s) {
 
 int step_keep(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    bool now = op->links.paired || (s->batch->holes && !op->keep.streams);
+    /* with streams or an indexer, DRAFT_IN follows in steps with holes, too */
+    bool follows = op->keep.streams || b->shape->sparse.n_layer;
+    bool now = op->links.paired || (s->batch->holes && !follows);
     const struct keep_args a = {
         .batch = b->head,
         .x = op->keep.streams ? b->compressed.s : b->act.x,

@@ -214,14 +214,14 @@ int step_attend_from(struct step *s, const struct model_op *op, const struct sto
         a.packed_scale = b->act.scale;
         a.fixed = op->links.into->weights->fixed_o;
     }
+    if (b->shape->mla.rank)
+        latent_attend(b, &a);
     if (op->attn.sparse) {
         TRY(sparse_attend(s, op, &a));
         return run ? turn_back(s, h, run) : 0;
     }
     if (step_lists(s, op))
         TRY(attend_plan(s, h, b->shape->two_way || op->attn.whole, a.few));
-    if (b->shape->mla.rank)
-        latent_attend(b, &a);
     if (attend_decodes(s, op)) {
         assert(store);
         TRY(attend_decode(s, h, &a, store));

@@ -6,7 +6,7 @@
  *
  * hc_in            one block for each row; its first warp computes the weights, one lane for each
  *                  stream
- * hc_out           one thread for each column of a row
+ * hc_out, hc_mean  one thread for each column of a row
  * turn_heads       one warp for each head
  * compress         one block for each row; it works only where a block of positions ends
  * keep_rows        one block for each row that is kept; a launch of its own, after all that read
@@ -113,6 +113,17 @@ ROW_KERNEL(hc_out, struct hc_out_args, CUDA_THREADS, 2) {
                 v += w[n + j * n + d] * was[j];
         s[(size_t)d * a.n] = v;
     }
+}
+
+ROW_KERNEL(hc_mean, struct hc_out_args, CUDA_THREADS, 2) {
+    uint32_t i = blockIdx.y * CUDA_THREADS + threadIdx.x, n = a.n_stream;
+    float sum = 0;
+
+    if (i >= a.n)
+        return;
+    for (uint32_t j = 0; j < n; j++)
+        sum += a.s[((size_t)r * n + j) * a.n + i];
+    a.mean[(size_t)r * a.n + i] = sum / (float)n;
 }
 
 /* -- keys and queries -------------------------------------------------------------------------- */
@@ -507,28 +518,6 @@ DEVICE void bring_keys(const struct csa_args &a, const struct csa_view &v, uint3
         store16(to + d, from && d < n ? load16(from + d) : vec4{0, 0, 0, 0});
 }
 
-/* Adds the tile's values, multiplied by their weights, to the warp's 64 of the @n values of each
- * head. */
-DEVICE void compressed_add_values(uint32_t n, const struct csa_shared &s, float o[8][4]) {
-    uint32_t lane = threadIdx.x % 32, g = lane / 4, d0 = threadIdx.x / 32 * 64;
-    float back[2] = {s.back[g], s.back[g + 8]};
-    uint32_t p[2][4];
-
-    load_key_weights(s, p);
-#pragma unroll
-    for (uint32_t j = 0; j < 8; j++) {
-        if (d0 + 8 * j >= n)
-            break;
-        struct vec4 v = load_transposed(&s.key[lane][d0 + 8 * j]);
-
-#pragma unroll
-        for (uint32_t k = 0; k < 4; k++)
-            o[j][k] *= back[k / 2];
-        mma(o[j], p[0][0], p[0][1], p[0][2], p[0][3], v.x, v.y);
-        mma(o[j], p[1][0], p[1][1], p[1][2], p[1][3], v.z, v.w);
-    }
-}
-
 /* Divides by the sums of weights, rotates back and stores the heads from @head0 on. They are
  * exchanged in the shared memory of the keys. */
 DEVICE void write_heads(const struct csa_args &a, uint32_t r, uint32_t head0, const float o[8][4],
@@ -572,7 +561,7 @@ ROW_KERNEL(attend_compressed, struct csa_args, CUDA_THREADS, 2) {
         sync_block();
         weigh_keys(v.n - i, h, s);
         sync_block();
-        compressed_add_values(a.turn.dim, s, o);
+        add_key_values(a.turn.dim, s, o);
     }
     if (threadIdx.x % 16 == 0)
         s.sum[threadIdx.x / 16] = h.sum;

@@ -52,6 +52,20 @@ int step_hc_out(struct step *s, const struct model_op *op) {
                        CUDA_THREADS, &a);
 }
 
+int step_hc_mean(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct hc_out_args a = {
+        .batch = b->head,
+        .s = b->compressed.s,
+        .mean = b->act.x,
+        .n = b->shape->n_embd,
+        .n_stream = b->shape->stream.n,
+    };
+
+    return CUDA_LAUNCH(b, hc_mean, s->grid.rows, (a.n + CUDA_THREADS - 1) / CUDA_THREADS,
+                       CUDA_THREADS, &a);
+}
+
 int step_hc_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;
@@ -350,6 +364,11 @@ const struct op_code cuda_op_hc_out = {
 const struct op_code cuda_op_hc_in = {
     .run = step_hc_in,
     .out = {BE_AT(compressed.low)},
+    .family = &streams_family,
+};
+
+const struct op_code cuda_op_hc_mean = {
+    .run = step_hc_mean,
     .family = &streams_family,
 };
 

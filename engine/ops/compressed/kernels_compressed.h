@@ -2,8 +2,8 @@
 
 /*
  * kernels_compressed - arguments and grids of the kernels for blended residual streams (OP_HC_OUT,
- * OP_HC_IN) and attention to compressed keys (OP_CSA_IN to OP_CSA_OUT). engine/op.h gives the
- * formulas and names their symbols.
+ * OP_HC_IN, OP_HC_MEAN) and attention to compressed keys (OP_CSA_IN to OP_CSA_OUT). engine/op.h
+ * gives the formulas and names their symbols.
  */
 
 #include <stddef.h>
@@ -43,12 +43,13 @@ struct hc_in_args {
 
 /* Argument of hc_out: s[i] = weight[i] x + sum over j of weight[n_stream + j n_stream + i] s[j].
  * Without @shares: s[i] += weight[i] x, with weights [rows][n_stream]. Without weights: s[i] = x.
- * Grid: x rows, y n / CUDA_THREADS, rounded up. */
+ * Kernel hc_mean: mean = the mean of all s[i]. Grid: x rows, y n / CUDA_THREADS, rounded up. */
 struct hc_out_args {
     const struct batch_head *batch;
     /* [rows][n]; hc_in_args.weight or NULL */
     const float *x, *weight;
-    float *s;
+    /* [rows][n] */
+    float *s, *mean;
     uint32_t n, n_stream, shares;
 };
 
@@ -82,7 +83,7 @@ struct block_keys {
 /* Operands of the steps from a block's mean to its key: norm, rotation by the block's first
  * position, place in the page. */
 struct key_end {
-    /* [keys.n] */
+    /* [keys.n]; NULL: the mean is the key */
     const float *norm;
     /* [turn.n_rot / 2] */
     const double *freq;

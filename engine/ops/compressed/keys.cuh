@@ -38,9 +38,28 @@ DEVICE uint16_t *block_key(const struct block_keys &k, const struct batch_head *
            (size_t)(last % k.page_tokens / k.block) * k.n;
 }
 
-/* Stores the key of the block of positions that ends at row @r, if one does: norm, then rotation of
- * the block's mean. mean(seq, first, i) returns value @i of the mean of the block that begins at
- * position @first. Shared: key [keys.n], sums [WARPS]. */
+/* Divides the mean of a block (shared) by its rms, multiplies it by the norm, and rotates it by the
+ * position @first; @sum: the sum of squares of the thread's values. */
+DEVICE void block_key_turn(const struct key_end &e, uint32_t first, float sum, float *key,
+                           float *sums) {
+    uint32_t n = e.keys.n;
+    float inverse = 1.0f / sqrtf(block_sum<WARPS>(sum, sums) / (float)n + e.eps);
+
+    for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
+        key[i] = key[i] * inverse * e.norm[i];
+    sync_block();
+    for (uint32_t i = threadIdx.x; i < e.turn.n_rot / 2; i += CUDA_THREADS) {
+        double s, c;
+
+        mx_sincos(first * e.freq[i], &s, &c);
+        keys_turn_pair(e.turn, i, (float)c * e.mscale, (float)s * e.mscale, key);
+    }
+    sync_block();
+}
+
+/* Stores the key of the block of positions that ends at row @r, if one does: the block's mean, and
+ * if there is a norm, its norm, rotated. mean(seq, first, i) returns value @i of the mean of the
+ * block that begins at position @first. Shared: key [keys.n], sums [WARPS]. */
 template <class MEAN>
 DEVICE void block_key_put(const struct key_end &e, const struct batch_head *batch, uint32_t r,
                           float *key, float *sums, const MEAN &mean) {
@@ -54,18 +73,8 @@ DEVICE void block_key_put(const struct key_end &e, const struct batch_head *batc
         key[i] = mean(seq, first, i);
         sum = fmaf(key[i], key[i], sum);
     }
-    float inverse = 1.0f / sqrtf(block_sum<WARPS>(sum, sums) / (float)n + e.eps);
-
-    for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
-        key[i] = key[i] * inverse * e.norm[i];
-    sync_block();
-    for (uint32_t i = threadIdx.x; i < e.turn.n_rot / 2; i += CUDA_THREADS) {
-        double s, c;
-
-        mx_sincos(first * e.freq[i], &s, &c);
-        keys_turn_pair(e.turn, i, (float)c * e.mscale, (float)s * e.mscale, key);
-    }
-    sync_block();
+    if (e.norm)
+        block_key_turn(e, first, sum, key, sums);
     uint16_t *to = block_key(e.keys, batch, seq, first / e.keys.block);
     for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
         to[i] = (uint16_t)pack_half(finite_half(key[i]));
@@ -87,24 +96,32 @@ DEVICE struct vec4 eight_halves(const float *x, uint32_t d, uint32_t n, float fa
             pack_halves(v[6], v[7])};
 }
 
-/* Loads the warp's part of @n_head queries of @n values each from @q as operands of mma, multiplied
- * by @scale log2(e). Lane 4 g + t gets, of heads g and g + 8, 16 values from 16 t on of each block
- * of 64. */
-template <uint32_t HALF>
-DEVICE void load_heads(const float *q, uint32_t n_head, uint32_t n, float scale,
-                       struct vec4 to[HALF][4]) {
+/* Loads the warp's part of sixteen queries as operands of mma; eight(head, d) returns values @d ..
+ * @d + 7 of one as halves. Lane 4 g + t gets, of heads g and g + 8, 16 values from 16 t on of each
+ * block of 64. */
+template <uint32_t HALF, class EIGHT>
+DEVICE void load_heads_by(const EIGHT &eight, struct vec4 to[HALF][4]) {
     uint32_t lane = threadIdx.x % 32, head = lane / 4;
-    const float *from = q + (size_t)head * n;
 
 #pragma unroll
     for (uint32_t e = 0; e < 2 * HALF; e++) {
         uint32_t d = threadIdx.x / 128 * (HALF * 64) + e / 2 * 64 + lane % 4 * 16 + e % 2 * 8;
-        struct vec4 low = eight_halves(from, d, head < n_head ? n : 0, scale * LOG2_E);
-        struct vec4 high = eight_halves(from + 8 * n, d, head + 8 < n_head ? n : 0, scale * LOG2_E);
+        struct vec4 low = eight(head, d), high = eight(head + 8, d);
 
         to[e / 2][e % 2 * 2] = {low.x, high.x, low.y, high.y};
         to[e / 2][e % 2 * 2 + 1] = {low.z, high.z, low.w, high.w};
     }
+}
+
+/* Loads @n_head queries of @n values each from @q, multiplied by @scale log2(e). */
+template <uint32_t HALF>
+DEVICE void load_heads(const float *q, uint32_t n_head, uint32_t n, float scale,
+                       struct vec4 to[HALF][4]) {
+    auto eight = [&](uint32_t head, uint32_t d) {
+        return eight_halves(q + (size_t)head * n, d, head < n_head ? n : 0, scale * LOG2_E);
+    };
+
+    load_heads_by<HALF>(eight, to);
 }
 
 /* Computes the scores of eight keys of the tile over one half of their @n values, by one warp. */
@@ -166,4 +183,26 @@ template <class S> DEVICE void load_key_weights(const S &s, uint32_t p[2][4]) {
     for (uint32_t j = 0; j < 8; j++)
         p[j / 4][j % 4] =
             *(const uint32_t *)&s.weight[g + j % 2 * 8][j / 4 * 16 + j % 4 / 2 * 8 + 2 * t];
+}
+
+/* Adds the tile's keys as values, multiplied by their weights, to the warp's 64 of the @n values of
+ * each head. */
+template <class S> DEVICE void add_key_values(uint32_t n, const S &s, float o[8][4]) {
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, d0 = threadIdx.x / 32 * 64;
+    float back[2] = {s.back[g], s.back[g + 8]};
+    uint32_t p[2][4];
+
+    load_key_weights(s, p);
+#pragma unroll
+    for (uint32_t j = 0; j < 8; j++) {
+        if (d0 + 8 * j >= n)
+            break;
+        struct vec4 v = load_transposed(&s.key[lane][d0 + 8 * j]);
+
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++)
+            o[j][k] *= back[k / 2];
+        mma(o[j], p[0][0], p[0][1], p[0][2], p[0][3], v.x, v.y);
+        mma(o[j], p[1][0], p[1][1], p[1][2], p[1][3], v.z, v.w);
+    }
 }

@@ -7,10 +7,12 @@
 #include "engine/cuda/cuda.h"
 
 #include <assert.h>
+#include <math.h>
 
 #include "base/try.h"
 #include "engine/cuda/load.h"
 #include "engine/ops/sparse/kernels_sparse.h"
+#include "engine/sparse.h"
 
 const char *sparse_lacks(const struct model_shape *s, const struct model_op *op) {
     static_assert(SPARSE_DIM == 256, "as the texts say");
@@ -25,7 +27,8 @@ const char *sparse_lacks(const struct model_shape *s, const struct model_op *op)
 /* UINT16_MAX: the most that a grid's y can be */
 void sparse_divide(struct be *b) {
     const struct model_shape *s = b->shape;
-    size_t row = (size_t)b->sparse.n_parts * s->n_head * (s->head_dim + 4) * sizeof(float);
+    uint32_t n_value = s->mla.rank ? s->mla.rank : s->head_dim;
+    size_t row = (size_t)b->sparse.n_parts * s->n_head * (n_value + 4) * sizeof(float);
 
     if (row == 0)
         return;
@@ -140,8 +143,69 @@ int step_head_index(struct step *s, const struct model_op *op) {
     return step_choose(s, &a);
 }
 
+/* Computes k, g and t, and stores the keys of the blocks that end in the step. The state keeps k
+ * and g of the last tokens. */
+int step_pool_keys(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct weights *w = op->weights;
+    const struct sparse_shape *p = &b->shape->sparse;
+    const struct keep_args norm = {
+        .batch = b->head,
+        .x = b->sparse.k,
+        .weight = w->k_norm,
+        .bias = w->norm_bias,
+        .hidden = b->sparse.k,
+        .n = p->dim,
+        .centred = true,
+        .eps = p->eps,
+    };
+    const struct compress_args keys = {
+        .batch = b->head,
+        .u = b->sparse.k,
+        .g = b->sparse.g,
+        .place = w->weigh,
+        .state = recurrent_more(b, op),
+        .stride = state_floats(&b->shape->state),
+        .end.keys = sparse_keys(b, op),
+        .width = p->dim,
+        .n_kept = pool_rows(b->shape, op),
+    };
+    const struct keep_rows_args kept = {
+        .batch = b->head,
+        .from = {b->sparse.k, b->sparse.g},
+        .state = (float *)keys.state,
+        .stride = keys.stride,
+        .n_from = 2,
+        .width = p->dim,
+        .n_kept = keys.n_kept,
+    };
+
+    assert(w->n_mats == 3 && p->dim <= CSA_DIM);
+    TRY(step_in(s, op));
+    TRY(CUDA_LAUNCH(b, keep, s->grid.rows, 1, PACK_THREADS, &norm));
+    TRY(CUDA_LAUNCH(b, compress, s->grid.rows, 1, CUDA_THREADS, &keys));
+    return CUDA_LAUNCH(b, keep_rows, s->grid.seqs, kept.n_kept, CUDA_THREADS, &kept);
+}
+
+int step_pool_index(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct weights *w = op->weights;
+    const struct sparse_shape *p = &b->shape->sparse;
+    const struct block_keys keys = sparse_keys(b, op);
+    struct pick_args a = step_pick_args(b, &keys, p->n_head);
+
+    assert(w->n_mats == 1 && w->n_in == b->shape->mla.q_rank);
+    a.weight = b->sparse.t;
+    a.by = 1.0f / sqrtf((float)(p->n_head * p->dim));
+    TRY(step_pack(s, PACK_NORM, b->latent.r, w->norm, w->n_in));
+    TRY(step_multiply(s, w, false));
+    return step_choose(s, &a);
+}
+
 int sparse_attend(struct step *s, const struct model_op *op, const struct attend_args *of) {
-    static kernel_address *const kernels[] = {FOR_PAGES(ATTEND_ADDRESS, attend_sparse)};
+    static kernel_address *const kernels[] = {FOR_PAGES(ATTEND_ADDRESS, attend_sparse)},
+                                 *const latent[] = {
+                                     FOR_PAGES_ALIKE(ATTEND_ADDRESS, attend_sparse_latent)};
     struct be *b = s->be;
     const struct heads *h = &op->heads;
     const struct attn *w = &op->attn;
@@ -154,9 +218,12 @@ int sparse_attend(struct step *s, const struct model_op *op, const struct attend
         .n_parts = b->sparse.n_parts,
         .n_set = sparse_sets(&b->shape->sparse),
     };
-    uint32_t groups = (of->group + CSA_HEADS - 1) / CSA_HEADS, quads = h->n * h->dim / 4;
-    struct launch l = {
-        *kernels[attend_format(&of->shape)], a.n_parts, 0, CUDA_THREADS, "attend_sparse", 0};
+    uint32_t groups = (of->group + CSA_HEADS - 1) / CSA_HEADS, quads = h->n * of->n_value / 4;
+    uint32_t format = attend_format(&of->shape);
+    struct launch l = {*kernels[format], a.n_parts, 0, CUDA_THREADS, "attend_sparse", 0};
+
+    if (of->shape.latent)
+        l.kernel = *latent[format];
 
     assert(w->window == 0 && w->cap == 0 && !w->holes && !w->two_way && !w->whole && !op->sinks);
     for (; a.row0 < s->grid.rows; a.row0 += b->sparse.n_rows) {
@@ -192,6 +259,8 @@ static void memory_sparse(struct be *b) {
     uint32_t most = MIN(p->n_block, n_blocks);
     size_t rows = b->opts->max_rows;
     memory_add_words(b, &b->sparse.k, rows * p->dim);
+    memory_add_words(b, &b->sparse.g, rows * (p->eps > 0 ? p->dim : 0));
+    memory_add_words(b, &b->sparse.t, rows * (p->eps > 0 ? p->n_head : 0));
     memory_add_indexer(b, p->n_head * p->dim, n_blocks, most, sparse_sets(p));
     b->sparse.n_parts = ((most + 1) * block - 1 + SPARSE_PART - 1) / SPARSE_PART;
 }
@@ -216,6 +285,18 @@ const struct op_code cuda_op_head_index = {
     .family = &sparse_family,
 };
 
-/* The kernels of sparse attention have keys and values of their own, not latent ones. */
-const struct op_code cuda_op_pool_keys = {.lacks = op_missing};
-const struct op_code cuda_op_pool_index = {.lacks = op_missing};
+const struct op_code cuda_op_pool_keys = {
+    .run = step_pool_keys,
+    .lacks = sparse_lacks,
+    .decodes = true,
+    .out = {BE_AT(sparse.k), BE_AT(sparse.g), BE_AT(sparse.t)},
+    .adds = CUDA_ADDITIONS,
+    .family = &sparse_family,
+};
+
+const struct op_code cuda_op_pool_index = {
+    .run = step_pool_index,
+    .lacks = sparse_lacks,
+    .out = {BE_AT(indexer.q)},
+    .family = &sparse_family,
+};

@@ -2,8 +2,9 @@
 
 /*
  * kernels_sparse - arguments and grids of the kernels for attention to the keys that an indexer
- * chooses (OP_INDEX, OP_ATTEND). The indexer rotates queries by turn_heads and chooses by
- * score_blocks and choose_blocks, kernels of compressed/.
+ * chooses (OP_INDEX, OP_POOL_INDEX, OP_HEAD_INDEX, OP_ATTEND). The indexer rotates queries by
+ * turn_heads, weighs keys by compress and chooses by score_blocks and choose_blocks, kernels of
+ * compressed/.
  */
 
 #include "engine/ops/attention/kernels_attention.h"
@@ -29,10 +30,11 @@ struct mean_args {
  * into parts of SPARSE_PART keys (split-K).
  *   attend_sparse  computes each part: o without its divisor, then m and l (attention.cu); grid x
  *                  n_parts, y rows times key heads times groups of CSA_HEADS heads
- *   merge_sparse   merges the parts from left to right into o; grid x rows, y n_head dim / 4 /
+ *   attend_sparse_latent  the same for latent attention
+ *   merge_sparse   merges the parts from left to right into o; grid x rows, y n_head n_value / 4 /
  *                  CUDA_THREADS, rounded up */
 struct sparse_args {
-    /* partial: [n_rows][n_head][n_parts][head_dim + 4] */
+    /* partial: [n_rows][n_head][n_parts][n_value + 4] */
     struct attend_args of;
     /* as in pick_args */
     const uint32_t *pick, *n_pick;

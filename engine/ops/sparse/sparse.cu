@@ -7,6 +7,8 @@
  * attend_sparse one block for sixteen heads of a row that share a key head. It copies 32 keys at a
  *               time to shared memory, as halves: eight threads copy a key, and each thread one
  *               value of all 32, four neighbours at a time. The rest is as in attend_compressed.
+ * attend_sparse_latent  the same for latent attention, whose keys are the values, too: they are
+ *               copied once
  * merge_sparse  one thread for each four values of a head
  */
 
@@ -205,23 +207,27 @@ DEVICE void sparse_add(uint32_t n, const struct sparse_shared &s, float o[SPARSE
     }
 }
 
+/* -- results of parts -------------------------------------------------------------------------- */
+
 /* Returns the address of the result of part @part for head @head of row @row. */
 DEVICE float *sparse_part_at(const struct sparse_args &a, uint32_t row, uint32_t head,
                              uint32_t part) {
     size_t at = ((size_t)(row - a.row0) * a.of.n_head + head) * a.n_parts + part;
 
-    return a.of.partial + at * (a.of.shape.head_dim + 4);
+    return a.of.partial + at * (a.of.n_value + 4);
 }
 
-/* Stores the results of the block's part: o, then m and l of each head. */
+/* Stores the results of the block's part: o, of which a warp has EACH values, then m and l of each
+ * head. */
+template <uint32_t EACH>
 DEVICE void store_block_part(const struct sparse_args &a, const struct sparse_view &v,
-                             const struct csa_head &h, const float o[SPARSE_EACH / 8][4]) {
-    uint32_t lane = threadIdx.x % 32, n = a.of.shape.head_dim, head = threadIdx.x / 16;
+                             const struct csa_head &h, const float o[EACH / 8][4]) {
+    uint32_t lane = threadIdx.x % 32, n = a.of.n_value, head = threadIdx.x / 16;
 
 #pragma unroll
-    for (uint32_t i = 0; i < SPARSE_EACH / 4; i++) {
+    for (uint32_t i = 0; i < EACH / 4; i++) {
         uint32_t own = lane / 4 + i % 2 * 8;
-        uint32_t d = threadIdx.x / 32 * SPARSE_EACH + i / 2 * 8 + lane % 4 * 2;
+        uint32_t d = threadIdx.x / 32 * EACH + i / 2 * 8 + lane % 4 * 2;
 
         if (own < v.n_head && d < n)
             store_some<2>(sparse_part_at(a, v.row, v.head0 + own, blockIdx.x) + d,
@@ -259,7 +265,7 @@ DEVICE void attend_part(const struct sparse_args &a, struct sparse_shared &s) {
         sync_block();
         sparse_add(p.dim, s, o);
     }
-    store_block_part(a, v, h, o);
+    store_block_part<SPARSE_EACH>(a, v, h, o);
 }
 
 #define ATTEND_SPARSE(NAME, K, V)                                                                  \
@@ -272,9 +278,101 @@ DEVICE void attend_part(const struct sparse_args &a, struct sparse_shared &s) {
 
 FOR_PAGES(ATTEND_SPARSE, attend_sparse)
 
+/* -- latent attention -------------------------------------------------------------------------- */
+
+#define SPARSE_BLOCKS (LATENT_KEY / 64)              /* of 64 values of a key */
+#define SPARSE_LATENT_HALF ((SPARSE_BLOCKS + 1) / 2) /* HALF of load_heads_by() */
+#define SPARSE_LATENT_EACH (LATENT_VALUE / WARPS)    /* values of a head that a warp accumulates */
+
+/* As struct sparse_shared, without values. */
+struct alignas(16) sparse_latent_shared {
+    uint16_t key[CSA_TILE][LATENT_KEY + 8];
+    float score[2][CSA_HEADS][CSA_TILE + 8];
+    uint16_t weight[CSA_HEADS][CSA_TILE + 8];
+    float back[CSA_HEADS];
+    struct Group at[SPARSE_PART];
+};
+
+/* Loads the queries of the block's heads: the part for latent vectors, then the rest. */
+DEVICE void sparse_load_latent(const struct sparse_args &a, const struct sparse_view &v,
+                               struct vec4 q[SPARSE_LATENT_HALF][4]) {
+    const size_t first = (size_t)v.row * a.of.n_head + v.head0;
+    uint32_t n = a.of.n_value, rest = a.of.shape.head_dim - n;
+    float factor = a.of.scale * LOG2_E;
+    auto eight = [&](uint32_t head, uint32_t d) {
+        size_t at = first + head;
+
+        if (head >= v.n_head)
+            return vec4{0, 0, 0, 0};
+        if (d < n)
+            return eight_halves(a.of.q + at * n, d, n, factor);
+        return eight_halves(a.of.turned + at * a.of.turned_stride, d - n, rest, factor);
+    };
+
+    load_heads_by<SPARSE_LATENT_HALF>(eight, q);
+}
+
+/* Copies the tile of keys from @i on to shared memory, eight threads for each key, padded with
+ * zeros to a multiple of 64 values. All loads are issued before the first store. */
+template <int K>
+DEVICE void sparse_bring_latent(const struct sparse_args &a, const struct Place &p, uint32_t i,
+                                struct sparse_latent_shared &s) {
+    uint32_t nth = threadIdx.x / 8, at = threadIdx.x % 8 * 8, end = (p.dim + 63) / 64 * 64;
+    struct vec4 k[SPARSE_BLOCKS];
+
+    static_assert(CUDA_THREADS == 8 * CSA_TILE, "shares of threads");
+#pragma unroll
+    for (uint32_t e = 0; e < SPARSE_BLOCKS; e++)
+        k[e] =
+            at + e * 64 < p.dim ? load_key<K>(p, s.at[i + nth], 0, at + e * 64) : vec4{0, 0, 0, 0};
+#pragma unroll
+    for (uint32_t e = 0; e < SPARSE_BLOCKS; e++)
+        if (at + e * 64 < end)
+            store16(s.key[nth] + at + e * 64, k[e]);
+}
+
+template <int K>
+DEVICE void attend_latent_part(const struct sparse_args &a, struct sparse_latent_shared &s) {
+    struct vec4 q[SPARSE_LATENT_HALF][4];
+    float o[SPARSE_LATENT_EACH / 8][4] = {};
+    struct csa_head h = {-INFINITY, 0};
+    struct sparse_view v;
+    struct Place p;
+
+    static_assert(SPARSE_LATENT_EACH == 64, "add_key_values()");
+    if (!find_view(a, &v))
+        return;
+    find_pages(p, a.of, v.kv, a.of.batch->seq[a.of.batch->row_seq[v.row]].page0);
+    sparse_find_keys(a, v, p, s.at);
+    sparse_load_latent(a, v, q);
+    for (uint32_t i = 0; i < v.n; i += CSA_TILE) {
+        sync_block();
+        sparse_bring_latent<K>(a, p, i, s);
+        sync_block();
+        score_tile<SPARSE_LATENT_HALF>(q, p.dim, s);
+        sync_block();
+        weigh_keys(v.n - i, h, s);
+        sync_block();
+        add_key_values(a.of.n_value, s, o);
+    }
+    store_block_part<SPARSE_LATENT_EACH>(a, v, h, o);
+}
+
+#define ATTEND_SPARSE_LATENT(NAME, K, V)                                                           \
+    KERNEL(NAME, struct sparse_args, CUDA_THREADS, 1) {                                            \
+        SHARED struct sparse_latent_shared s;                                                      \
+                                                                                                   \
+        wait_for_previous();                                                                       \
+        attend_latent_part<K>(a, s);                                                               \
+    }
+
+FOR_PAGES_ALIKE(ATTEND_SPARSE_LATENT, attend_sparse_latent)
+
+/* -- merging ----------------------------------------------------------------------------------- */
+
 KERNEL(merge_sparse, struct sparse_args, CUDA_THREADS, 4) {
     wait_for_previous();
-    uint32_t r = a.row0 + blockIdx.x, n = a.of.shape.head_dim, quads = n / 4;
+    uint32_t r = a.row0 + blockIdx.x, n = a.of.n_value, quads = n / 4;
     uint32_t i = blockIdx.y * CUDA_THREADS + threadIdx.x, head = i / quads, d = i % quads * 4;
     float max = -INFINITY, l = 0, o[4] = {};
 

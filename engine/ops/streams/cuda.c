@@ -92,5 +92,3 @@ const struct op_code cuda_op_mix = {
     .out = {BE_AT(streams.gate), BE_AT(compressed.low), BE_AT(compressed.weight)},
     .family = &streams_family,
 };
-
-const struct op_code cuda_op_hc_mean = {.lacks = op_missing};

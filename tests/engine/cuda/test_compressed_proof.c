@@ -42,3 +42,10 @@ Test(cuda_compressed_proof, a_device_that_is_wrong_about_chosen_keys_is_refused)
 
     try_kernels("qwen4exp", kernels, ARRAY_SIZE(kernels), "mean_keys");
 }
+
+Test(cuda_compressed_proof, a_device_that_is_wrong_about_pooled_keys_is_refused) {
+    static const char *const kernels[] = {"attend_sparse_latent", "hc_mean", "compress",
+                                          "score_blocks", "merge_sparse"};
+
+    try_kernels("glm5-next", kernels, ARRAY_SIZE(kernels), "compress");
+}

@@ -109,15 +109,6 @@ Test(cuda_open, steps_of_heads_are_refused_by_name) {
               err.message);
 }
 
-Test(cuda_open, pooled_keys_are_refused_by_name) {
-    struct err err = {0};
-    char path[TEST_DATA_PATH];
-
-    test_data_file(path, "golden", "glm5-next", ".gguf");
-    cr_expect(try_open(path, (struct engine_opts){0}, NULL, &err) < 0);
-    cr_expect(strstr(err.message, "does not compute pooled keys"), "%s", err.message);
-}
-
 /* A worker that replaces another one, whose memory becomes free a moment later. */
 Test(cuda_open, memory_of_a_process_that_ends_is_waited_for) {
     struct err err = {0};

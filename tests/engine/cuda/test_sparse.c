@@ -17,8 +17,8 @@
 
 enum { LONG = 290 };
 
-/* Blocks of four positions and of two. */
-static const char *const models[] = {"qwen4exp", "qwen4exp-r2"};
+/* Blocks of four positions and of two; pooled keys beside latent ones. */
+static const char *const models[] = {"qwen4exp", "qwen4exp-r2", "glm5-next"};
 
 Test(cuda_sparse, rows_are_near_the_reference) {
     char path[TEST_DATA_PATH];
@@ -42,6 +42,9 @@ Test(cuda_sparse, pages_of_other_formats_are_near_the_reference) {
     ways_golden("qwen4exp", path);
     for (size_t i = 0; i < ARRAY_SIZE(pages); i++)
         ways_near_reference_in("qwen4exp", path, pages[i].limit, pages[i].kv);
+    ways_golden("glm5-next", path);
+    for (size_t i = 0; i < 2; i++)
+        ways_near_reference_in("glm5-next", path, pages[i].limit, pages[i].kv);
 }
 
 /* Chunks end inside and at the end of blocks. */
@@ -50,6 +53,9 @@ Test(cuda_sparse, a_sequence_is_the_same_whatever_the_batch) {
 
     ways_golden("qwen4exp-r2", path); /* cuda_streams covers the other one */
     ways_compare(path, ways_back, ARRAY_SIZE(ways_back));
+    ways_golden("glm5-next", path);
+    ways_compare(path, ways_back, ARRAY_SIZE(ways_back));
+    ways_compare(path, ways_in_batches, ARRAY_SIZE(ways_in_batches));
 }
 
 /* More blocks than a row attends to, more rows than are scored in one launch. */

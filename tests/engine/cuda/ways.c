@@ -178,6 +178,8 @@ static struct {
     uint32_t n, n_layer, at[LONGEST];
     /* blocks that only CUDA chose; all chosen blocks */
     uint32_t n_other, n_chosen;
+    /* the next layer has an indexer of its own: it does not see what another one chose */
+    bool own;
 } chosen;
 
 void __real_sparse_see(const struct sparse_shape *s, uint32_t pos, const float *score,
@@ -220,8 +222,12 @@ static void impose(const char *kernel, uint64_t number, void *args) {
     struct route_args *a = args;
 
     (void)number;
-    if (strncmp(kernel, "attend_sparse", strlen("attend_sparse")) == 0)
+    if (strcmp(kernel, "choose_blocks") == 0)
+        chosen.own = true;
+    if (strncmp(kernel, "attend_sparse", strlen("attend_sparse")) == 0 && chosen.own) {
         impose_keys(args);
+        chosen.own = false;
+    }
     if (strcmp(kernel, "route") != 0 || a->table) /* picks of a table are not computed */
         return;
     cr_assert(a->n_expert == router.n_expert);
