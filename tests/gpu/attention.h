@@ -24,6 +24,11 @@ struct attention {
     float *k_on, *v_on;
 };
 
+/* Returns the number of values of a head's result. */
+static uint32_t attention_values(const struct attention *t) {
+    return t->n_value ? t->n_value : t->shape.head_dim;
+}
+
 /* Allocates the pages, and writes all keys and values with kernel_store or kernel_store_latent,
  * without RoPE and norm. */
 static void store_keys(struct attention *t) {
@@ -172,7 +177,7 @@ static void run_attention(struct attention *t, int how, float *out) {
         how == DECODE ? few : attend_kernel_for(&t->shape, how == MANY, t->bulk).queries;
     uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, tokens = t->shape.page_tokens;
     uint32_t n_items = 0, n_merges = 0, n_partials = 0, most = chunks_seen(t, n_queries - 1);
-    uint32_t n_value = t->n_value ? t->n_value : dim, stride = n_value + 4;
+    uint32_t n_value = attention_values(t), stride = n_value + 4;
     uint32_t n_blocks = (n_queries + ATTN_QUERIES - 1) / ATTN_QUERIES;
     struct attn_item *item = host_new(n_blocks * most * sizeof(*item));
     struct attn_merge *merge = host_new(n_blocks * sizeof(*merge));
@@ -269,7 +274,7 @@ static void run_attention(struct attention *t, int how, float *out) {
  * values if that is more than @limit. */
 static double attention_error(const struct attention *t, const float *o, double limit) {
     uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_head = n_kv * t->group;
-    uint32_t n_value = t->n_value ? t->n_value : dim;
+    uint32_t n_value = attention_values(t);
     double *p = host_new(t->n_keys * sizeof(double)), d = 0, norm = 0;
     size_t n_values = (size_t)t->n_rows * n_head * n_value;
     float *right = host_new(n_values * sizeof(*right));
@@ -318,7 +323,7 @@ static void check_same_bits(const char *what, const struct attention *t, const f
              t->n_keys);
     report_check(name,
                  differs(name, o, direct, t->n_rows,
-                         (size_t)t->shape.n_head_kv * t->group * t->shape.head_dim),
+                         (size_t)t->shape.n_head_kv * t->group * attention_values(t)),
                  0);
 }
 

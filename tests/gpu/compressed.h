@@ -79,7 +79,7 @@ static struct block_keys csa_keys(uint32_t end, uint32_t block, uint32_t n, floa
     return k;
 }
 
-/* Checks x of HC_IN, and the streams after HC_OUT with the weights of HC_IN. */
+/* Checks x of HC_IN, the streams after HC_OUT with the weights of HC_IN, and their mean. */
 static void check_streams(uint32_t n, uint32_t n_stream) {
     const struct stream_shape shape = {
         .n = n_stream, .n_low = n_stream * (n_stream + 2), .rounds = 20, .eps = 1e-6f};
@@ -89,7 +89,7 @@ static void check_streams(uint32_t n, uint32_t n_stream) {
     float *base = csa_random(shape.n_low), *branch = csa_random(n_x), scale[3] = {1, 0.5f, 2};
     float *x = host_new(n_x * 4), *after = host_new(n_s * 4), in[MAX_STREAMS];
     float weight[MAX_STREAMS * (MAX_STREAMS + 1)], *m = host_new(shape.n_low * 4);
-    double *right_x = host_new(n_x * 8), *right = host_new(n_s * 8);
+    double *right_x = host_new(n_x * 8), *right = host_new(n_s * 8), *mean = host_new(n_x * 8);
     struct hc_in_args a = {.batch = csa_batch(0),
                            .s = device_of(s, n_s * 4),
                            .low = device_of(low, (size_t)CSA_ROWS * shape.n_low * 4),
@@ -108,6 +108,7 @@ static void check_streams(uint32_t n, uint32_t n_stream) {
                                        .x = device_of(branch, n_x * 4),
                                        .weight = a.weight,
                                        .s = (float *)a.s,
+                                       .mean = device_new(n_x * 4),
                                        .n = n,
                                        .n_stream = n_stream,
                                        .shares = true};
@@ -115,6 +116,8 @@ static void check_streams(uint32_t n, uint32_t n_stream) {
     launch(kernel_hc_in, CSA_ROWS + 1, 1, CUDA_THREADS, &a, "hc_in");
     launch(kernel_hc_out, CSA_ROWS + 1, (n + CUDA_THREADS - 1) / CUDA_THREADS, CUDA_THREADS,
            &spread, "hc_out");
+    launch(kernel_hc_mean, CSA_ROWS + 1, (n + CUDA_THREADS - 1) / CUDA_THREADS, CUDA_THREADS,
+           &spread, "hc_mean");
     fetch(x, a.x, n_x * 4);
     fetch(after, a.s, n_s * 4);
     for (uint32_t r = 0; r < CSA_ROWS; r++) {
@@ -135,6 +138,7 @@ static void check_streams(uint32_t n, uint32_t n_stream) {
                 for (uint32_t j = 0; j < n_stream; j++)
                     *to += (double)weight[n_stream + j * n_stream + d] *
                            (double)from[(size_t)j * n + i];
+                mean[(size_t)r * n + i] += *to / n_stream;
             }
     }
     char name[80];
@@ -142,7 +146,10 @@ static void check_streams(uint32_t n, uint32_t n_stream) {
     report_check(name, csa_distance(x, right_x, n_x), 1e-5);
     snprintf(name, sizeof(name), "spread to %u streams of %u", n_stream, n);
     report_check(name, csa_distance(after, right, n_s), 1e-5);
-    void *const held[] = {s, low, base, branch, x, after, m, right_x, right};
+    fetch(x, spread.mean, n_x * 4);
+    snprintf(name, sizeof(name), "mean of %u streams of %u", n_stream, n);
+    report_check(name, csa_distance(x, mean, n_x), 1e-5);
+    void *const held[] = {s, low, base, branch, x, after, m, right_x, right, mean};
     for (size_t i = 0; i < ARRAY_SIZE(held); i++)
         free(held[i]);
 }

@@ -24,6 +24,7 @@ IN_LATENT, IN_SHORT, IN_PRODUCTS = "latent attention", "attention dim 64", "matr
 IN_WIDE, IN_DELTA, IN_LOW = "attention shared, dim 128", "delta nets", "matrices IQ2_XS"
 IN_EXPERTS = "experts"
 SPARSE, IN_SPARSE = "../ops/sparse/sparse", "chosen keys"
+COMPRESSED = "../ops/compressed/compressed"
 STREAMS, IN_STREAMS = "../ops/streams/streams", "residual streams"
 
 # Name, file, text, text with the mistake, module that is compiled, checks that run, family.
@@ -80,11 +81,16 @@ MISTAKES = [
     ("kda, decays of the next rows", "../ops/recurrent/state.cuh", "fetch_keeps<DIM>(a, part, seq.row0 + first + n, next, &rows[now ^ 1]);", "", DELTA, IN_DELTA, 80),
     ("kda, keys and values", "../ops/recurrent/state.cuh", "a.more[0][row * n + c - n]", "a.more[1][row * n + c - n]", DELTA, IN_DELTA, 80),
     ("sparse, keys behind the last block", SPARSE + ".cu", "+ (a.of.batch->pos[r] + 1) % a.block", "+ a.of.batch->pos[r] % a.block", SPARSE, IN_SPARSE, 90),
-    ("sparse, one block for the next", SPARSE + ".cu", "a.pick[(size_t)v.row * a.n_best + nth]", "a.pick[(size_t)v.row * a.n_best + nth / 2 * 2]", SPARSE, IN_SPARSE, 80),
+    ("sparse, one block for the next", SPARSE + ".cu", "? pick[nth] : whole", "? pick[nth / 2 * 2] : whole", SPARSE, IN_SPARSE, 80),
     ("sparse, blocks of two", SPARSE + ".cu", "s.at + i + 4 * e, a.block >= 4, d", "s.at + i + 4 * e, a.block >= 2, d", SPARSE, IN_SPARSE, 80),
-    ("sparse, halves of a byte", SPARSE + ".cu", "d % 16 < 8 ? 0 : 4", "d % 16 < 8 ? 4 : 0", SPARSE, IN_SPARSE, 90),
+    ("sparse, halves of a byte", SPARSE + ".cu", "d % 16 >= 8, h", "d % 16 < 8, h", SPARSE, IN_SPARSE, 90),
     ("sparse, keys before the step", SPARSE + ".cu", "(size_t)(p % block) * n + i", "(size_t)((p + 1) % block) * n + i", SPARSE, IN_SPARSE, 90),
     ("sparse, parts", SPARSE + ".cu", "o[k] = merge_with(o[k], x[k], w.a, w.b);", "o[k] = merge_with(o[k], x[k], 1.0f, w.b);", SPARSE, IN_SPARSE, 80),
+    ("sparse, latent keys of another part", SPARSE + ".cu", "load_key<K>(p, s.at[i + nth], 0, at + e * 64)", "load_key<K>(p, s.at[nth], 0, at + e * 64)", SPARSE, IN_SPARSE, 90),
+    ("sparse, latent queries' rest", SPARSE + ".cu", "a.of.turned_stride, d - n, rest", "a.of.turned_stride, d, rest", SPARSE, IN_SPARSE, 80),
+    ("heads' choice, the last product", COMPRESSED + ".cu", "fmaxf(to[j % 4 / 2], c[j / 4][j % 4])", "c[j / 4][j % 4]", COMPRESSED, IN_SPARSE, 90),
+    ("heads' choice, a block more", COMPRESSED + ".cu", "(pos + 1) % a.block ? a.n_best - 1 : a.n_best", "(pos + 1) % a.block ? a.n_best : a.n_best", COMPRESSED, IN_SPARSE, 80),
+    ("pooled keys, one place for all", COMPRESSED + ".cu", "a.place[i * block + p % block];\n        float weight", "a.place[i * block];\n        float weight", COMPRESSED, IN_SPARSE, 90),
     ("mix, norm of the first stream", STREAMS + ".cu", "a.norm + (size_t)blockIdx.y * a.n,", "a.norm,", STREAMS, IN_STREAMS, 90),
     ("mix, a sum in the place of a mean", STREAMS + ".cu", "= sum / (float)a.n_stream;", "= sum;", STREAMS, IN_STREAMS, 80),
     ("n-grams, taps side by side", STREAMS + ".cu", "r - seq.row0 + j * a.apart", "r - seq.row0 + j", STREAMS, IN_STREAMS, 90),
