@@ -54,8 +54,10 @@
  * registers. */
 #ifdef WEFT_BYTES
 #define MATVEC_BLOCKS 2
+#define MATVEC_16_AHEAD 2 /* with a whole part's pairs registers are spilled */
 #else
 #define MATVEC_BLOCKS 3
+#define MATVEC_16_AHEAD MATVEC_AHEAD
 #endif
 
 KERNEL(matvec, struct matmul_args, CUDA_THREADS, MATVEC_BLOCKS) {
@@ -74,7 +76,7 @@ KERNEL(matvec_norm, struct matvec_norm_args, CUDA_THREADS, MATVEC_BLOCKS) {
 KERNEL(matvec_16, struct matmul_args, CUDA_THREADS, 2) {
     SHARED float sums[16][CUDA_THREADS], gate[TILE_LANES * 4 * 2];
 
-    matvec_groups<2>(a, Rows<2>{}, sums, gate);
+    matvec_groups<2, MATVEC_16_AHEAD>(a, Rows<2>{}, sums, gate);
 }
 
 /* -- matmul_wide ------------------------------------------------------------------------------- */

@@ -7,7 +7,7 @@
  *
  * A unit is processed in parts, by a loop with short code, because the instruction cache of a
  * multiprocessor is small and a miss is slow. The activations of a pair of blocks are loaded right
- * after those of the same pair of the part before were used, so that few registers hold them.
+ * after those AHEAD pairs before them were used, so that few registers hold them.
  */
 
 #include "engine/cuda/products/weights.cuh"
@@ -27,9 +27,16 @@ DEVICE struct vec4 matvec_activations(const A &a, const ROWS &rows, int i, uint3
     return load16_device(x + p * 512);
 }
 
-/* A lane's activations of a part, for G groups of 8 rows. */
-template <int F, int G> struct Activations {
-    struct vec4 v[Parts<F>::pairs][G];
+/* Pairs of which a kernel has the activations in registers, at most those of a part: with all of a
+ * part, loads have the longest time. */
+#define MATVEC_AHEAD 4
+
+/* A lane's activations of AHEAD pairs, or of a part's if it has fewer, for G groups of 8 rows. */
+template <int F, int G, int AHEAD = MATVEC_AHEAD> struct Activations {
+    static constexpr uint32_t n = AHEAD < Parts<F>::pairs ? AHEAD : Parts<F>::pairs;
+    static_assert(Parts<F>::pairs % n == 0, "a pair has the same place in each part");
+
+    struct vec4 v[n][G];
 
     /* Loads pair @p of part @part, where parts are counted from the first unit on. */
     template <class A, class ROWS>
@@ -37,29 +44,39 @@ template <int F, int G> struct Activations {
 #pragma unroll
         for (int i = 0; i < G; i++)
             if constexpr (matvec_rows_load<ROWS>)
-                v[p][i] = rows.template load<F>(a, part, p);
+                v[p % n][i] = rows.template load<F>(a, part, p);
             else
-                v[p][i] = matvec_activations<F>(a, rows, i, part, p);
+                v[p % n][i] = matvec_activations<F>(a, rows, i, part, p);
     }
+    /* Loads the first pairs of part @part. */
     template <class A, class ROWS>
     MEMBER void take_all(const A &a, const ROWS &rows, uint32_t part) {
 #pragma unroll
-        for (uint32_t p = 0; p < Parts<F>::pairs; p++)
+        for (uint32_t p = 0; p < n; p++)
             take(a, rows, part, p);
+    }
+    /* Loads the pair that follows pair @p of part @part by n; @behind: the part after @part. */
+    template <class A, class ROWS>
+    MEMBER void take_next(const A &a, const ROWS &rows, uint32_t part, uint32_t behind,
+                          uint32_t p) {
+        if (p + n < Parts<F>::pairs)
+            take(a, rows, part, p + n);
+        else
+            take(a, rows, behind, p + n - Parts<F>::pairs);
     }
 };
 
 /* Adds the products of unit @unit of @m, whose tile is at @tile in shared memory, to c. @x: on
- * entry the activations of the unit's first part, on return those of unit @next. */
-template <int F, int G, class A, class ROWS>
+ * entry the activations of the unit's first pairs, on return those of unit @next. */
+template <int F, int G, int AHEAD, class A, class ROWS>
 DEVICE void matvec_add_unit(const A &a, const struct matrix &m, const uint8_t *tile, uint32_t unit,
-                            uint32_t next, const ROWS &rows, struct Activations<F, G> &x,
+                            uint32_t next, const ROWS &rows, struct Activations<F, G, AHEAD> &x,
                             float c[G][4]) {
     constexpr uint32_t n = Parts<F>::n;
 
 #pragma unroll 1
     for (uint32_t part = 0; part < n; part++) {
-        uint32_t behind = part + 1 < n ? unit * n + part + 1 : next * n;
+        uint32_t here = unit * n + part, behind = part + 1 < n ? here + 1 : next * n;
         struct Tile<F> t;
 
         t.load(tile, threadIdx.x % 32, part, m.grid);
@@ -70,8 +87,8 @@ DEVICE void matvec_add_unit(const A &a, const struct matrix &m, const uint8_t *t
             w.take(t, (int)p, false);
 #pragma unroll
             for (int i = 0; i < G; i++)
-                w.add(x.v[p][i], c[i]);
-            x.take(a, rows, behind, p);
+                w.add(x.v[p % x.n][i], c[i]);
+            x.take_next(a, rows, here, behind, p);
         }
     }
 }

@@ -264,8 +264,8 @@ DEVICE float add_segments(const float *value, uint32_t n_units) {
 /* Goes over the block's row tiles, for G groups of 8 rows. Successive row tiles use alternate
  * halves of @sums, so that the barrier of a tile also orders the reads of the tile before it. The
  * loop over tiles is instantiated for each format, so that its code is contiguous. @sums: [2][4 G];
- * @gate: [TILE_LANES * 4 G]; ROWS: Rows<G> or OwnRows. */
-template <int G, class ROWS> struct TilesWalk {
+ * @gate: [TILE_LANES * 4 G]; AHEAD: of Activations; ROWS: Rows<G> or OwnRows. */
+template <int G, int AHEAD, class ROWS> struct TilesWalk {
     const struct matmul_args &a;
     const ROWS &with;
     float (*sums)[CUDA_THREADS];
@@ -275,7 +275,7 @@ template <int G, class ROWS> struct TilesWalk {
      * group i. @x: the activations of the segment's first part, on entry and again on return. */
     template <int F>
     MEMBER void add(const struct matrix &m, struct Feed<F> &feed, const ROWS &rows,
-                    struct Activations<F, G> &x, float c[G][4]) const {
+                    struct Activations<F, G, AHEAD> &x, float c[G][4]) const {
         constexpr uint32_t units = TILE_STAGE_UNITS(F);
         uint32_t from = m.unit[threadIdx.x / 32], to = m.unit[threadIdx.x / 32 + 1];
 
@@ -286,8 +286,8 @@ template <int G, class ROWS> struct TilesWalk {
 #pragma unroll
             for (uint32_t n = 0; n < units; n++)
                 if (u + n < to)
-                    matvec_add_unit<F, G>(a, m, stage + n * tile_bytes(F), u + n,
-                                          u + n + 1 < to ? u + n + 1 : from, rows, x, c);
+                    matvec_add_unit(a, m, stage + n * tile_bytes(F), u + n,
+                                    u + n + 1 < to ? u + n + 1 : from, rows, x, c);
         }
     }
     /* Stores the warp's sums in @half, and after a barrier writes y from the sums of all warps. */
@@ -306,7 +306,7 @@ template <int G, class ROWS> struct TilesWalk {
     template <int F> MEMBER void of() const {
         uint32_t half = 0, local, n_rows, tile = blockIdx.x, warp = threadIdx.x / 32;
         const struct matrix &m = a.m[matrix_of(a, tile, &local)];
-        struct Activations<F, G> x;
+        struct Activations<F, G, AHEAD> x;
         struct Element element;
         struct Feed<F> feed;
         ROWS rows = with;
@@ -332,10 +332,11 @@ template <int G, class ROWS> struct TilesWalk {
 };
 
 /* Multiplies the block's tiles, which all have one format. */
-template <int G, class ROWS>
+template <int G, int AHEAD = MATVEC_AHEAD, class ROWS>
 DEVICE void matvec_groups(const struct matmul_args &a, const ROWS &rows,
                           float (*sums)[CUDA_THREADS], float *gate) {
     uint32_t local;
 
-    walk_of(a.m[matrix_of(a, blockIdx.x, &local)].format, TilesWalk<G, ROWS>{a, rows, sums, gate});
+    walk_of(a.m[matrix_of(a, blockIdx.x, &local)].format,
+            TilesWalk<G, AHEAD, ROWS>{a, rows, sums, gate});
 }

@@ -534,8 +534,8 @@ struct StageWalk {
 #pragma unroll
         for (uint32_t n = 0; n < units; n++)
             if (u + n < to)
-                matvec_add_unit<F, 1>(a, m, stage + n * tile_bytes(F), u + n,
-                                      u + n + 1 < to ? u + n + 1 : u, rows, x, c);
+                matvec_add_unit(a, m, stage + n * tile_bytes(F), u + n,
+                                u + n + 1 < to ? u + n + 1 : u, rows, x, c);
     }
 };
 
