@@ -13,9 +13,9 @@ struct tile {
 };
 
 /* Layout of a: in lane 4 g + t, a0 has row g, columns 2 t and 2 t + 1; a1 row g + 8; a2 and a3 the
- * same with columns + 8. */
-static void read_a(const struct warp *w, const int32_t *places, struct tile *t) {
-    for (uint32_t i = 0; i < 4; i++) {
+ * same with columns + 8. @n: 2 for 16 columns, 1 for 8. */
+static void read_a(const struct warp *w, const int32_t *places, uint32_t n, struct tile *t) {
+    for (uint32_t i = 0; i < 2 * n; i++) {
         _Alignas(32) float v[2 * LANES];
 
         halves_to_floats(v, place(w, places[i]), 2 * LANES);
@@ -28,9 +28,9 @@ static void read_a(const struct warp *w, const int32_t *places, struct tile *t) 
     }
 }
 
-/* Layout of b: b0 has rows 2 t and 2 t + 1 of column g; b1 rows + 8. */
-static void read_b(const struct warp *w, const int32_t *places, struct tile *t) {
-    for (uint32_t i = 0; i < 2; i++) {
+/* Layout of b: b0 has rows 2 t and 2 t + 1 of column g; b1 rows + 8. @n: as in read_a(). */
+static void read_b(const struct warp *w, const int32_t *places, uint32_t n, struct tile *t) {
+    for (uint32_t i = 0; i < n; i++) {
         _Alignas(32) float v[2 * LANES];
 
         halves_to_floats(v, place(w, places[i]), 2 * LANES);
@@ -71,19 +71,21 @@ static void look_whole(const struct op *o, uint32_t m) {
         fail(o, "lanes %08X where all are needed", m);
 }
 
-/* list: d[4], a[4], b[2], c[4] */
+/* list: d[4], a[2 size], b[size], c[4], where size is the number of groups of 8 columns of a, 1 or
+ * 2; the others are zero. */
 static void mma(struct warp *w, const struct op *o, uint32_t m) {
-    struct tile t;
+    struct tile t = {0};
+    uint32_t n = o->size;
     float *d[4];
     const float *c[4];
 
     look_whole(o, m);
     for (uint32_t i = 0; i < 4; i++) {
         d[i] = place(w, o->list[i]);
-        c[i] = place(w, o->list[10 + i]);
+        c[i] = place(w, o->list[4 + 3 * n + i]);
     }
-    read_a(w, o->list + 4, &t);
-    read_b(w, o->list + 8, &t);
+    read_a(w, o->list + 4, n, &t);
+    read_b(w, o->list + 4 + 2 * n, n, &t);
     multiply(&t, d, c, false);
 }
 
@@ -144,25 +146,35 @@ static void ldmatrix(struct warp *w, const struct op *o, uint32_t m) {
 }
 
 static void decode_mma(struct instruction *in) {
+    static const struct {
+        const char *form;
+        uint8_t size;
+        void (*run)(struct warp *w, const struct op *o, uint32_t m);
+    } forms[] = {{"m16n8k8.row.col.f32.f16.f16.f32", 1, mma},
+                 {"m16n8k16.row.col.f32.f16.f16.f32", 2, mma},
+                 {"m16n8k16.row.col.s32.s8.s8.s32", 1, mma_bytes},
+                 {"m16n8k32.row.col.s32.s8.s8.s32", 2, mma_bytes}};
+    static const char aligned[] = "mma.sync.aligned.";
+    size_t skip = strlen(aligned);
     struct op *o = in->op;
 
-    bool halves = strcmp(in->name, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32") == 0;
-
-    o->size = strcmp(in->name, "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32") == 0   ? 1
-              : strcmp(in->name, "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32") == 0 ? 2
-                                                                                         : 0;
-    if ((!halves && o->size == 0) || in->n_operands != 4)
+    o->size = 0;
+    for (size_t i = 0; i < sizeof(forms) / sizeof(*forms); i++)
+        if (strncmp(in->name, aligned, skip) == 0 && strcmp(in->name + skip, forms[i].form) == 0) {
+            o->size = forms[i].size;
+            o->run = forms[i].run;
+        }
+    if (o->size == 0 || in->n_operands != 4)
         refuse(in, "an unknown form of the instruction");
     in->used = (1u << in->n_parts) - 1;
     lists(in, 0, 3, 4);
-    int n = halves ? 2 : o->size;
+    int n = o->size;
     if (in->operand[0].n != 4 || in->operand[1].n != 2 * n || in->operand[2].n != n ||
         in->operand[3].n != 4)
         refuse(in, "another number of operands");
     for (uint32_t i = 0; i < 4; i++)
         if (o->list[i] & 1)
             refuse(in, "an operand that is no register");
-    o->run = halves ? mma : mma_bytes;
 }
 
 void decode_matrix(struct instruction *in) {
@@ -250,7 +262,7 @@ static void multiply_group(struct warp *w, const struct products *p) {
     const struct op *o = p->op;
     struct tile t;
 
-    read_a(w, o->list + 4 * o->size, &t);
+    read_a(w, o->list + 4 * o->size, 2, &t);
     for (uint32_t n = 0; n < o->size; n++) {
         float *d[4];
 

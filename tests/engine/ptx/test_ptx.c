@@ -472,7 +472,7 @@ Test(ptx, clusters) {
 }
 
 /* Layout of fragments: the place of element (row, column) of each matrix. */
-Test(ptx, mma) {
+static void mma_of_halves(int columns) {
     static char body[4000];
     float a[16][16], b[16][8];
     int at = 0;
@@ -505,8 +505,10 @@ Test(ptx, mma) {
                        10 + i, 4 * i);
     at += snprintf(body + at, sizeof(body) - (size_t)at,
                    "mov.f32 %%f5, 0f3F800000;\n"
-                   "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%%f1, %%f2, %%f3, %%f4}, "
-                   "{%%r10, %%r11, %%r12, %%r13}, {%%r14, %%r15}, {%%f5, %%f5, %%f5, %%f5};\n");
+                   "mma.sync.aligned.m16n8k%d.row.col.f32.f16.f16.f32 {%%f1, %%f2, %%f3, %%f4}, "
+                   "{%s}, {%s}, {%%f5, %%f5, %%f5, %%f5};\n",
+                   columns, columns == 16 ? "%r10, %r11, %r12, %r13" : "%r10, %r11",
+                   columns == 16 ? "%r14, %r15" : "%r14");
     for (int i = 0; i < 4; i++)
         at += snprintf(body + at, sizeof(body) - (size_t)at, "st.global.f32 [%%rd3+%d], %%f%d;\n",
                        32 + 4 * i, 1 + i);
@@ -516,12 +518,17 @@ Test(ptx, mma) {
             uint32_t row = l / 4 + (i >= 2 ? 8 : 0), col = l % 4 * 2 + (i & 1);
             float sum = 1, got;
 
-            for (int k = 0; k < 16; k++)
+            for (int k = 0; k < columns; k++)
                 sum += a[row][k] * b[k][col];
             memcpy(&got, (uint8_t *)memory + 64 * l + 32 + 4 * i, 4);
-            cr_assert(got == sum, "row %u, column %u: %g, not %g", row, col, (double)got,
-                      (double)sum);
+            cr_assert(got == sum, "%d columns, row %u, column %u: %g, not %g", columns, row, col,
+                      (double)got, (double)sum);
         }
+}
+
+Test(ptx, mma) {
+    mma_of_halves(16);
+    mma_of_halves(8);
 }
 
 /* Multiplies signed bytes, 32 columns and 16: a0 .. a15 and b0 .. b7 of a lane, numbered as in the
@@ -713,8 +720,10 @@ Test(ptx, refusals) {
     refuses("shfl.sync.down.tree.b32 %r9, %r1, 1, 31, -1;", "an unknown form");
     refuses("add.s32 %r3, %rd1, 1;", "another size");
     refuses("add.s64 %rd2, %r1, 1;", "another size");
-    refuses("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r1}, {%f1};",
+    refuses("mma.sync.aligned.m16n8k4.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r1}, {%f1};",
             "an unknown form");
+    refuses("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r1}, {%f1};",
+            "another number of operands");
     refuses("ld.global.u32 %r3, [%rd1+2];", "no multiple");
     refuses("ld.global.u32 %r3, [%rd1+16384];", "not allocated");
     refuses("ld.shared.u32 %r3, [at_launch+4096];", "shared memory");
