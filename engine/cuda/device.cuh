@@ -237,6 +237,14 @@ DEVICE void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, 
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* Computes c += A B as mma() does of 16 x 8 times 8 x 8 (mma.m16n8k8): a0, a1, b0. */
+DEVICE void mma_8(float c[4], uint32_t a0, uint32_t a1, uint32_t b0) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(b0));
+}
+
 /* Computes c = A B, with operands as in mma(). */
 DEVICE void mma_first(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                       uint32_t b1) {
@@ -278,17 +286,20 @@ DEVICE void mma_bytes(float c[4], const struct integers &z, const uint32_t a[4],
         c[i] = mx_float_of(d[i]);
 }
 
-/* Computes mma_bytes() of 16 columns: a0 and a1, b0. */
-DEVICE void mma_bytes_16(float c[4], const struct integers &z, const uint32_t a[2], uint32_t b0) {
-    uint32_t d[4];
-
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 "
-                 "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
+/* Computes d = A B with operands as in mma_bytes(). */
+DEVICE void mma_integers(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
                  : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(b0), "r"(z.v[0]), "r"(z.v[1]), "r"(z.v[2]),
-                   "r"(z.v[3]));
-    for (int i = 0; i < 4; i++)
-        c[i] = mx_float_of(d[i]);
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
+}
+
+/* Computes mma_integers() of 16 columns: a0 and a1, b0. */
+DEVICE void mma_integers_16(int32_t d[4], const uint32_t a[2], uint32_t b0) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 "
+                 "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b0), "r"(0));
 }
 
 /* Returns @v, in a way that stops the compiler from computing dependent values earlier, where they

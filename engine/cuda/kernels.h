@@ -200,9 +200,10 @@ enum pack_kind {
  * row is multiplied by a power of two that takes its largest magnitude to [2^13, 2^14); scale[row]
  * undoes it. packed: [rows / 8][PACK_PLANES][n_padded / 32][8][32], 32 columns in the order of
  * pack_place(); n_padded is a multiple of 64. The second plane (BYTES_FAMILY) has 8-bit codes, 16
- * bytes for lane t of a row's four: columns 4t .. 4t + 3, 16 + 4t .. 16 + 4t + 3, then as floats
- * the scale (max / 127, or infinite) and the scaled sum of the codes. Kernels: pack for PLAIN and
- * NORM, pack_activated for kinds of one operand, pack_gated for the others. Grid: rows;
+ * bytes for lane t of a row's four: columns 4t .. 4t + 3, 16 + 4t .. 16 + 4t + 3; then as a float
+ * the scale of 128 columns (max / 127, or infinite) if t is 0, else the scaled sum of the 32 codes;
+ * then two halves whose sum is the mean of the t-th 32 of the 128 columns. Kernels: pack for PLAIN
+ * and NORM, pack_activated for kinds of one operand, pack_gated for the others. Grid: rows;
  * PACK_THREADS threads. */
 struct pack_args {
     /* [rows][n], likewise or NULL, [n] or NULL */

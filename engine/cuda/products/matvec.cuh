@@ -77,6 +77,7 @@ DEVICE void matvec_add_unit(const A &a, const struct matrix &m, const uint8_t *t
 #pragma unroll 1
     for (uint32_t part = 0; part < n; part++) {
         uint32_t here = unit * n + part, behind = part + 1 < n ? here + 1 : next * n;
+        PartSums<F> sums[G] = {};
         struct Tile<F> t;
 
         t.load(tile, threadIdx.x % 32, part, m.grid);
@@ -87,7 +88,7 @@ DEVICE void matvec_add_unit(const A &a, const struct matrix &m, const uint8_t *t
             w.take(t, (int)p, false);
 #pragma unroll
             for (int i = 0; i < G; i++)
-                w.add(x.v[p % x.n][i], c[i]);
+                w.add(x.v[p % x.n][i], c[i], sums[i]);
             x.take_next(a, rows, here, behind, p);
         }
     }

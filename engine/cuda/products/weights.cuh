@@ -265,6 +265,20 @@ template <int F> struct NestedTile {
         return fma_halves(weights_below(sm[row][1], kb / 4 * 2, 0x8C8C8C8Cu), high_twice(dm[row]),
                           high_twice(base));
     }
+    /* Returns the minimum of group t of the half, in lane 4 g + t, as mins() does, twice. */
+    MEMBER uint32_t mins_of_lane(int row) const {
+        uint32_t base = mul_halves(dm[row], 0x0C00DC00u);
+        uint32_t below = byte_permute(sm[row][1], 0x8C8C8C8Cu, 0x4040u + threadIdx.x % 4 * 0x0101u);
+
+        return fma_halves(below, high_twice(dm[row]), high_twice(base));
+    }
+    /* Returns the scale of group @group of the half, times four, and what it is multiplied by. */
+    MEMBER int32_t integer(int group, int row) const {
+        return (int32_t)(sm[row][0] >> (8 * group) & 0xFFu);
+    }
+    MEMBER float step(int row) const {
+        return half_to_float((uint16_t)dm[row]) * 0.25f;
+    }
 };
 
 template <> struct Tile<TILE_Q4_K> : NestedTile<TILE_Q4_K> {};
@@ -295,6 +309,13 @@ template <> struct Tile<TILE_Q6_K> {
     MEMBER uint32_t scales(int kb, int row) const {
         return signed_scales(sc[row][kb / 4], kb / 2 * 2 % 4, d[row]);
     }
+    /* Returns the scale of block @kb, and what it is multiplied by. */
+    MEMBER int32_t integer(int kb, int row) const {
+        return (int8_t)(uint8_t)((sc[row][kb / 4] ^ 0x80808080u) >> (kb % 4 * 8));
+    }
+    MEMBER float step(int row) const {
+        return half_to_float(d[row]);
+    }
 };
 
 template <> struct Tile<TILE_IQ4_XS> {
@@ -316,6 +337,13 @@ template <> struct Tile<TILE_IQ4_XS> {
     }
     MEMBER uint32_t scales(int kb, int row) const {
         return signed_scales(sc[row], kb / 4 * 2, d[row]);
+    }
+    /* Returns the scale of group @group of the half, and what it is multiplied by. */
+    MEMBER int32_t integer(int group, int row) const {
+        return (int8_t)(uint8_t)((sc[row] ^ 0x80808080u) >> (group * 8));
+    }
+    MEMBER float step(int row) const {
+        return half_to_float(d[row]);
     }
 };
 
@@ -389,6 +417,10 @@ DEVICE int load_slice(struct Tile<F> &t, const uint8_t *tile, uint32_t slice, co
     return (int)(slice % slices * 2);
 }
 
+/* Sums that a product keeps until the end of a part of a tile, beside its mma accumulators: only
+ * struct Integers has any. */
+template <int F> struct NoSums {};
+
 /* Operands of 32 columns. */
 template <int F> struct Halves {
     uint32_t a[2][4];
@@ -399,7 +431,7 @@ template <int F> struct Halves {
         weights_of<F>(t, 2 * pair + 1, a[1]);
     }
     /* Adds the products; @x: the lane's activations of both blocks. */
-    MEMBER void add(const struct vec4 &x, float c[4]) const {
+    MEMBER void add(const struct vec4 &x, float c[4], struct NoSums<F> &) const {
         mma(c, a[0][0], a[0][1], a[0][2], a[0][3], x.x, x.y);
         mma(c, a[1][0], a[1][1], a[1][2], a[1][3], x.z, x.w);
     }
@@ -425,6 +457,7 @@ DEVICE size_t weights_group_bytes(uint32_t n_blocks) {
 #include "engine/cuda/products/weights_bytes.cuh"
 #else
 template <int F> using Pair = Halves<F>;
+template <int F> using PartSums = NoSums<F>;
 #endif
 
 /* Pairs of blocks in a slice of 64 columns of the activations, for the kernels of many rows. */

@@ -2,17 +2,22 @@
 
 /*
  * weights_bytes - products of bytes: a part of weights.cuh for families that multiply halves at
- * half rate (BYTES_FAMILY). Activations are codes of eight bits with a scale for 32 columns
+ * half rate (BYTES_FAMILY). Activations are codes of eight bits with a scale for 128 columns
  * (pack_args). A weight is code * s - m as in weights.cuh, but is not rounded itself:
  *
  *     y += x_scale * (s * sum of code * x_code) - m * sum of x
  *
- * The sum of a product of 32 columns is an integer, exact in any order. It starts at TO_INTEGER, so
- * that its bits are a float and no conversion is needed; one fused multiply-add takes TO_INTEGER
- * off and multiplies by s. Lane 4 g + t has scale and sum of row g of x, and gets those of its
- * sums' columns, rows 2t and 2t + 1, from their lanes: an expert's rows lie anywhere.
- * Q6_K has two scales in 32 columns: then the second multiply-add takes off what the first has left
- * of TO_INTEGER times both, within one unit of the larger scale.
+ * The sum of a product of 32 columns is an integer, exact in any order. Lane 4 g + t has scale and
+ * sum of row g of x, and gets those of its sums' columns, rows 2t and 2t + 1, from their lanes: an
+ * expert's rows lie anywhere.
+ *
+ * Integers   Formats whose s is d times an integer: the sums of a part of 128 columns, times those
+ *     integers, are added up as integers, below 2^28. At the end of the part they are converted and
+ *     multiplied by d and x_scale. The minima of the part's four groups are one product of halves,
+ *     in front of that: m * 32 by the means of x, each as the sum of two halves.
+ * Bytes      Formats with a scale of their own for 32 columns. The integer starts at TO_INTEGER, so
+ *     that its bits are a float and no conversion is needed; one fused multiply-add takes
+ *     TO_INTEGER off and multiplies by s.
  *
  * Other formats are multiplied as halves, as on other families.
  */
@@ -51,63 +56,146 @@ DEVICE float low_half(uint32_t v) {
     return half_to_float((uint16_t)v);
 }
 
-/* Operands of 32 columns with codes of 8 bits. */
-template <int F> struct Bytes {
-    static constexpr int n_scales = F == TILE_Q6_K ? 2 : 1; /* scales of a row */
+/* Returns what undoes the scaling of d, or of s, of row g (@row 0) or g + 8, which codes_of()
+ * needs: 2^-24, or 2^-20 for nibbles that are four bits higher. */
+template <int F> DEVICE constexpr float code_unit(int row) {
+    return !is_of_bytes(F) && row ? 0x1p-20f : 0x1p-24f;
+}
 
+/* Returns word @word of the row of one of the lane's two columns of a product, @column 0 or 1:
+ * that of lane @at of the row's four. */
+DEVICE float column_float(uint32_t word, uint32_t at, uint32_t column) {
+    return mx_float_of(lane_from(word, threadIdx.x % 4 * 8 + at + 4 * column));
+}
+
+/* Operands of 32 columns with codes of 8 bits and a scale. */
+template <int F> struct Bytes {
     uint32_t a[4];
     struct integers z;
-    /* shift: -TO_INTEGER times s, or times the sum of both s */
-    float s[n_scales][2], shift[2], m[2];
+    /* shift: -TO_INTEGER times s */
+    float s[2], shift[2], m[2];
 
     MEMBER void take(const struct Tile<F> &t, int pair, bool many) {
+        uint32_t h[2], low[2];
+
         z.set(many);
         weights_bytes<F>(t, 2 * pair, a);
         weights_bytes<F>(t, 2 * pair + 1, a + 2);
-        for (int i = 0; i < n_scales; i++) {
-            uint32_t h[2], low[2];
-
-            scales_of<F>(t, 2 * pair + i, h, low);
-            /* the codes are scaled as by codes_of(): 2^-24, 2^-20 */
-            for (int row = 0; row < 2; row++) {
-                s[i][row] = low_half(h[row]) * (!is_of_bytes(F) && row ? 0x1p-20f : 0x1p-24f);
-                shift[row] = i ? fmaf(s[i][row], -TO_INTEGER, shift[row]) : s[i][row] * -TO_INTEGER;
-                if (has_mins(F))
-                    m[row] = low_half(low[row]);
-            }
+        scales_of<F>(t, 2 * pair, h, low);
+        for (int row = 0; row < 2; row++) {
+            s[row] = low_half(h[row]) * code_unit<F>(row);
+            shift[row] = s[row] * -TO_INTEGER;
+            if (has_mins(F))
+                m[row] = low_half(low[row]);
         }
     }
     /* Adds the products; @x: the lane's activations of both blocks. */
-    MEMBER void add(const struct vec4 &x, float c[4]) const {
-        uint32_t from = threadIdx.x % 4 * 8;
-        float v[n_scales][4], scale[2], total[2];
+    MEMBER void add(const struct vec4 &x, float c[4], struct NoSums<F> &) const {
+        float v[4], scale[2], total[2];
 
         for (uint32_t column = 0; column < 2; column++) {
-            scale[column] = mx_float_of(lane_from(x.z, from + 4 * column));
+            scale[column] = column_float(x.z, 0, column);
             if (has_mins(F))
-                total[column] = mx_float_of(lane_from(x.w, from + 4 * column));
+                total[column] = column_float(x.z, 1, column);
         }
-
-        if constexpr (n_scales == 1) {
-            mma_bytes(v[0], z, a, x.x, x.y);
-        } else {
-            mma_bytes_16(v[0], z, a, x.x);
-            mma_bytes_16(v[1], z, a + 2, x.y);
-        }
+        mma_bytes(v, z, a, x.x, x.y);
         for (int j = 0; j < 4; j++) {
-            float sum = shift[j / 2];
-
-            for (int i = 0; i < n_scales; i++)
-                sum = fmaf(v[i][j], s[i][j / 2], sum);
-            c[j] = fmaf(sum, scale[j % 2], c[j]);
+            c[j] = fmaf(fmaf(v[j], s[j / 2], shift[j / 2]), scale[j % 2], c[j]);
             if (has_mins(F))
                 c[j] = fmaf(m[j / 2], total[j % 2], c[j]);
         }
     }
 };
 
-template <int F, bool B> struct PairOf { using type = struct Halves<F>; };
+/* Returns true for formats whose scales are integers times d: all with tiles of 256 columns. */
+DEVICE constexpr bool has_integers(int f) {
+    return BYTES_FORMAT(f) && f >= TILE_Q4_K;
+}
 
-template <int F> struct PairOf<F, true> { using type = struct Bytes<F>; };
+/* A lane's integers of a part of a tile: the sums of its products times their scales. */
+template <int F> struct IntegerSums { int32_t v[4]; };
 
-template <int F> using Pair = typename PairOf<F, has_bytes(F)>::type;
+/* Operands of 32 columns with codes of 8 bits and integer scales, and what ends a part. */
+template <int F> struct Integers {
+    static_assert(Parts<F>::pairs == 4, "a part has the 128 columns of a scale of activations");
+    static constexpr int n_scales = F == TILE_Q6_K ? 2 : 1; /* scales of a row */
+
+    uint32_t a[4];
+    int32_t s[n_scales][2];
+    /* the pair begins, or ends, its part */
+    bool begins, ends;
+    /* of the part: d; minima times 32 of group t, twice, negated */
+    float d[2] = {};
+    uint32_t m[2] = {};
+
+    MEMBER void take(const struct Tile<F> &t, int pair, bool) {
+        begins = pair == 0;
+        ends = pair + 1 == (int)Parts<F>::pairs;
+        weights_bytes<F>(t, 2 * pair, a);
+        weights_bytes<F>(t, 2 * pair + 1, a + 2);
+        for (int row = 0; row < 2; row++) {
+            for (int i = 0; i < n_scales; i++)
+                s[i][row] = t.integer(n_scales * pair + i, row);
+            if (ends)
+                d[row] = t.step(row) * code_unit<F>(row);
+            if constexpr (has_mins(F))
+                if (ends)
+                    m[row] = mul_halves(t.mins_of_lane(row), 0x50005000u);
+        }
+    }
+    /* Adds the products to @sums, and those of the whole part to c at its end. */
+    MEMBER void add(const struct vec4 &x, float c[4], struct IntegerSums<F> &sums) const {
+        int32_t v[n_scales][4];
+
+        if constexpr (n_scales == 1) {
+            mma_integers(v[0], a, x.x, x.y);
+        } else {
+            mma_integers_16(v[0], a, x.x);
+            mma_integers_16(v[1], a + 2, x.y);
+        }
+        for (int j = 0; j < 4; j++) {
+            int32_t sum = begins ? 0 : sums.v[j];
+
+            for (int i = 0; i < n_scales; i++)
+                sum += v[i][j] * s[i][j / 2];
+            sums.v[j] = sum;
+        }
+        if (ends)
+            finish(x, c, sums);
+    }
+    MEMBER void finish(const struct vec4 &x, float c[4], const struct IntegerSums<F> &sums) const {
+        float scale[2] = {column_float(x.z, 0, 0), column_float(x.z, 0, 1)};
+
+        if constexpr (has_mins(F))
+            mma_8(c, m[0], m[1], x.w);
+        for (int j = 0; j < 4; j++)
+            c[j] = fmaf((float)sums.v[j] * d[j / 2], scale[j % 2], c[j]);
+    }
+};
+
+enum { AS_HALVES, AS_BYTES, AS_INTEGERS };
+
+/* Returns how the family multiplies format @f. */
+DEVICE constexpr int multiplied_as(int f) {
+    if (has_integers(f))
+        return AS_INTEGERS;
+    return has_bytes((uint32_t)f) ? AS_BYTES : AS_HALVES;
+}
+
+template <int F, int AS> struct PairOf {
+    using type = struct Halves<F>;
+    using sums = struct NoSums<F>;
+};
+
+template <int F> struct PairOf<F, AS_BYTES> {
+    using type = struct Bytes<F>;
+    using sums = struct NoSums<F>;
+};
+
+template <int F> struct PairOf<F, AS_INTEGERS> {
+    using type = struct Integers<F>;
+    using sums = struct IntegerSums<F>;
+};
+
+template <int F> using Pair = typename PairOf<F, multiplied_as(F)>::type;
+template <int F> using PartSums = typename PairOf<F, multiplied_as(F)>::sums;

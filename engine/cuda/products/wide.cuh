@@ -89,10 +89,10 @@ struct Supply {
     }
 };
 
-/* Adds the products of two pairs of a tile with a slice to c. */
+/* Adds the products of two pairs of a tile with a slice to c and @sums. */
 template <int F>
 DEVICE void product_add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t *slice,
-                              bool half, float c[WIDE_GROUPS][4]) {
+                              bool half, float c[WIDE_GROUPS][4], PartSums<F> sums[WIDE_GROUPS]) {
     uint32_t lane = threadIdx.x % 32;
 
 #pragma unroll
@@ -106,7 +106,7 @@ DEVICE void product_add_slice(const struct Tile<F> &tile, int first_pair, const 
 
             if (n == WIDE_GROUPS / 2 && half)
                 break;
-            w.add(load16(slice + at * 512 + lane * 16), c[n]);
+            w.add(load16(slice + at * 512 + lane * 16), c[n], sums[n]);
         }
     }
 }
@@ -142,6 +142,7 @@ struct WideWalk {
         uint32_t segment = supply.segment, first = m.unit[segment];
         uint32_t last = m.unit[segment + 1] - first; /* end of the segment */
         float c[WIDE_GROUPS][4] = {};
+        PartSums<F> sums[WIDE_GROUPS] = {};
 
         for (uint32_t i = 0; i + 1 < WIDE_SLICES; i++)
             supply.template fetch<F>(i);
@@ -158,7 +159,7 @@ struct WideWalk {
                 if (!supply.tiles)
                     continue;
                 int pair = load_slice<F>(tile, stage + u % units * tile_bytes(F), i, m.grid);
-                product_add_slice<F>(tile, pair, slice, supply.half, c);
+                product_add_slice<F>(tile, pair, slice, supply.half, c, sums);
             }
             if (u + 1 < last)
                 continue;

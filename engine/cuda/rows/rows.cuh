@@ -159,16 +159,16 @@ DEVICE void gate_quads(const struct pack_args &a, uint32_t i, float (&u)[QUADS][
 }
 
 #ifdef WEFT_BYTES
-/* Returns a lane's 16 bytes of the second plane (pack_args): 8-bit codes, scale and sum of 32
- * columns. Eight threads have four of the columns each in @v; the results of the first four are
- * valid. */
-DEVICE struct vec4 pack_codes(const float v[4]) {
+/* Returns a lane's 16 bytes of the second plane (pack_args). A warp has 128 columns, four a lane in
+ * @v, of which those @there exist. Of the eight lanes with 32 columns the first four have valid
+ * results. */
+DEVICE struct vec4 pack_codes(const float v[4], bool there) {
     uint32_t codes = 0;
     float max = 0, sum = 0;
 
     for (int j = 0; j < 4; j++)
         max = fmaxf(max, fabsf(v[j]) <= FLT_MAX ? fabsf(v[j]) : INFINITY);
-    max = warp_max<8>(max);
+    max = warp_max(there ? max : 0);
     float scale = max / 127.0f, inverse = max > 0 && max <= FLT_MAX ? 127.0f / max : 0;
 
     for (int j = 0; j < 4; j++) {
@@ -178,9 +178,12 @@ DEVICE struct vec4 pack_codes(const float v[4]) {
         sum += code;
         codes |= (uint32_t)(uint8_t)(int8_t)code << (8 * j);
     }
-    sum = warp_sum<8>(sum);
-    return {codes, lane_from(codes, threadIdx.x % 32 ^ 4), mx_bits_of(scale),
-            mx_bits_of(sum * scale)};
+    sum = warp_sum<8>(sum) * scale;
+    float mean = sum * 0x1p-5f, near = half_to_float((uint16_t)pack_halves(mean, 0));
+    uint32_t lane = threadIdx.x % 32, halves = pack_halves(near, mean - near);
+
+    return {codes, lane_from(codes, lane ^ 4), mx_bits_of(lane % 4 == 0 ? scale : sum),
+            lane_from(halves, lane % 4 * 8)};
 }
 #endif
 
@@ -201,7 +204,7 @@ DEVICE void write_row(uint16_t *to, uint32_t n_rows, uint32_t n_padded, uint32_t
 
         if (at - threadIdx.x % 32 * 4 >= n_padded) /* no column of the warp exists */
             continue;
-        struct vec4 codes = pack_codes(v[k]);
+        struct vec4 codes = pack_codes(v[k], at < n_padded);
         if (at < n_padded && at % 32 < 16)
             store16(to + (k * STEP + n_padded) * n_rows + at % 16 / 4 * 8, codes);
         sync_warp();

@@ -269,12 +269,23 @@ void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a
               uint32_t b0, uint32_t b1);
 #define mma(...) simt_mma(SIMT_HERE, __VA_ARGS__)
 #define mma_first(c, ...) (memset(c, 0, 16), simt_mma(SIMT_HERE, c, __VA_ARGS__))
+#define mma_8(c, a0, a1, b0) simt_mma(SIMT_HERE, c, a0, a1, 0, 0, b0, 0)
 
 /* Multiplies @k columns of bytes, 16 or 32; a has two registers for 16, four for 32. */
 void simt_mma_bytes(const char *here, uint32_t k, float c[4], const uint32_t a[4], uint32_t b0,
                     uint32_t b1);
 #define mma_bytes(c, z, a, b0, b1) simt_mma_bytes(SIMT_HERE, 32, c, a, b0, b1)
-#define mma_bytes_16(c, z, a, b0) simt_mma_bytes(SIMT_HERE, 16, c, a, b0, 0)
+static inline void simt_mma_integers(const char *here, uint32_t k, int32_t d[4],
+                                     const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    float c[4];
+
+    simt_mma_bytes(here, k, c, a, b0, b1);
+    memcpy(d, c, sizeof(c));
+    for (uint32_t i = 0; i < 4; i++)
+        d[i] -= 0x4B400000; /* as multiply_bytes() begins */
+}
+#define mma_integers(d, a, b0, b1) simt_mma_integers(SIMT_HERE, 32, d, a, b0, b1)
+#define mma_integers_16(d, a, b0) simt_mma_integers(SIMT_HERE, 16, d, a, b0, 0)
 struct integers {
     void set(bool) {}
 };
