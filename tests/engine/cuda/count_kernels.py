@@ -7,8 +7,8 @@ disassembler.
 
 usage: [NVCC=PATH] count_kernels.py FOLDER [ARCHITECTURES [FILES]]
 FOLDER keeps the cubins, FILE.ARCHITECTURE.cubin; those that are missing or older than a source are compiled.
-Exit 1 where a kernel spills, a slice in matmul_roles takes too many instructions, or products are not found in its
-code: then cubin.py does not understand it.
+Exit 1 where a kernel spills, a slice in matmul_roles or a product of bytes takes too many instructions, or products are
+not found in its code: then cubin.py does not understand it.
 ARCHITECTURES: 80,90 (all six); FILES: matmul,attention (all with kernels).
 """
 import collections
@@ -63,6 +63,7 @@ LAUNCH |= {name + "_64" + pages: 8 for name in ("attend", "attend_decode") for p
 LAUNCH |= {name + "_128" + pages: 9 for name in ("attend", "attend_decode") for pages in PAGES}
 WGMMA_COLUMNS = {"matmul_wgmma_64": 64, "matmul_wgmma": 128} | ROLES
 SLICE_MOST = 112  # instructions of a warp for a slice of 64 columns of Q4_K in ROLES
+BYTES_MOST = 15.5  # instructions of matmul_wide for an mma of bytes of Q4_K, where a family multiplies those
 SEGMENT_UNITS = 4096 // 256 // 8  # units of 256 columns in a segment of a matrix of 4,096 columns
 END = re.compile(r"WideWalk3end|add_up")  # functions at the end of a segment
 FEW = {"matvec": 3, "matvec_norm": 3, "matvec_16": 2, "expert_vec": 4}  # kernels for few rows: blocks launched on each multiprocessor
@@ -77,7 +78,8 @@ RARE = re.compile(r"Feed(?:ILi\d+EE)?4seek|fetch_few|soft_cap|store_results|stor
 UPPER = re.compile(r"halfILi\dELi1E")  # code of attend_64 and attend_128 for more than eight queries only
 END_OF_CHUNK = re.compile(r"end_chunk")  # of attend_wide, whose loop is over tiles
 
-Loop = collections.namedtuple("Loop", "kernel arch format instructions end mma in_flight needed")
+# Columns of a row of tiles that the loop multiplies; its mma of those columns.
+Loop = collections.namedtuple("Loop", "kernel arch format instructions end mma in_flight needed columns", defaults=[0])
 
 
 def launch_sizes(folder):
@@ -133,7 +135,7 @@ def loops_of(kernel, name, arch, sizes):
     for first, last in kernel.whole() if name.startswith("attend") else kernel.loops():
         upper = sum(not any(RARE.search(c) for c in calls) and any(UPPER.search(c) for c in calls)
                     for calls in kernel.calls[first : last + 1])
-        own, ends, mma, common = collections.Counter(), collections.Counter(), collections.Counter(), 0
+        own, ends, mma, byte_mma, common = *(collections.Counter() for _ in range(4)), 0
         chunk_ends = 0
         for i in range(first, last + 1):
             tags = [m.group(1) for c in kernel.calls[i] if (m := TAG.search(c))]
@@ -145,7 +147,8 @@ def loops_of(kernel, name, arch, sizes):
             if tags:
                 end = any(END.search(c) for c in kernel.calls[i])
                 (ends if end else own)[int(tags[0])] += 1
-                mma[int(tags[0])] += kernel.operations[i] in (cubin.MMA, cubin.BYTES_MMA)
+                mma[int(tags[0])] += kernel.operations[i] == cubin.MMA
+                byte_mma[int(tags[0])] += kernel.operations[i] == cubin.BYTES_MMA
                 mma[int(tags[0])] += (kernel.operations[i] == cubin.WGMMA) * WGMMA_COLUMNS.get(name, 0) // 8
             else:
                 common += 1
@@ -163,13 +166,22 @@ def loops_of(kernel, name, arch, sizes):
                 upper += sum(b - a + 1 for a, b in merges[1:])
                 yield Loop(name + " of 8", arch, None, common - upper, chunk_ends, n_mma, 0, 0)
         for f in own:
-            if not mma[f]:  # the compiler shares a few between formats
+            n_mma = byte_mma[f] or mma[f]  # beside those of bytes, halves have the minima
+            if not n_mma:  # the compiler shares a few between formats
                 continue
+            columns = n_mma * (32 if byte_mma[f] and FORMATS[f] != "Q6_K" else 16) // groups_of(name)
             in_flight = 0
             if name in FEW:
                 blocks = min(FEW[name], blocks_of(kernel, arch, sizes[f][LAUNCH[name]]))
                 in_flight = blocks * kernel.threads // 32 * 2 * sizes[f][0]
-            yield Loop(name, arch, f, own[f] + common, ends[f], mma[f], in_flight, bandwidth * LATENCY / n)
+            yield Loop(name, arch, f, own[f] + common, ends[f], n_mma, in_flight, bandwidth * LATENCY / n, columns)
+
+
+def groups_of(name):
+    """Returns for how many groups of eight rows of activations a kernel multiplies each row of tiles."""
+    if name in FEW:
+        return 2 if name == "matvec_16" else 1
+    return WGMMA_COLUMNS.get(name, 64) // 8
 
 
 def with_ends(loop, units=SEGMENT_UNITS):
@@ -177,8 +189,7 @@ def with_ends(loop, units=SEGMENT_UNITS):
     @units units; for a loop over tiles of attention including its part of the end of a chunk."""
     if loop.format is None:
         return loop.instructions + loop.end / 8
-    groups = WGMMA_COLUMNS.get(loop.kernel, 64) / 8
-    return loop.instructions + loop.end * (loop.mma / groups / 16) / units
+    return loop.instructions + loop.end * (loop.columns / 256) / units
 
 
 def slice_of(loop):
@@ -188,9 +199,9 @@ def slice_of(loop):
 
 def describe(loop):
     text = f"{loop.kernel:16} {loop.arch:>4} {FORMATS[loop.format] if loop.format is not None else '':7}"
-    groups, n = 2 if loop.kernel == "matvec_16" else 1, with_ends(loop)
-    if loop.kernel in FEW:  # an mma takes 8 weights of a lane
-        text += f" {loop.instructions * groups / (8 * loop.mma):5.2f} a weight"
+    n = with_ends(loop)
+    if loop.kernel in FEW:  # 16 columns have 8 weights of a lane
+        text += f" {loop.instructions / (loop.columns / 2):5.2f} a weight"
     else:
         text += f" {n / loop.mma:5.2f} an mma  "
     text += f" {100 * loop.mma / n:4.1f} % mma {n:6.0f}"
@@ -225,6 +236,11 @@ def main():
         if loop.kernel in ROLES and loop.format == FORMATS.index("Q4_K") and slice_of(loop) > SLICE_MOST:
             problems += 1
             print(f"{loop.kernel}: {slice_of(loop):.0f} instructions for a slice, at most {SLICE_MOST}")
+        # halves have two mma for 32 columns
+        of_bytes = loop.kernel == "matmul_wide" and loop.mma * 32 == loop.columns * groups_of(loop.kernel)
+        if of_bytes and loop.format == FORMATS.index("Q4_K") and with_ends(loop) / loop.mma > BYTES_MOST:
+            problems += 1
+            print(f"{loop.kernel}: {with_ends(loop) / loop.mma:.2f} instructions for an mma of bytes, at most {BYTES_MOST}")
     return 1 if problems else 0
 
 
