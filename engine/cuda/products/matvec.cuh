@@ -38,15 +38,24 @@ template <int F, int G, int AHEAD = MATVEC_AHEAD> struct Activations {
 
     struct vec4 v[n][G];
 
+    /* Returns the index in v of pair @p. With all pairs of a part it is p, without arithmetic, which
+     * would change how nvcc assigns the registers of matvec_norm. */
+    static MEMBER uint32_t place(uint32_t p) {
+        if constexpr (n == Parts<F>::pairs)
+            return p;
+        else
+            return p % n;
+    }
+
     /* Loads pair @p of part @part, where parts are counted from the first unit on. */
     template <class A, class ROWS>
     MEMBER void take(const A &a, const ROWS &rows, uint32_t part, uint32_t p) {
 #pragma unroll
         for (int i = 0; i < G; i++)
             if constexpr (matvec_rows_load<ROWS>)
-                v[p % n][i] = rows.template load<F>(a, part, p);
+                v[place(p)][i] = rows.template load<F>(a, part, p);
             else
-                v[p % n][i] = matvec_activations<F>(a, rows, i, part, p);
+                v[place(p)][i] = matvec_activations<F>(a, rows, i, part, p);
     }
     /* Loads the first pairs of part @part. */
     template <class A, class ROWS>
@@ -59,7 +68,9 @@ template <int F, int G, int AHEAD = MATVEC_AHEAD> struct Activations {
     template <class A, class ROWS>
     MEMBER void take_next(const A &a, const ROWS &rows, uint32_t part, uint32_t behind,
                           uint32_t p) {
-        if (p + n < Parts<F>::pairs)
+        if constexpr (n == Parts<F>::pairs)
+            take(a, rows, behind, p);
+        else if (p + n < Parts<F>::pairs)
             take(a, rows, part, p + n);
         else
             take(a, rows, behind, p + n - Parts<F>::pairs);
@@ -76,7 +87,7 @@ DEVICE void matvec_add_unit(const A &a, const struct matrix &m, const uint8_t *t
 
 #pragma unroll 1
     for (uint32_t part = 0; part < n; part++) {
-        uint32_t here = unit * n + part, behind = part + 1 < n ? here + 1 : next * n;
+        uint32_t behind = part + 1 < n ? unit * n + part + 1 : next * n;
         PartSums<F> sums[G] = {};
         struct Tile<F> t;
 
@@ -88,8 +99,8 @@ DEVICE void matvec_add_unit(const A &a, const struct matrix &m, const uint8_t *t
             w.take(t, (int)p, false);
 #pragma unroll
             for (int i = 0; i < G; i++)
-                w.add(x.v[p % x.n][i], c[i], sums[i]);
-            x.take_next(a, rows, here, behind, p);
+                w.add(x.v[x.place(p)][i], c[i], sums[i]);
+            x.take_next(a, rows, unit * n + part, behind, p);
         }
     }
 }
