@@ -38,8 +38,8 @@ template <int F, int G, int AHEAD = MATVEC_AHEAD> struct Activations {
 
     struct vec4 v[n][G];
 
-    /* Returns the index in v of pair @p. With all pairs of a part it is p, without arithmetic, which
-     * would change how nvcc assigns the registers of matvec_norm. */
+    /* Returns the index in v of pair @p. With all pairs of a part it is p, without arithmetic,
+     * which would change how nvcc assigns the registers of matvec_norm. */
     static MEMBER uint32_t place(uint32_t p) {
         if constexpr (n == Parts<F>::pairs)
             return p;

@@ -149,10 +149,17 @@ KERNEL(keep, struct keep_args, PACK_THREADS, 2) {
         rows_keep(a, s, r - s.row0);
 }
 
+/* With codes of eight bits two blocks have too few registers, and spill. */
+#ifdef WEFT_BYTES
+#define PAIR_BLOCKS 1
+#else
+#define PAIR_BLOCKS 2
+#endif
+
 /* Row 0 reads the state of position pos0 - 1, whose place the last row with a number of -1 modulo
  * n_kept will overwrite. To avoid a race, the block of row 0 stores that row, too, after it has
  * read. */
-ROW_KERNEL(pair, struct pair_args, PACK_THREADS, 2) {
+ROW_KERNEL(pair, struct pair_args, PACK_THREADS, PAIR_BLOCKS) {
     SHARED float shared[PACK_SHARED];
     const struct plan_seq s = a.batch->seq[a.batch->row_seq[r]];
     uint32_t i = r - s.row0;

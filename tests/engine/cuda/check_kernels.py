@@ -165,7 +165,6 @@ SPILLS |= {("pack_gated", arch): (8, 12, 8) for arch in ("sm_100", "sm_110")}
 SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", *("attend_wide_128" + pages for pages in ("", "_q8", "_q4", "_q8_q4")))
            for arch in ("sm_100", "sm_110", "sm_120", "sm_121")}
 SPILLS |= {("expert_vec", arch): (8, 4, 4) for arch in ("sm_86", "sm_89")}
-SPILLS |= {("pair", arch): (8, 8, 24) for arch in ("sm_86", "sm_89")}
 SPILLS |= {("attend_compressed", "sm_80"): (8, 4, 4)}
 # A stack and no spills: the slow paths of divisions and of the root, for zeros, subnormal numbers and infinities.
 SPILLS |= {("matvec_norm", "sm_90"): (24, 0, 0)}
@@ -174,12 +173,10 @@ SPILLS |= {("matvec_norm", arch): (8, 76, 44) for arch in ("sm_100", "sm_110")} 
 SPILLS |= {("attend_compressed", arch): (16, 12, 12) for arch in ("sm_100", "sm_110")}
 # On this family nvcc uses more registers for these kernels than 1024 threads of a multiprocessor have.
 for of_120 in ("sm_120", "sm_121"):
-    SPILLS |= {("pack", of_120): (24, 16, 16),
-               ("pair", of_120): (16, 16, 40), ("combine", of_120): (16, 4, 12),
-               ("expert_vec", of_120): (8, 20, 44), ("delta_out", of_120): (24, 8, 8), ("mamba_out", of_120): (8, 18, 24)}
     SPILLS |= {("attend_sparse" + pages, of_120): (8, 8, 16) for pages in ("_q8", "_q4", "_q8_q4")}
 # Families that multiply bytes (BYTES_FAMILY) have two blocks on a multiprocessor.
-LIMITS_OF = {(name, arch): 128 for name in ("matvec", "matvec_norm") for arch in ("sm_86", "sm_89", "sm_120", "sm_121")}
+LIMITS_OF = {(name, arch): 128 for name in ("matvec", "matvec_norm", "pair") for arch in ("sm_86", "sm_89", "sm_120", "sm_121")}
+LIMITS_OF |= {("residual_shares", arch): 104 for arch in ("sm_120", "sm_121")}
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 SMEM = re.compile(r"(\d+) bytes smem")
