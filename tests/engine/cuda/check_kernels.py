@@ -164,7 +164,6 @@ SPILLS = {("matvec_16", arch): (8, 12, 144) for arch in ("sm_100", "sm_110")}
 SPILLS |= {("pack_gated", arch): (8, 12, 8) for arch in ("sm_100", "sm_110")}
 SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", *("attend_wide_128" + pages for pages in ("", "_q8", "_q4", "_q8_q4")))
            for arch in ("sm_100", "sm_110", "sm_120", "sm_121")}
-SPILLS |= {("expert_vec", arch): (8, 4, 4) for arch in ("sm_86", "sm_89")}
 SPILLS |= {("attend_compressed", "sm_80"): (8, 4, 4)}
 # A stack and no spills: the slow paths of divisions and of the root, for zeros, subnormal numbers and infinities.
 SPILLS |= {("matvec_norm", "sm_90"): (24, 0, 0)}
