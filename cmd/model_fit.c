@@ -12,6 +12,8 @@
 
 #define MEASURE_S 0.25
 #define BUFFER_MAX (512ull << 20)
+/* Weights of a token that caches of processors may hold, so that memory is not what limits. */
+#define CACHED_MAX (8ull << 20)
 
 static void model_fit_measure(struct machine *m) {
     if (m->bandwidth <= 0)
@@ -23,11 +25,18 @@ static void model_fit_measure(struct machine *m) {
  * values once for each token. */
 static double model_fit_rate(const struct engine_fit *e, const struct machine *m,
                              uint64_t key_bytes) {
-    uint64_t bytes = e->token_bytes + key_bytes + e->state_bytes;
+    return m->bandwidth / (double)(e->token_bytes + key_bytes + e->state_bytes);
+}
 
-    if (!bytes || e->device)
-        return 0;
-    return m->bandwidth / (double)bytes;
+/* Computes what the memory of the processor allows, where a model is read from it. */
+static void model_fit_rates(struct model_fit *out, struct machine *m) {
+    const struct engine_fit *e = &out->engine;
+
+    if (e->device || e->token_bytes <= CACHED_MAX)
+        return;
+    model_fit_measure(m);
+    out->tokens_per_s = model_fit_rate(e, m, 0);
+    out->tokens_per_s_full = model_fit_rate(e, m, e->context_bytes);
 }
 
 /* Computes the size of the draft model as weftd opens it beside a model with options @o. Returns 0
@@ -88,11 +97,8 @@ void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m
     out->known = out->engine.arch != NULL;
     if (r < 0 && !out->why.message[0])
         err_set(&out->why, 0, NULL, "%s", strerror(-r));
-    if (!out->fits)
-        return;
-    model_fit_measure(m);
-    out->tokens_per_s = model_fit_rate(&out->engine, m, 0);
-    out->tokens_per_s_full = model_fit_rate(&out->engine, m, out->engine.context_bytes);
+    if (out->fits)
+        model_fit_rates(out, m);
 }
 
 struct memory_text {

@@ -36,12 +36,14 @@ struct model_fit {
     bool fits;
     /* memory of a draft model in bytes; blocks are part of the engine's sizes */
     uint64_t draft_bytes;
-    /* tokens per second of one sequence, at its beginning and with a full context; 0: not known */
+    /* tokens per second of one sequence, at its beginning and with a full context; 0: not known, or
+     * memory does not limit them */
     double tokens_per_s, tokens_per_s_full;
 };
 
 /* Estimates @file on @m. @max_context 0: the longest context that fits. Members of @m that are 0
- * are measured; the bandwidth, which takes half a second, only for a model that fits. */
+ * are measured; the bandwidth, which takes half a second, only for a model that fits and that the
+ * processor reads from memory: neither on a device nor so small that a cache may hold it. */
 void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m,
                uint32_t max_context);
 

@@ -105,9 +105,9 @@ def test_default_quant_is_loaded_checked_and_listed():
         listed = json.loads(home.run(None, "models", "--json").out)
         assert [m["name"] for m in listed] == ["Some-Q4_K_M"] and listed[0]["architecture"] == "llama", listed
         fit = listed[0]["fit"]
-        assert fit["fits"] and fit["context"] == 2048 and fit["tokens_per_s_at_most"] > 0, fit
+        assert fit["fits"] and fit["context"] == 2048 and "tokens_per_s_at_most" not in fit, fit
         table = home.run(None, "models").out.splitlines()
-        assert len(table) == 2 and re.match(r"Some-Q4_K_M +llama .* weft +2048 +\d+", table[1]), table
+        assert len(table) == 2 and re.match(r"Some-Q4_K_M +llama .* weft +2048 +-", table[1]), table
         assert "fits: a context of 2048" in home.run(None, "models", "some").out
         assert "no model other" in json.loads(home.run(None, "models", "--json", "other").out)["error"]
         assert home.run(None, "models", "--path", "some").out.strip() == listed[0]["path"]
