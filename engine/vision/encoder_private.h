@@ -190,8 +190,8 @@ uint32_t vis_project(struct image_encoder *e, uint32_t at, uint32_t n);
 /* Computes x = act(x), or act(x) up, for @n rows. */
 void vis_activate(struct image_encoder *e, enum projector_act kind, float *x, const float *up,
                   uint32_t width, uint32_t n);
-/* Computes at most VIS_CHUNK rows of the text model, second act(first in) with p.merge_act, to @out,
- * @stride values apart. */
+/* Computes at most VIS_CHUNK rows of the text model, second act(first in) with p.merge_act, to
+ * @out, @stride values apart. */
 void vis_mlp(struct image_encoder *e, const struct vis_mat *first, const struct vis_mat *second,
              const float *in, uint32_t n_rows, float *out, size_t stride);
 /* Computes out = W in, rows of the width n_out, with the same limits, into the memory of the
