@@ -87,9 +87,9 @@ static uint64_t buffer_bytes(size_t n) {
     return whole(n * sizeof(float));
 }
 
-/* Returns the bytes of a tensor of the encoder's file on the device. A convolution kernel of
- * patches becomes one matrix, gemma3's projection is transposed, vectors and tables are stored as
- * floats. */
+/* Returns the bytes of a tensor of the encoder's file on the device. A convolution becomes one
+ * matrix, that of patches with floats; gemma3's projection is transposed, vectors and tables are
+ * stored as floats. */
 static uint64_t tensor_bytes(const struct tensor *t) {
     uint64_t n = t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
     enum tile_format format = tile_format_of(t->format->type);
@@ -100,6 +100,8 @@ static uint64_t tensor_bytes(const struct tensor *t) {
         bytes = n * sizeof(float);
     else if (strncmp(t->name, "v.patch_embd.weight", 19) == 0 && t->n_dims > 2)
         bytes = tile_matrix_bytes(floats, (uint32_t)t->ne[3], (uint32_t)(n / t->ne[3]));
+    else if (t->n_dims == 4)
+        bytes = tile_matrix_bytes(format, (uint32_t)t->ne[3], (uint32_t)(n / t->ne[3]));
     else if (strcmp(t->name, "mm.input_projection.weight") == 0)
         bytes = MAX(bytes, tile_matrix_bytes(floats, (uint32_t)t->ne[0], (uint32_t)t->ne[1]));
     return round_up(bytes, 512);
