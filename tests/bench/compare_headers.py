@@ -24,7 +24,7 @@ from servers import commit, cpu_name
 N_VOCAB = 4096
 # layers, and experts where there are fewer than in the file
 MODELS = {"smollm3-3b": (2, 0), "glm-4-32b-0414": (1, 0), "command-r7b": (1, 0), "starcoder2-7b": (1, 0),
-          "olmoe-1b-7b": (1, 0), "ling-mini-2.0": (2, 64), "hunyuan-a13b": (1, 8), "llama-4-scout": (1, 2),
+          "olmoe-1b-7b": (1, 0), "ling-mini-2.0": (2, 64), "hunyuan-a13b": (1, 8), "seed-oss-36b": (1, 0),
           "granite-4.0-h-tiny": (6, 16), "falcon-h1-1.5b": (2, 0)}
 
 
