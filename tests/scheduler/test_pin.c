@@ -112,7 +112,7 @@ static uint32_t steps_to_run(uint32_t n_prompt, uint64_t session) {
     return n;
 }
 
-/* What it would have waited for is what the other tenant keeps beyond its share. */
+/* The pages for which it would have waited are pinned by the other tenant beyond its share. */
 Test(pin, a_tenant_within_its_share_does_not_wait_for_what_another_keeps_beyond_its_own) {
     for (uint64_t session = 0; session < 10; session += 9) {
         pin_turns(4, 180); /* 44 of 64 pages are kept */

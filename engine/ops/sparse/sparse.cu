@@ -284,7 +284,7 @@ FOR_PAGES(ATTEND_SPARSE, attend_sparse)
 #define SPARSE_LATENT_HALF ((SPARSE_BLOCKS + 1) / 2) /* HALF of load_heads_by() */
 #define SPARSE_LATENT_EACH (LATENT_VALUE / WARPS)    /* values of a head that a warp accumulates */
 
-/* As struct sparse_shared, without values. */
+/* Holds what struct sparse_shared does, except values, which are the keys here. */
 struct alignas(16) sparse_latent_shared {
     uint16_t key[CSA_TILE][LATENT_KEY + 8];
     float score[2][CSA_HEADS][CSA_TILE + 8];
