@@ -10,6 +10,7 @@
 
 #include "grammar/constraint.h"
 #include "stream.h"
+#include "tests/support/few.h"
 #include "tiny.h"
 
 #define TAGGED                                                                                     \
@@ -125,7 +126,7 @@ Test(many_tools, the_largest_are_loosened_where_all_are_too_much) {
     for (uint32_t i = 0; i < 12; i++)
         add_large(&b, "large_", i, 3800, "");
     open_world(&w, TAGGED);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < FEWEST(2, 1); i++) {
         CLEANUP(freep) char *first = NULL;
         struct reply r;
         const char *grammar = told(&w, &b, i ? "auto" : "required", &r);

@@ -21,7 +21,7 @@ from golden_models import FLAGS, REQUESTS, ask, golden
 from manager import wait_end, wait_until
 from test_models import models
 from upgrading import Daemon, upgrade
-from weftd import ANY_TIME, DATA, LIMIT_S, Weftd, every, main, program, synth, until_accepted
+from weftd import ANY_TIME, DATA, LIMIT_S, Weftd, every, fewer, main, program, synth, until_accepted
 
 GOLDEN = ("llama-gqa", "llama-mha", "llama-tied", "llama-yarn", "llama-linear", "llama-f16", "llama-bf16", "mistral3",
           "qwen2", "qwen3", "qwen3moe", "phi3", "gemma2", "gemma3", "gemma4", "gemma4-moe", "gemma4-ple", "granite", "olmo2", "glm4moe-mtp", "minimax-m2",
@@ -85,7 +85,7 @@ def test_experts_in_one_tensor_give_the_bits_of_a_gguf_file():
 
 
 def test_hybrids_give_the_tokens_of_a_gguf_file():
-    for name, same_bits in HYBRIDS.items():
+    for name, same_bits in fewer([*HYBRIDS.items()]):
         with tempfile.TemporaryDirectory() as where:
             model = model_of(name, where)
             folder = hf_folder.write_folder(model, pathlib.Path(where) / name, 2)
@@ -129,7 +129,7 @@ def test_nemotron_without_experts_gives_the_bits_of_a_gguf_file():
 
 
 def test_blocks_of_multi_token_prediction_are_those_of_a_gguf_file():
-    for name in ("glm4moe-mtp", "deepseek2-mtp", "nemotron-h-moe-mtp", "qwen35-mtp", "qwen35moe-mtp"):
+    for name in fewer(("glm4moe-mtp", "deepseek2-mtp", "nemotron-h-moe-mtp", "qwen35-mtp", "qwen35moe-mtp")):
         with tempfile.TemporaryDirectory() as where:
             of = [subprocess.run([program("weft-gguf"), "info", "--ops", "cpu", path], capture_output=True, text=True)
                   for path in (folder_of(name, where), golden(name))]
@@ -142,7 +142,7 @@ WITH_BLOCKS = {"qwen35": "n_key=2,n_value=2,n_state=16", "qwen3next": "n_key=2,n
 
 def test_a_folder_drafts_with_its_own_block():
     """The blocks of these models are mostly right, so that their drafts are accepted if their numbers are."""
-    for arch, more in WITH_BLOCKS.items():
+    for arch, more in fewer([*WITH_BLOCKS.items()]):
         synthetic = synth(f"tiny-mtp-{arch}-f32", "--arch", arch, "--shape", f"tiny,n_layer=4,n_mtp=1,context=1024,n_vocab=512,loud=0.02,{more}",
                           "--format", "F32")
         with tempfile.TemporaryDirectory() as where:
@@ -198,7 +198,7 @@ def said_of_picture(model):
 
 
 def test_the_encoder_in_a_folder_gives_the_rows_of_a_projector_file():
-    for name, kind in SEEING.items():
+    for name, kind in fewer([*SEEING.items()]):
         with tempfile.TemporaryDirectory() as where:
             model, projector = pictures.FOLDER / f"{name}.gguf", pictures.FOLDER / f"mmproj-{name}.gguf"
             copy = pathlib.Path(where) / f"{name}.gguf"
@@ -216,7 +216,7 @@ def test_the_encoder_in_a_folder_gives_the_rows_of_a_projector_file():
 
 
 def test_an_encoder_in_bf16_gives_the_rows_of_a_projector_file():
-    for name in ("gemma3", "qwen3vl", "qwen25vl"):
+    for name in fewer(("gemma3", "qwen3vl", "qwen25vl")):
         with tempfile.TemporaryDirectory() as where:
             g, file = hf_folder.Gguf(pictures.FOLDER / f"mmproj-{name}.gguf"), os.path.join(where, "mmproj.gguf")
             tensors = {k: hf_quantise.cut(t) if len(t[1]) > 1 and t[0] == "F32" else t for k, t in g.tensors.items()}
@@ -232,7 +232,7 @@ def is_of_encoder(name, shape):
 
 
 def test_a_quantised_encoder_gives_the_rows_of_one_in_16_bits():
-    for name, form in (("qwen3vl", "fp8-channel"), ("gemma3", "awq"), ("qwen25vl", "mxfp4"), ("gemma4", "gptq-asym")):
+    for name, form in fewer((("qwen3vl", "fp8-channel"), ("gemma3", "awq"), ("qwen25vl", "mxfp4"), ("gemma4", "gptq-asym"))):
         make, config = hf_quantise.FORMS[form]
         with tempfile.TemporaryDirectory() as where:
             folder = pathlib.Path(hf_pictures.write_folder(pictures.FOLDER / f"{name}.gguf", pictures.FOLDER / f"mmproj-{name}.gguf",

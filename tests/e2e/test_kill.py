@@ -1,12 +1,12 @@
-"""The worker is killed at 25 random moments (100 in the suite "night"), also while it loads: every stream continues
-with the same tokens and logits, and without repetition."""
+"""The worker is killed at 25 random moments (8 with few cases, 100 in the suite "night"), also while it loads: every
+stream continues with the same tokens and logits, and without repetition."""
 import pathlib
 import random
 import tempfile
 import time
 
 from weftd import (
-    ANY_TIME, BACKEND, Skip, Weftd, assisted_model, every, libraries_of, main, mtp_model, parallel, random_tokens,
+    ANY_TIME, BACKEND, Skip, Weftd, assisted_model, every, fewer, libraries_of, main, mtp_model, parallel, random_tokens,
     repeat_until, synth, until_accepted, wait_until,
 )
 
@@ -98,7 +98,7 @@ def test_streams_survive_with_a_draft_model():
         should = run_all(d, requests)
     with Weftd(*FLAGS, *ANY_TIME, "--draft-model", small, "--draft-sources", "model", model=deep) as d:
         accept(d, "model", requests[3:], should[3:])
-        survive(d, requests, should, 6, 43)
+        survive(d, requests, should, fewer(6), 43)
 
 
 def test_streams_survive_with_the_models_own_block():
@@ -121,7 +121,7 @@ def survive_drafting(model, *flags):
         should = run_all(d, requests)
     with Weftd(*FLAGS, *ANY_TIME, *flags, "--draft-sources", "mtp", model=model) as d:
         accept(d, "mtp", requests, should)
-        survive(d, requests, should, 6, 45)
+        survive(d, requests, should, fewer(6), 45)
 
 
 def test_streams_survive_with_pages_in_host_memory():
@@ -130,7 +130,7 @@ def test_streams_survive_with_pages_in_host_memory():
     with Weftd(*FLAGS, "--max-context", "512", "--kv-pages", "24", "--host-kv-memory", "64M") as d:
         repeat_until("prefixes that are saved", lambda: d.stats()["worker"]["host_offloaded_tokens"] > 500,
                      lambda: parallel([lambda r=r: run(d, r) for r in REQUESTS]))
-        survive(d, REQUESTS, should, 6, 44)
+        survive(d, REQUESTS, should, fewer(6), 44)
 
 
 def test_health_is_503_while_the_worker_is_replaced():
@@ -186,7 +186,7 @@ def test_embeddings_survive_kills_with_the_same_bits():
 def test_streams_survive_with_pages_on_the_disk():
     """A page that a worker was writing when it was killed is either complete for the next worker or absent."""
     with tempfile.TemporaryDirectory() as folder, Weftd(*FLAGS, "--kv-disk", folder, "--kv-disk-size", "64M") as d:
-        survive(d, REQUESTS, run_all(d, REQUESTS), 12, 45)
+        survive(d, REQUESTS, run_all(d, REQUESTS), fewer(12), 45)
         assert " kv_disk " not in d.log, d.log
 
 

@@ -9,7 +9,7 @@ import time
 
 from pictures import FLAGS, FOLDER, metrics, picture, pictures_total, post, started, uri
 from upgrading import Daemon, Installed, upgrade
-from weftd import LIMIT_S, Weftd, main, mtp_model, parallel, program, repeat_until, seen, synth, wait_until
+from weftd import LIMIT_S, Weftd, fewer, main, mtp_model, parallel, program, repeat_until, seen, synth, wait_until
 
 MODELS = ("qwen3vl", "qwen35", "qwen25vl", "gemma3", "gemma4", "gemma4u", "mistral3", "lfm2", "glm4v", "hunyuanvl",
           "internvl", "idefics3")
@@ -34,7 +34,7 @@ def check_golden(name):
 
 
 def test_greedy_texts_are_those_of_another_implementation():
-    for name in MODELS:
+    for name in fewer(MODELS):
         check_golden(name)
 
 

@@ -16,7 +16,7 @@ import time
 
 from manager import Manager, wait_end, wait_until
 from upgrading import ASK, FLAGS, LONG, PROMPT, Daemon, Installed, Stream, answer, ctl, daemons, refused, replace_version, upgrade
-from weftd import LIMIT_S, UnixConnection, Weftd, beside, main, parallel, program, random_tokens, recomputed, tiny_model
+from weftd import LIMIT_S, UnixConnection, Weftd, beside, fewer, main, parallel, program, random_tokens, recomputed, tiny_model
 
 class Held:
     """A daemon whose worker is stopped inside the block: its streams are still open at the end of the block."""
@@ -104,7 +104,7 @@ def test_upgrades_under_load_refuse_and_cut_none():
         m.start()
         wait_until("weights are stored", lambda: len(m.store) == 1)
         with Clients(m, 4) as clients:
-            for _ in range(8):
+            for _ in range(fewer(8)):
                 old, stream = m.pid, Stream(m, {**LONG, "max_tokens": 100})
                 os.kill(old, signal.SIGUSR2)
                 wait_until("the next main process", lambda: m.pid != old)
@@ -171,7 +171,7 @@ def test_upgrades_with_the_disk_tier_lose_nothing_under_load():
         m.start()
         should, _ = cached(m, DISK_PROMPT)
         with Clients(m, 4) as clients:
-            for n in range(1, 6):
+            for n in range(1, 1 + fewer(6)):
                 old, stream = m.pid, Stream(m, {**LONG, "max_tokens": 100})
                 os.kill(old, signal.SIGUSR2)
                 wait_until("the next main process", lambda: m.pid != old)
