@@ -4,29 +4,47 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns the path of @line, "ID:CONTROLLER:PATH", or NULL if it has another controller. */
-static const char *path_in_line(const char *line, const char *controller) {
-    const char *name = strchr(line, ':');
+/* Returns whether @controller is one of @names, which are separated by commas. */
+static bool has_controller(const char *names, const char *controller) {
     size_t n = strlen(controller);
 
-    if (!name || strncmp(name + 1, controller, n) != 0 || name[1 + n] != ':')
-        return NULL;
-    return name + 2 + n;
+    for (;;) {
+        size_t len = strcspn(names, ",");
+
+        if (len == n && memcmp(names, controller, n) == 0)
+            return true;
+        if (names[len] == 0)
+            return false;
+        names += len + 1;
+    }
 }
 
-bool control_group_path(const char *controller, char path[CONTROL_GROUP_PATH]) {
-    char line[CONTROL_GROUP_PATH + 64];
-    const char *found = NULL;
-    FILE *f = fopen("/proc/self/cgroup", "re");
+/* Reads @line, "ID:CONTROLLERS:PATH". Returns false if @controller is not among its controllers. */
+static bool read_group_line(char *line, const char *controller, struct control_group *out) {
+    char *names = strchr(line, ':');
+    char *path = names ? strchr(names + 1, ':') : NULL;
+
+    if (!path)
+        return false;
+    *path = 0;
+    if (!has_controller(names + 1, controller))
+        return false;
+    snprintf(out->names, sizeof(out->names), "%s", names + 1);
+    snprintf(out->path, sizeof(out->path), "%s", path + 1);
+    return true;
+}
+
+bool control_group_find(const char *self, const char *controller, struct control_group *out) {
+    char line[CONTROL_GROUP_NAMES + CONTROL_GROUP_PATH];
+    bool found = false;
+    FILE *f = fopen(self, "re");
 
     while (f && !found && fgets(line, sizeof(line), f)) {
         line[strcspn(line, "\n")] = 0;
-        found = path_in_line(line, controller);
+        found = read_group_line(line, controller, out);
     }
     if (f)
         fclose(f);
-    if (found)
-        snprintf(path, CONTROL_GROUP_PATH, "%s", found);
     return found;
 }
 

@@ -23,11 +23,12 @@ uint32_t cpus_in_group(const char *root, const char *path) {
 }
 
 uint32_t cpus_usable(void) {
-    char path[CONTROL_GROUP_PATH];
+    struct control_group g;
     cpu_set_t set;
     int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-    uint32_t limit =
-        control_group_path("", path) ? cpus_in_group(CONTROL_GROUP_ROOT, path) : UINT32_MAX;
+    uint32_t limit = UINT32_MAX;
 
+    if (control_group_find(CONTROL_GROUP_SELF, "", &g))
+        limit = cpus_in_group(CONTROL_GROUP_ROOT, g.path);
     return MIN((uint32_t)MAX(n, 1), limit);
 }

@@ -107,15 +107,26 @@ uint64_t memory_machine(void) {
     return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
 }
 
+uint64_t memory_in_groups(const char *self, const char *root) {
+    struct control_group g;
+    uint64_t room = UINT64_MAX;
+    char tree[1024];
+
+    if (control_group_find(self, "", &g))
+        room = MIN(room, memory_in_group(root, g.path));
+    if (!control_group_find(self, "memory", &g))
+        return room;
+    /* A tree of several controllers is mounted under their names, mostly with a link for each. */
+    snprintf(tree, sizeof(tree), "%s/memory", root);
+    room = MIN(room, memory_in_group(tree, g.path));
+    snprintf(tree, sizeof(tree), "%s/%s", root, g.names);
+    return MIN(room, memory_in_group(tree, g.path));
+}
+
 uint64_t memory_available(void) {
-    uint64_t room = of_machine();
-    char path[CONTROL_GROUP_PATH];
+    uint64_t room = MIN(of_machine(), memory_in_groups(CONTROL_GROUP_SELF, CONTROL_GROUP_ROOT));
     struct rlimit limit;
 
-    if (control_group_path("", path))
-        room = MIN(room, memory_in_group(CONTROL_GROUP_ROOT, path));
-    if (control_group_path("memory", path))
-        room = MIN(room, memory_in_group(CONTROL_GROUP_ROOT "/memory", path));
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
         room = MIN(room, limit.rlim_cur - MIN(mapped(), limit.rlim_cur));
     return room;

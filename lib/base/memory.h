@@ -21,3 +21,6 @@ uint64_t memory_machine(void);
 /* Returns the smallest room that the control group @path ("/system.slice/weftd.service") and its
  * ancestors below @root ("/sys/fs/cgroup") leave; UINT64_MAX: no limit. */
 uint64_t memory_in_group(const char *root, const char *path);
+/* Returns the smallest room that the groups in the file @self leave, which is like
+ * CONTROL_GROUP_SELF, of trees that are mounted below @root; UINT64_MAX: no limit. */
+uint64_t memory_in_groups(const char *self, const char *root);

@@ -14,11 +14,20 @@
 
 static char root[64], path[128];
 
-static void write_file(const char *name, const char *text) {
-    snprintf(path, sizeof(path), "%s/%s", root, name);
+static void write_below(const char *folder, const char *name, const char *text) {
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
     FILE *f = fopen(path, "we");
 
     cr_assert(f && fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+static void write_file(const char *name, const char *text) {
+    write_below(root, name, text);
+}
+
+static void remove_below(const char *folder, const char *name) {
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    cr_assert_eq(remove(path), 0, "%s", path);
 }
 
 static void set_up(void) {
@@ -121,9 +130,47 @@ Test(control_group, whole_processors_of_the_tightest_limit_count) {
     }
 }
 
+/* Trees of version 1: one for memory alone, one for several controllers with and without a link. */
+Test(control_group, memory_is_found_beside_other_controllers) {
+    static const struct {
+        const char *folder, *groups;
+        uint64_t room;
+    } cases[] = {
+        {"memory", "3:cpu,cpuacct:/a\n2:memory:/b\n", 5000},
+        {"memory,hugetlb", "3:cpu,cpuacct:/a\n2:memory,hugetlb:/b\n", 5000},
+        {"hugetlb,memory", "2:hugetlb,memory:/b\n", 5000},
+        {"memory", "2:hugetlb,memory,pids:/b\n", 5000},
+        {"memory", "2:memory:/other/place\n", 9000},
+        {"memory", "2:memory2,memo:/b\n1:name=memory:/b\n", UINT64_MAX},
+        {"memory", "2:memory\nmemory:/b\nmemory\n\n", UINT64_MAX},
+        {"memory", "0::/b\n", UINT64_MAX},
+        {"", "0::/b\n", 5000},
+    };
+    char tree[64], self[128];
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        cr_assert(snprintf(tree, sizeof(tree), "%s/%s", root, cases[i].folder) > 0);
+        mkdir(tree, 0700);
+        snprintf(path, sizeof(path), "%s/b", tree);
+        cr_assert_eq(mkdir(path, 0700), 0);
+        write_below(tree, "b/memory.limit_in_bytes", "5000\n");
+        write_below(tree, "memory.limit_in_bytes", "9000\n");
+        write_file("self", cases[i].groups);
+        snprintf(self, sizeof(self), "%s/self", root);
+        cr_expect_eq(memory_in_groups(self, root), cases[i].room, "case %zu", i);
+        remove_below(tree, "b/memory.limit_in_bytes");
+        remove_below(tree, "memory.limit_in_bytes");
+        remove_below(tree, "b");
+        rmdir(tree); /* the root stays, as it is not empty */
+        remove_below(root, "self");
+    }
+    cr_expect_eq(memory_in_groups("/nonexistent", root), UINT64_MAX);
+}
+
 /* The machine's own group, as the kernel names it. */
 Test(control_group, of_this_process_limits_its_processors) {
-    char group[CONTROL_GROUP_PATH] = "", line[CONTROL_GROUP_PATH + 3];
+    struct control_group group = {.path = ""};
+    char line[CONTROL_GROUP_PATH + 3];
     bool found = false;
     cpu_set_t set;
     FILE *f = fopen("/proc/self/cgroup", "re");
@@ -132,9 +179,10 @@ Test(control_group, of_this_process_limits_its_processors) {
     while (!found && fscanf(f, "%514[^\n]\n", line) == 1)
         found = strncmp(line, "0::", 3) == 0;
     fclose(f);
-    cr_assert_eq(control_group_path("", group), found);
-    cr_expect_str_eq(group, found ? line + 3 : "");
-    uint32_t limit = found ? cpus_in_group(CONTROL_GROUP_ROOT, group) : UINT32_MAX;
+    cr_assert_eq(control_group_find(CONTROL_GROUP_SELF, "", &group), found);
+    cr_expect_str_eq(group.path, found ? line + 3 : "");
+    cr_expect_str_eq(group.names, "");
+    uint32_t limit = found ? cpus_in_group(CONTROL_GROUP_ROOT, group.path) : UINT32_MAX;
     cr_assert_eq(sched_getaffinity(0, sizeof(set), &set), 0);
     cr_expect_eq(cpus_usable(), MIN((uint32_t)CPU_COUNT(&set), limit));
 }
