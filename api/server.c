@@ -27,6 +27,8 @@
 #define TARGET_MAX (8u << 10) /* bytes of a request target */
 #define REFUSED_MAX 32        /* connections beyond the limit that are answered 503 */
 #define BODIES 8u             /* bodies of the largest size that may be in memory at once */
+#define BODY_PART 32u         /* of the memory: reading a body takes up to 22 times its size */
+#define BODY_LEAST (1u << 20) /* bytes of a body that is allowed, however little memory there is */
 #define OUTPUTS 2u            /* answers of the largest size that may wait for their readers */
 
 /* ---- listeners ---- */
@@ -95,6 +97,19 @@ void api_own_paths(struct api *a, bool own) {
 }
 
 /* ---- life ---- */
+
+/* Lowers max-body where memory is short: reading one that does not fit ends the process. Of a
+ * daemon that is being replaced the memory is still in use, so its successor lowers nothing. */
+static void limit_bodies(struct api_opts *o) {
+    uint64_t available = memory_available();
+    uint64_t limit = MAX(available / BODY_PART, BODY_LEAST);
+
+    if (o->beside || limit >= o->max_body_bytes)
+        return;
+    o->max_body_bytes = (uint32_t)limit;
+    log_event(WLOG_WARN, "bodies_limited", "max_body=%u available=%llu", o->max_body_bytes,
+              (unsigned long long)available);
+}
 
 static int open_http(struct api *a) {
     const struct api_opts *o = &a->env.opts;
@@ -241,6 +256,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     struct gen_env *env = &a->env;
     env->loop = loop;
     env->opts = *opts;
+    limit_bodies(&env->opts);
     env->clock = clock;
     env->store = &a->store;
     list_init(&env->models.list);

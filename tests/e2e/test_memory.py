@@ -1,12 +1,15 @@
 """Without free memory every route answers, with 503 where it needs memory, and the daemon recovers."""
 import json
 import os
+import re
 import resource
 import subprocess
 
 from weftd import Skip, Weftd, main, program, synth, wait_until
 
 FREE = (0, 256 << 10, 1 << 20, 3 << 20)  # bytes of address space that the front may still allocate
+ROOM = 768 << 20  # bytes of address space of a daemon that knows of it from the start
+SMALL = ("--max-context", "512", "--threads", "1", "--kv-memory", "4M")
 TEXT = "some text"
 PADDING = "x" * 9000  # a body above 8 KB is read on the pool
 CHAT = [{"role": "user", "content": TEXT}]
@@ -65,6 +68,26 @@ def test_the_loop_returns_no_memory_to_the_system_and_a_thread_does():
         body = json.dumps({"input": "a", "max_output_tokens": 1, "store": False, "tools": [{"type": "web_search_preview", "junk": "x" * (24 << 20)}]})
         assert d.request("POST", "/v1/responses", body)[0] == 200
         wait_until("the memory of a body", lambda: resident(pid) < before + (12 << 20))
+
+
+def test_the_largest_body_is_what_the_memory_at_the_start_allows():
+    """Reading a body takes up to 22 times its size, so the largest is a thirty-second part of the memory."""
+    path, head = "/tokenize", len(json.dumps({"prompt": "weft", "padding": ""}))
+    limit = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (ROOM, ROOM))}
+    with Weftd(*SMALL, popen=limit) as d:
+        words = re.search(r" bodies_limited max_body=(\d+) available=(\d+)", d.log)
+        assert words, d.log
+        most, available = map(int, words.groups())
+        assert most == available // 32 and 4 << 20 < most < ROOM // 32, words
+        for n, expected in ((most, 200), (most + 1, 413), (32 << 20, 413), (most, 200)):
+            status, _, answer = d.request("POST", path, json.dumps({"prompt": "weft", "padding": "x" * (n - head)}))
+            assert status == expected, (n, status, answer)
+            assert status == 200 or f"larger than {most} bytes" in answer["error"]["message"], answer
+        values = '{"prompt":"weft","padding":[' + ",".join("1" * 4_000_000)[:most - 100].rstrip(",") + "]}"
+        assert d.request("POST", path, values)[0] == 200
+        assert d.stats()["worker"]["starts"] == 1 and d.process.poll() is None, d.log
+    with Weftd(*SMALL, "--max-body", "1M", popen=limit) as d:
+        assert " bodies_limited " not in d.log, d.log
 
 
 def test_without_memory_every_route_answers_and_the_daemon_recovers():
