@@ -111,14 +111,33 @@ static bool counts(const struct fair_tenant *t, bool lately, int64_t now) {
 }
 
 /* Returns the sum of the weights of tenants that count, and of @t (NULL: none). */
-static double fair_weights(const struct fair_share *f, const struct fair_tenant *t, bool lately,
-                           int64_t now) {
+static double add_weights(const struct fair_share *f, const struct fair_tenant *t, bool lately,
+                          int64_t now) {
     double sum = 0;
 
     for (uint32_t i = 0; i < f->n_tenants; i++)
         if (&f->tenant[i] == t || counts(&f->tenant[i], lately, now))
             sum += f->tenant[i].weight;
     return sum;
+}
+
+/* Returns the same sum. A step asks for it for each tenant and each request, mostly at one time, so
+ * it is added up once for all of them. */
+static double fair_weights(struct fair_share *f, const struct fair_tenant *t, bool lately,
+                           int64_t now) {
+    struct fair_sum *known = &f->sum[lately];
+    int64_t at = lately ? now : 0;
+
+    if (t && !counts(t, lately, now))
+        return add_weights(f, t, lately, now);
+    if (!known->valid || known->at != at)
+        *known = (struct fair_sum){true, at, add_weights(f, NULL, lately, now)};
+    return known->weights;
+}
+
+/* Notes that a tenant came, left, or has another weight. */
+static void forget_weights(struct fair_share *f) {
+    f->sum[false].valid = f->sum[true].valid = false;
 }
 
 /* Advances the fair virtual time: each live tenant gets its part of the time since the last call,
@@ -174,6 +193,7 @@ uint16_t fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weight_milli
     }
     t->n_live++;
     t->seen_ns = now;
+    forget_weights(f);
     return index;
 }
 
@@ -186,6 +206,7 @@ void fair_exit(struct fair_share *f, uint16_t tenant, int64_t now) {
         fair_advance(f);
     t->n_live--;
     t->seen_ns = now;
+    forget_weights(f);
 }
 
 /* Returns the part of elsewhere_ns that is counted when the tenant is charged @ns. */
@@ -334,13 +355,13 @@ uint32_t fair_pick(struct fair_share *f, struct fair_item *item, uint32_t n, uin
 
 /* ---- shares ---- */
 
-bool fair_is_over(const struct fair_share *f, uint32_t t, uint32_t held, uint32_t total,
-                  bool lately, int64_t now) {
+bool fair_is_over(struct fair_share *f, uint32_t t, uint32_t held, uint32_t total, bool lately,
+                  int64_t now) {
     return held * fair_weights(f, &f->tenant[t], lately, now) > total * f->tenant[t].weight;
 }
 
 /* Returns the share of @t in @total sequences. */
-static double fair_part(const struct fair_share *f, const struct fair_tenant *t, uint32_t total,
+static double fair_part(struct fair_share *f, const struct fair_tenant *t, uint32_t total,
                         int64_t now) {
     double sum = fair_weights(f, NULL, true, now);
 
@@ -349,8 +370,7 @@ static double fair_part(const struct fair_share *f, const struct fair_tenant *t,
     return total * t->weight / sum;
 }
 
-uint32_t fair_beyond(const struct fair_share *f, uint32_t t, uint32_t held, uint32_t more,
-                     int64_t now) {
+uint32_t fair_beyond(struct fair_share *f, uint32_t t, uint32_t held, uint32_t more, int64_t now) {
     double share = fair_part(f, &f->tenant[t], f->view->n_pages, now);
     uint32_t within = (uint32_t)fmax(share - held, 0);
 
@@ -369,7 +389,7 @@ void fair_note_slots(struct fair_share *f, uint32_t total, int64_t now) {
     }
 }
 
-uint32_t fair_yields(const struct fair_share *f, uint32_t t, uint32_t total, int64_t now) {
+uint32_t fair_yields(struct fair_share *f, uint32_t t, uint32_t total, int64_t now) {
     const struct fair_tenant *me = &f->tenant[t];
     double need = 0, parts = 0, have = 0;
     bool others = false;
@@ -555,7 +575,7 @@ void fair_note_promises(struct fair_share *f, int64_t now) {
     }
 }
 
-bool fair_ranks_low(const struct fair_share *f, const struct request *r) {
+bool fair_ranks_low(struct fair_share *f, const struct request *r) {
     uint32_t t = r->tenant;
 
     return f->n_groups > 1 && fair_is_over(f, t, f->tenant[t].n_pages, f->view->n_pages, false, 0);

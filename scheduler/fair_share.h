@@ -83,6 +83,13 @@ struct fair_item {
     uint32_t next;
 };
 
+/* Sum of weights, of the live tenants or of those seen lately at the time @at. */
+struct fair_sum {
+    bool valid;
+    int64_t at;
+    double weights;
+};
+
 struct fair_share {
     const struct sched_view *view;
     struct fair_tenant tenant[FAIR_TENANTS];
@@ -95,6 +102,8 @@ struct fair_share {
     int64_t slots_at;
     /* least virtual time of the live tenants; monotonic */
     double clock_ns;
+    /* [lately] until a tenant comes or leaves */
+    struct fair_sum sum[2];
 
     /* State of the step that is planned. */
     /* [FAIR_ITEMS] */
@@ -147,19 +156,18 @@ uint32_t fair_pick(struct fair_share *f, struct fair_item *item, uint32_t n, uin
 
 /* Returns whether @held of @total is more than the share of tenant @t among the live tenants, with
  * @lately also among those seen within FAIR_LATELY_NS. */
-bool fair_is_over(const struct fair_share *f, uint32_t t, uint32_t held, uint32_t total,
-                  bool lately, int64_t now);
+bool fair_is_over(struct fair_share *f, uint32_t t, uint32_t held, uint32_t total, bool lately,
+                  int64_t now);
 /* Returns how many of @more pages tenant @t, which holds @held, would have beyond its share among
  * the tenants seen within FAIR_LATELY_NS. */
-uint32_t fair_beyond(const struct fair_share *f, uint32_t t, uint32_t held, uint32_t more,
-                     int64_t now);
+uint32_t fair_beyond(struct fair_share *f, uint32_t t, uint32_t held, uint32_t more, int64_t now);
 /* Updates fair_tenant.slots for @total slots, before a plan; n_running of all tenants must be
  * set. */
 void fair_note_slots(struct fair_share *f, uint32_t total, int64_t now);
 /* Returns how many of @total sequences tenant @t, if it is above its share, must leave free for
  * tenants with fewer sequences for their weight and less virtual time: their mean need plus
  * FAIR_SURGE standard deviations, minus the sequences that they have. */
-uint32_t fair_yields(const struct fair_share *f, uint32_t t, uint32_t total, int64_t now);
+uint32_t fair_yields(struct fair_share *f, uint32_t t, uint32_t total, int64_t now);
 /* Returns true if more than one tenant was seen within FAIR_LATELY_NS. */
 bool fair_is_shared(const struct fair_share *f, int64_t now);
 /* Returns whether a tenant without requests, that would be behind with one, is expected back. */
@@ -192,7 +200,7 @@ void fair_note_promises(struct fair_share *f, int64_t now);
 bool fair_is_behind(const struct fair_share *f, const struct request *r);
 /* Returns whether the tenant of @r is above its share of the pages; @r then ranks below requests of
  * other tenants. */
-bool fair_ranks_low(const struct fair_share *f, const struct request *r);
+bool fair_ranks_low(struct fair_share *f, const struct request *r);
 /* Returns whether all slots are taken and some waiting tenant has less virtual time than another
  * one and, with one slot more, still fewer slots for its weight. The other tenant is then the
  * victim (fair_is_victim()). */

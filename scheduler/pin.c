@@ -341,7 +341,7 @@ static uint64_t growth_pages(const struct pins *t) {
 /* Counts the pages that tenants hold, and the pinned ones among them that are beyond their
  * shares. */
 static void note_held(struct pins *t, int64_t now) {
-    const struct fair_share *f = t->view->fair;
+    struct fair_share *f = t->view->fair;
     uint32_t n_pinned[FAIR_TENANTS] = {0};
 
     LIST_FOREACH_ENTRY(k, &t->pinned, const struct pin, link) {

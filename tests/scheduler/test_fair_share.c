@@ -141,6 +141,39 @@ Test(fair_share, over_is_more_than_ones_part) {
     cr_expect(!fair_is_over(&s, b, 100, 100, true, 1000 * SECOND));
 }
 
+/* The sum of weights is kept between calls: here it is added up anew for each. */
+Test(fair_share, over_is_judged_by_those_that_are_there_now) {
+    static const uint32_t weights[4] = {100, 700, 1000, 3300};
+    static uint16_t live[400];
+    struct rng rng = {8};
+    uint32_t n = 0, n_over = 0;
+
+    for (int64_t now = SECOND, i = 0; i < 6000; i++, now += rng_below(&rng, 3) * SECOND) {
+        uint32_t id = rng_below(&rng, 300), at = rng_below(&rng, MAX(n, 1));
+
+        if (n < 400 && rng_below(&rng, 2) == 0) {
+            live[n++] = fair_enter(&s, id, weights[id % 4], (uint8_t)(id % 3), now);
+        } else if (n > 0) {
+            fair_exit(&s, live[at], now);
+            live[at] = live[--n];
+        }
+        if (n == 0)
+            continue;
+        uint32_t t = live[rng_below(&rng, n)], held = rng_below(&rng, 20);
+        for (int lately = 0; lately < 2; lately++) {
+            double sum = 0;
+
+            for (uint32_t k = 0; k < s.n_tenants; k++)
+                if (s.tenant[k].n_live > 0 || (lately && now - s.tenant[k].seen_ns < 300 * SECOND))
+                    sum += s.tenant[k].weight;
+            bool over = held * sum > 1000 * s.tenant[t].weight;
+            cr_assert_eq(fair_is_over(&s, t, held, 1000, lately, now), over, "%ld", (long)i);
+            n_over += over;
+        }
+    }
+    cr_expect(n_over > 1000 && n_over < 11000, "%u", n_over);
+}
+
 Test(fair_share, tables_never_overflow) {
     struct rng rng = {6};
     static uint16_t live[2000];
