@@ -198,6 +198,43 @@ Test(models, one_that_changes_while_the_folder_is_read_is_read_again, .timeout =
     cr_expect_eq(models_n_live(models), 2);
 }
 
+/* What lists say of a model that no worker has loaded. */
+Test(models, one_that_was_found_is_described_by_the_header_of_its_file, .timeout = 60) {
+    struct served *s = find("b");
+
+    cr_expect_null(s->info.arch);
+    cr_expect_eq(s->info.n_params, 0);
+    machine.ns += 10000000000;
+    cr_assert(models_rescan(models, NULL));
+    end_scans();
+    cr_assert_not_null(s->info.arch);
+    cr_expect_str_eq(s->info.arch, "bert");
+    cr_expect_gt(s->info.n_embd, 0);
+    cr_expect_gt(s->info.n_vocab, 0);
+    cr_expect_gt(s->info.n_params, s->info.n_embd);
+    cr_expect_gt(s->info.tensor_bytes, s->info.n_params);
+}
+
+/* An upgrade waits for each, also the last of the list. */
+Test(models, loads_and_replacements_of_any_are_told) {
+    struct served *s = find("b");
+
+    cr_expect_null(models_loading(models));
+    cr_expect_null(models_changing(models));
+    s->front = calloc(1, sizeof(*s->front));
+    cr_assert(s->front);
+    models_set_state(s, SERVED_QUEUED);
+    cr_expect_str_eq(models_loading(models), "a model is being loaded");
+    models_set_state(s, SERVED_LOADING);
+    cr_expect_str_eq(models_loading(models), "a model is being loaded");
+    models_set_state(s, SERVED_READY);
+    cr_expect_null(models_loading(models));
+    s->old = find("a");
+    cr_expect_str_eq(models_changing(models), "a model is being replaced");
+    s->old = NULL;
+    cr_expect_null(models_changing(models));
+}
+
 Test(models, one_that_is_replaced_waits_for_prompts_for_half_a_minute) {
     struct served *s = load("a");
 
