@@ -458,8 +458,8 @@ static int warm_up(struct worker *w) {
     return 0;
 }
 
-/* Makes the loaded model independent of its file. The reference backend computes from the file's
- * own layout and therefore gets a copy. Returns 0 or -ENOMEM. */
+/* Makes what was loaded independent of @file, which may be NULL. The reference backend computes
+ * from the file's own layout and therefore gets a copy. Returns 0 or -ENOMEM. */
 static int copy_from_file(const struct worker *w, struct gguf *file) {
     if (!file)
         return 0;
@@ -784,10 +784,9 @@ static int worker_run(struct worker *w, int n_shards) {
         return worker_refuse(w, r, *err.message ? err.message : strerror(-r));
     watch_devices(w);
     lower_priority(w);
-    if (copy_from_file(w, w->file) < 0 || copy_from_file(w, w->draft_file) < 0)
+    if (copy_from_file(w, w->file) < 0 || copy_from_file(w, w->draft_file) < 0 ||
+        copy_from_file(w, w->projector) < 0)
         return worker_refuse(w, -ENOMEM, "out of memory");
-    if (w->projector)
-        gguf_drop_data(w->projector); /* the encoder has copied its weights */
     if ((r = new_sched(w, &open)) < 0)
         return worker_refuse(w, r, strerror(-r));
     if ((r = warm_up(w)) < 0)

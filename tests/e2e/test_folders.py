@@ -188,8 +188,8 @@ def rows_of(projector, picture, out):
     return pathlib.Path(out).read_bytes()
 
 
-def said_of_picture(model):
-    with pictures.started_at(model, "--speculation", "off", "--threads", "2") as d:
+def said_of_picture(model, *flags):
+    with pictures.started_at(model, "--speculation", "off", "--threads", "2", *flags) as d:
         marker = d.request("GET", "/props")[2]["media_marker"]
         body = {"prompt": {"prompt_string": f"What is {marker}?", "multimodal_data": [pictures.picture("decode/rgb8.png")]},
                 "temperature": 0, "n_predict": 16, "ignore_eos": True, "return_tokens": True}
@@ -213,6 +213,14 @@ def test_the_encoder_in_a_folder_gives_the_rows_of_a_projector_file():
                 assert rows[0] == rows[1] and any(rows[0]), (name, picture)
             answers = [said_of_picture(path) for path in (model, folder)]
             assert answers[0] == answers[1] and answers[0][1] > 10, (name, answers)
+
+
+def test_backend_reference_computes_pictures_once_the_model_is_loaded():
+    with tempfile.TemporaryDirectory() as where:
+        model, projector = pictures.FOLDER / "gemma3.gguf", pictures.FOLDER / "mmproj-gemma3.gguf"
+        folder = hf_pictures.write_folder(model, projector, os.path.join(where, "folder"), SEEING["gemma3"])
+        answers = [said_of_picture(path, "--backend", "reference") for path in (model, folder)]
+        assert answers[0] == answers[1] and answers[0][1] > 10, answers
 
 
 def test_an_encoder_in_bf16_gives_the_rows_of_a_projector_file():
