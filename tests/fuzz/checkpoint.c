@@ -1,6 +1,7 @@
 /* Folders of safetensors: config.json, the header of the weights and the begin of their data, which
- * the first two zero bytes separate; the tokenizer is fixed. What is accepted lies inside the
- * file. */
+ * the first two zero bytes separate; the tokenizer is fixed. config.json has the members of
+ * 1_Pooling and 2_Dense, too. If it has "bias", the header of 2_Dense follows that of
+ * the weights, and another zero byte. What is accepted lies inside the file. */
 
 #include "checkpoint/checkpoint.h"
 
@@ -15,6 +16,8 @@
 #include "tests/fuzz/fuzz.h"
 
 #define DATA_BYTES 16384u /* size of the data behind the header */
+#define POOLING "1_Pooling/"
+#define DENSE "2_Dense/"
 
 static const char tokenizer[] =
     "{'added_tokens':[],'normalizer':null,'pre_tokenizer':{'type':'ByteLevel',"
@@ -25,8 +28,9 @@ static char folder[64];
 
 static void remove_folder(void) {
     char path[96];
-    static const char *const names[] = {"config.json", "tokenizer.json", "model.safetensors",
-                                        "1_Pooling/config.json", "1_Pooling"};
+    static const char *const names[] = {
+        "config.json", "tokenizer.json",    "model.safetensors",       POOLING "config.json",
+        POOLING,       DENSE "config.json", DENSE "model.safetensors", DENSE};
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
@@ -52,27 +56,67 @@ static void write_file(const char *name, const void *bytes, size_t n) {
     close(fd);
 }
 
-/* Writes config.json, whose members are those of the pooling, too. */
-static void write_configs(const void *bytes, size_t n) {
-    write_file("config.json", bytes, n);
-    write_file("1_Pooling/config.json", bytes, n);
-    if (memmem(bytes, n, "pooling_mode", 12))
-        return;
-    char path[96];
-    snprintf(path, sizeof(path), "%s/1_Pooling/config.json", folder);
-    unlink(path);
+/* Part of an input. */
+struct part {
+    const uint8_t *at;
+    size_t n;
+};
+
+/* Returns the part before the next zero byte of @rest, which then begins behind that. */
+static struct part next_part(struct part *rest) {
+    const uint8_t *zero = memchr(rest->at, 0, rest->n);
+    struct part p = {rest->at, zero ? (size_t)(zero - rest->at) : rest->n};
+    size_t used = p.n + (zero != NULL);
+
+    *rest = (struct part){rest->at + used, rest->n - used};
+    return p;
 }
 
-/* Writes a weight file: the length of the header, the header of @n bytes, and DATA_BYTES of data,
- * of which the first are @data. */
-static void write_weights(const void *header, uint64_t n, const void *data, size_t n_data) {
-    int fd = make_file("model.safetensors", sizeof(n) + n + DATA_BYTES);
-    size_t used = MIN(n_data, DATA_BYTES);
+/* Writes the file @name with the members of config.json, or removes it if they lack @word. Returns
+ * true if it was written. */
+static bool write_if(const char *name, struct part config, const char *word) {
+    char path[96];
+
+    if (memmem(config.at, config.n, word, strlen(word))) {
+        write_file(name, config.at, config.n);
+        return true;
+    }
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    unlink(path);
+    return false;
+}
+
+/* Writes a weight file: the length of the header, the header, and DATA_BYTES of data, of which the
+ * first are @data. */
+static void write_weights(const char *name, struct part header, struct part data) {
+    uint64_t n = header.n;
+    int fd = make_file(name, sizeof(n) + n + DATA_BYTES);
+    size_t used = MIN(data.n, DATA_BYTES);
 
     FUZZ_ASSERT(write(fd, &n, sizeof(n)) == (ssize_t)sizeof(n));
-    FUZZ_ASSERT(write(fd, header, n) == (ssize_t)n);
-    FUZZ_ASSERT(write(fd, data, used) == (ssize_t)used);
+    FUZZ_ASSERT(write(fd, header.at, n) == (ssize_t)n);
+    FUZZ_ASSERT(write(fd, data.at, used) == (ssize_t)used);
     close(fd);
+}
+
+static void write_parts(struct part rest) {
+    struct part config = next_part(&rest), header = next_part(&rest);
+
+    write_file("config.json", config.at, config.n);
+    write_if(POOLING "config.json", config, "pooling_mode");
+    if (write_if(DENSE "config.json", config, R"("bias")")) {
+        struct part dense = next_part(&rest);
+
+        write_weights(DENSE "model.safetensors", dense, rest);
+    }
+    write_weights("model.safetensors", header, rest);
+}
+
+static void make_inner(const char *name) {
+    char path[96];
+
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    FUZZ_ASSERT(mkdir(path, 0700) == 0);
 }
 
 static void make_folder(void) {
@@ -83,9 +127,8 @@ static void make_folder(void) {
     strcpy(folder,
            access("/dev/shm", W_OK) == 0 ? "/dev/shm/weft-fuzz-XXXXXX" : "/tmp/weft-fuzz-XXXXXX");
     FUZZ_ASSERT(mkdtemp(folder));
-    char path[96];
-    snprintf(path, sizeof(path), "%s/1_Pooling", folder);
-    FUZZ_ASSERT(mkdir(path, 0700) == 0);
+    make_inner(POOLING);
+    make_inner(DENSE);
     atexit(remove_folder);
     FUZZ_ASSERT(fuzz_add_json(&text, tokenizer) == 0);
     write_file("tokenizer.json", text.data, text.len);
@@ -102,19 +145,14 @@ static void open_encoder(void) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
-    const uint8_t *zero = memchr(data, 0, len);
     CLEANUP(gguf_freep) struct gguf *g = NULL;
     struct err err = {0};
     uint64_t sum = 0;
 
-    if (!zero)
+    if (!memchr(data, 0, len))
         return -1;
-    const uint8_t *header = zero + 1, *end = data + len;
-    const uint8_t *stop = memchr(header, 0, (size_t)(end - header));
-    const uint8_t *begin = stop ? stop + 1 : end;
     make_folder();
-    write_configs(data, (size_t)(zero - data));
-    write_weights(header, (size_t)((stop ? stop : end) - header), begin, (size_t)(end - begin));
+    write_parts((struct part){data, len});
     open_encoder();
     if (checkpoint_open(&g, folder, &err) < 0) {
         FUZZ_ASSERT(err.message[0] && !strchr(err.message, '\n'));
@@ -144,7 +182,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
 #define GPTQ "'quantization_config':{'quant_method':'gptq','bits':4,'group_size':32,"
 
 /* A folder: config.json; tensors as "NAME TYPE DIMENSION ..."; the words with which their data
- * begins. */
+ * begins. The last tensor is that of 2_Dense if its name begins with that. */
 struct seed {
     const char *config, *tensors[8];
     uint32_t words[4];
@@ -269,6 +307,11 @@ static const struct seed seeds[] = {
      "'use_bidirectional_attention':true}",
      {"layers.0.self_attn.q_norm.weight BF16 4", "norm.weight BF16 8"},
      {0}},
+    {"{'model_type':'gemma3_text'," CONFIG "'sliding_window':16,'use_bidirectional_attention':true,"
+     "'bias':false,'activation_function':'torch.nn.modules.linear.Identity'}",
+     {"layers.0.self_attn.q_norm.weight BF16 4", "norm.weight BF16 8",
+      DENSE "linear.weight F32 512 8"},
+     {0x3F800000}},
     {"{'model_type':'llama'," CONFIG GPTQ "'sym':false,'desc_act':true}}",
      {"model.layers.0.self_attn.q_proj.g_idx I32 64",
       "model.layers.0.self_attn.q_proj.qweight I32 8 8",
@@ -348,20 +391,37 @@ static int add_tensor(struct buf *out, const char *text, size_t *at) {
     return fuzz_add_json(out, line);
 }
 
+/* Appends the header of 2_Dense, which has tensor @text, and a zero byte. */
+static int add_dense(struct buf *out, const char *text) {
+    size_t at = 0;
+
+    TRY(buf_add_char(out, '{'));
+    TRY(add_tensor(out, text, &at));
+    FUZZ_ASSERT(at == DATA_BYTES);
+    out->len--; /* the comma */
+    return buf_add(out, "}", 2);
+}
+
 static int add_seed(struct buf *out, const struct seed *s) {
     char line[160];
+    const char *dense = NULL;
     size_t at = 0;
 
     TRY(fuzz_add_json(out, s->config));
     TRY(buf_add(out, "", 1));
     TRY(buf_add_char(out, '{'));
     for (size_t i = 0; i < ARRAY_SIZE(s->tensors) && s->tensors[i]; i++)
-        TRY(add_tensor(out, s->tensors[i], &at));
+        if (strncmp(s->tensors[i], DENSE, strlen(DENSE)) == 0)
+            dense = s->tensors[i] + strlen(DENSE);
+        else
+            TRY(add_tensor(out, s->tensors[i], &at));
     /* the rest of the data belongs to a model that is left out */
     snprintf(line, sizeof(line), "'vision.x':{'dtype':'U8','shape':[%zu],'data_offsets':[%zu,%u]}}",
              DATA_BYTES - at, at, DATA_BYTES);
     TRY(fuzz_add_json(out, line));
     TRY(buf_add(out, "", 1));
+    if (dense)
+        TRY(add_dense(out, dense));
     return buf_add(out, s->words, sizeof(s->words));
 }
 
