@@ -246,20 +246,6 @@ static size_t list_quants(const struct hub_listing *l, char *out, size_t size) {
     return n_models;
 }
 
-static int hub_find_default(const struct hub_listing *l, size_t n_models, struct candidate *out,
-                            struct err *err) {
-    for (uint32_t i = 0; n_models == 1 && i < l->n; i++)
-        if (is_candidate(l, i, out))
-            return 0;
-    for (size_t k = 0; k < ARRAY_SIZE(preferred); k++) {
-        int r = hub_find(l, preferred[k], false, out, err);
-
-        if (r != -ENOENT)
-            return r;
-    }
-    return -ENOENT;
-}
-
 /* Chooses all shards of @c, each of which must be listed. */
 static int choose_shards(const struct hub_listing *l, const struct candidate *c,
                          struct hub_choice *out, struct err *err) {
@@ -314,8 +300,85 @@ bool hub_model_at(const struct hub_listing *l, uint32_t i, struct hub_choice *ou
     return is_candidate(l, i, &c) && choose_shards(l, &c, out, NULL) == 0;
 }
 
-int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct hub_choice *out,
-               struct err *err) {
+/* Returns true if weftd can serve the model in @memory bytes: it leaves a sixteenth of them free,
+ * and buffers and the keys of a short context take a tenth of a model of 8B in four bits. */
+static bool hub_fits(const struct hub_choice *c, uint64_t memory) {
+    return memory == 0 || c->bytes <= memory / 6 * 5;
+}
+
+static int hub_choose_file(const struct hub_listing *l, const struct candidate *c, uint64_t memory,
+                           struct hub_choice *out, struct err *err) {
+    TRY(choose_shards(l, c, out, err));
+    add_projector(l, out);
+    out->too_large = !hub_fits(out, memory);
+    return 0;
+}
+
+/* Chooses the folder of safetensors. Returns the result of hub_choose_folder(). */
+static int hub_choose_weights(const struct hub_listing *l, const struct hub_spec *spec,
+                              uint64_t memory, struct hub_choice *out, struct err *err) {
+    TRY(hub_choose_folder(l, spec, out, err));
+    out->too_large = !hub_fits(out, memory);
+    return 0;
+}
+
+/* Chooses the first model of the order that fits into @memory, else the first of the order. Returns
+ * 0, -ENOENT: the repository has none of the order, or -EINVAL with @err. */
+static int hub_choose_usual(const struct hub_listing *l, uint64_t memory, struct hub_choice *out,
+                            struct err *err) {
+    struct hub_choice next = {0};
+    struct candidate c;
+    bool any = false;
+
+    for (size_t k = 0; k < ARRAY_SIZE(preferred) && (!any || out->too_large); k++) {
+        int r = hub_find(l, preferred[k], false, &c, err);
+
+        if (r == -ENOENT)
+            continue;
+        TRY(r);
+        TRY(hub_choose_file(l, &c, memory, &next, err));
+        next.instead = any;
+        if (!any || !next.too_large)
+            *out = next;
+        any = true;
+    }
+    if (!any)
+        return -ENOENT;
+    return 0;
+}
+
+/* Chooses among the GGUF models. Returns 0, -ENOENT: none is usual, or -EINVAL with @err. */
+static int hub_choose_gguf(const struct hub_listing *l, size_t n_models, uint64_t memory,
+                           struct hub_choice *out, struct err *err) {
+    struct candidate c;
+
+    for (uint32_t i = 0; n_models == 1 && i < l->n; i++)
+        if (is_candidate(l, i, &c))
+            return hub_choose_file(l, &c, memory, out, err);
+    return hub_choose_usual(l, memory, out, err);
+}
+
+/* Chooses the model for a specification that names only the repository. Returns 0, -ENOENT, or
+ * -EINVAL with @err. */
+static int hub_choose_default(const struct hub_listing *l, const struct hub_spec *spec,
+                              size_t n_models, uint64_t memory, struct hub_choice *out,
+                              struct err *err) {
+    struct hub_choice folder = {0};
+
+    if (n_models == 0)
+        return hub_choose_weights(l, spec, memory, out, err);
+    int r = hub_choose_gguf(l, n_models, memory, out, err);
+    if (r != -ENOENT && (r < 0 || !out->too_large))
+        return r;
+    if (hub_choose_weights(l, spec, memory, &folder, NULL) < 0 || (r == 0 && folder.too_large))
+        return r;
+    folder.instead = true;
+    *out = folder;
+    return 0;
+}
+
+int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, uint64_t memory,
+               struct hub_choice *out, struct err *err) {
     struct candidate c;
     char names[240];
     size_t n_models = list_quants(l, names, sizeof(names));
@@ -323,24 +386,17 @@ int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct 
     int r;
 
     *out = (struct hub_choice){0};
-    if (wants_folder || (n_models == 0 && !*spec->what)) {
-        r = hub_choose_folder(l, spec, out, err);
-        if (r != -ENOENT)
-            return r;
-        return err_set(err, 0, NULL, "%s contains no GGUF model files and no folder of safetensors",
-                       spec->repo);
-    }
-    if (*spec->what)
-        r = hub_find(l, spec->what, spec->is_file, &c, err);
-    else
-        r = hub_find_default(l, n_models, &c, err);
-    if (r == 0) {
-        TRY(choose_shards(l, &c, out, err));
-        add_projector(l, out);
-        return 0;
-    }
+    if (wants_folder)
+        r = hub_choose_weights(l, spec, memory, out, err);
+    else if (!*spec->what)
+        r = hub_choose_default(l, spec, n_models, memory, out, err);
+    else if ((r = hub_find(l, spec->what, spec->is_file, &c, err)) == 0)
+        r = hub_choose_file(l, &c, memory, out, err);
     if (r != -ENOENT)
         return r;
+    if (wants_folder || (n_models == 0 && !*spec->what))
+        return err_set(err, 0, NULL, "%s contains no GGUF model files and no folder of safetensors",
+                       spec->repo);
     if (n_models == 0)
         return err_set(err, 0, NULL,
                        "%s contains no GGUF model files; without :%s it is taken as "

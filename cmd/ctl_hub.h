@@ -54,16 +54,21 @@ struct hub_choice {
     bool folder;
     uint32_t n_small;
     uint64_t bytes;
+    /* has more bytes than fit into the memory that was given */
+    bool too_large;
+    /* was chosen because another model does not fit, or is not usual */
+    bool instead;
     /* name of the model */
     char stem[256];
 };
 
 /* Chooses the model of @l that @spec means, and the projector that suits it best. Without a
- * quantisation it chooses the first available one in a documented order (docs/manual/models.md), or
- * the only one; a repository without GGUF files is taken as a folder of safetensors. Returns 0, or
- * -EINVAL with @err, which names the available models. */
-int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct hub_choice *out,
-               struct err *err);
+ * quantisation it chooses the only GGUF model, or the first that fits into @memory bytes in a
+ * documented order (docs/reference/commands.md); else the folder of safetensors if that fits; else
+ * the first of the order. @memory 0: everything fits. Returns 0, or -EINVAL with @err, which names
+ * the available models. */
+int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, uint64_t memory,
+               struct hub_choice *out, struct err *err);
 
 /* Chooses the files of a folder of safetensors that the engine reads. Returns 0; -ENOENT: it is
  * none; or -EINVAL with @err. */

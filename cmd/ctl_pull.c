@@ -8,6 +8,7 @@
 #include <yyjson.h>
 
 #include "base/gguf.h"
+#include "base/memory.h"
 #include "base/model_dir.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
@@ -20,9 +21,11 @@
 static const char usage[] =
     "usage: weftctl pull [OPTIONS] hf:OWNER/REPO[:QUANT|:FILE|:safetensors][@REVISION]\n"
     "Downloads a model from the Hugging Face hub, with its projector (mmproj) if the model reads\n"
-    "pictures. The default quantisation is Q4_K_M, or the nearest that the repository has. A\n"
-    "repository without GGUF files is taken as a folder of safetensors.\n"
+    "pictures. The default quantisation is Q4_K_M, or the nearest that the repository has and "
+    "that\n"
+    "fits into memory. A repository without such a file is taken as a folder of safetensors.\n"
     "  --list            list the files of the repository, and mark the one to download\n"
+    "  --memory BYTES    choose for this much free memory (as 16G), not for that of this machine\n"
     "  --models DIR      folder for models; else $WEFT_MODELS, or ~/.local/share/weft/models\n"
     "  --stall SECONDS   give up a connection that sends nothing for this long (30)\n"
     "  --tries N         give up after N attempts in a row without data (6)\n"
@@ -46,6 +49,8 @@ struct pull {
     struct model_dirs dirs;
     struct hub *hub;
     struct progress progress;
+    /* bytes that the model may take; 0: not known */
+    uint64_t memory;
     uint32_t stall_s, n_tries;
     bool json;
 };
@@ -245,8 +250,13 @@ static void pull_print_choice(struct pull *p) {
         n_models += hub_model_at(&p->listing, i, &c);
     if (*p->spec.what)
         why = "as asked for";
+    else if (p->choice.folder && p->choice.instead)
+        why = "no usual quantisation fits into memory; --list shows them";
     else if (p->choice.folder)
         why = "the repository has no GGUF files";
+    else if (p->choice.instead)
+        why = "the first in weft's order of quantisations that fits into memory; --list shows the "
+              "others";
     else if (n_models > 1)
         why = "the first in weft's order of quantisations; --list shows the others";
     if (p->choice.folder)
@@ -259,6 +269,9 @@ static void pull_print_choice(struct pull *p) {
         progress_print(&p->progress, "takes", "%s: %s, %u file%s, %s: %s", p->choice.stem,
                        text_or(quant, "GGUF"), p->choice.n, p->choice.n == 1 ? "" : "s",
                        size_text(p->choice.bytes).s, why);
+    if (p->choice.too_large)
+        progress_print(&p->progress, "warning", "%s do not fit into %s of free memory",
+                       size_text(p->choice.bytes).s, size_text(p->memory).s);
 }
 
 static int load_files(struct pull *p, struct err *err) {
@@ -363,7 +376,7 @@ static int pull(struct pull *p, bool list) {
     int code = read_listing(p, &err);
     if (code != CTL_OK)
         return pull_fail(p, code, &err);
-    r = hub_choose(&p->listing, &p->spec, &p->choice, &err);
+    r = hub_choose(&p->listing, &p->spec, p->memory, &p->choice, &err);
     if (list) {
         p->choice.n = r < 0 ? 0 : p->choice.n;
         return print_list(p);
@@ -398,8 +411,8 @@ int ctl_pull(int argc, char **argv, bool json) {
     bool list = false;
     const struct cli_option options[] = {
         {"list", CLI_TRUE, &list, 0, 0},         {"json", CLI_TRUE, &p.json, 0, 0},
-        {"models", CLI_TEXT, &models, 0, 0},     {"stall", CLI_U32, &p.stall_s, 1, 3600},
-        {"tries", CLI_U32, &p.n_tries, 1, 1000},
+        {"models", CLI_TEXT, &models, 0, 0},     {"memory", CLI_U64, &p.memory, 1, 0x1p63},
+        {"stall", CLI_U32, &p.stall_s, 1, 3600}, {"tries", CLI_U32, &p.n_tries, 1, 1000},
     };
     const struct sigaction sa = {.sa_handler = on_signal};
     struct err err = {0};
@@ -413,6 +426,8 @@ int ctl_pull(int argc, char **argv, bool json) {
         return refuse_usage(&p, err.message);
     if (model_dirs_init(&p.dirs, models) < 0)
         return ctl_fail(p.json, CTL_REFUSED, "out of memory");
+    if (!p.memory)
+        p.memory = memory_for_model(memory_available());
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
     signal(SIGXFSZ, SIG_IGN);

@@ -16,6 +16,7 @@
 #include <uv.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/printable.h"
 #include "base/result.h"
 #include "base/try.h"
@@ -310,16 +311,28 @@ static bool folder_option(const struct models *m, char *out, size_t size) {
     return strcmp(m->opts.config->models_dir, "auto") != 0;
 }
 
+/* Writes "--memory=BYTES" to @out: models in memory make room for the one that is pulled. Returns
+ * false if it is not known. */
+static bool memory_option(const struct models *m, char *out, size_t size) {
+    uint64_t bytes = memory_for_model(m->available);
+
+    snprintf(out, size, "--memory=%llu", (unsigned long long)bytes);
+    return bytes > 0;
+}
+
 /* Implements api_manage.pull. */
 int models_pull(void *ctx, const char *name, struct api_task *t, struct err *err) {
     struct models *m = ctx;
-    char spec[300], option[1100];
-    char *args[] = {(char *)"weftctl", (char *)"pull", (char *)"--json", spec, option, NULL};
+    char spec[300], option[1100], memory[40];
+    char *args[7] = {(char *)"weftctl", (char *)"pull", (char *)"--json", spec};
+    size_t n = 4;
 
     TRY(models_pull_check_folder(m, err));
     TRY(spec_of(name, spec, sizeof(spec), err));
-    if (!folder_option(m, option, sizeof(option)))
-        args[4] = NULL;
+    if (folder_option(m, option, sizeof(option)))
+        args[n++] = option;
+    if (memory_option(m, memory, sizeof(memory)))
+        args[n++] = memory;
     return models_pull_start(m, args, spec, t, err);
 }
 

@@ -132,6 +132,12 @@ uint64_t memory_available(void) {
     return room;
 }
 
+uint64_t memory_for_model(uint64_t available) {
+    if (access("/dev/nvidiactl", F_OK) == 0)
+        return 0;
+    return available;
+}
+
 uint64_t memory_part(uint64_t most, uint64_t least) {
     uint64_t part = memory_available() / 8;
 

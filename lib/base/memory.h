@@ -11,6 +11,10 @@
 /* Returns the bytes of memory that are available, or 4 GiB if the machine does not report it. */
 uint64_t memory_available(void);
 
+/* Returns @available, the bytes that a model may take on this machine; 0: not known, because a
+ * device has memory of its own. */
+uint64_t memory_for_model(uint64_t available);
+
 /* Returns the bytes that a buffer may have which wants @most bytes and needs @least: where memory
  * is short, as in a small container, an eighth of what is available. */
 uint64_t memory_part(uint64_t most, uint64_t least);

@@ -29,13 +29,26 @@ static void list(const char *const *names) {
 }
 #define LIST(...) list((const char *const[]){__VA_ARGS__, NULL})
 
-/* The stem that is chosen, or "". */
-static const char *chosen(const char *text) {
+/* The stem that is chosen for @memory bytes, or "". */
+static const char *chosen_for(uint64_t memory, const char *text) {
     struct hub_spec spec;
 
     err = (struct err){0};
     cr_assert_eq(hub_spec_parse(&spec, text, &err), 0, "%s", err.message);
-    return hub_choose(&listing, &spec, &choice, &err) == 0 ? choice.stem : "";
+    return hub_choose(&listing, &spec, memory, &choice, &err) == 0 ? choice.stem : "";
+}
+
+static const char *chosen(const char *text) {
+    return chosen_for(0, text);
+}
+
+static void set_size(const char *path, uint64_t size) {
+    size_t i = 0;
+
+    while (i < listing.n && strcmp(listing.file[i].path, path) != 0)
+        i++;
+    cr_assert_lt(i, listing.n, "%s", path);
+    listing.file[i].size = size;
 }
 
 Test(ctl_hub, names_in_every_form_are_taken_apart) {
@@ -82,6 +95,45 @@ Test(ctl_hub, default_quant_is_the_first_of_the_order) {
     cr_assert(strstr(err.message, "one.gguf, two.gguf"), "%s", err.message);
     LIST("mmproj-F16.gguf");
     cr_assert_str_eq(chosen("a/b"), "");
+}
+
+Test(ctl_hub, default_quant_is_the_first_that_fits) {
+    LIST("M-Q2_K.gguf", "M-Q8_0.gguf", "M-Q4_K_M.gguf", "M-Q3_K_M.gguf", "mmproj-F16.gguf");
+    set_size("M-Q4_K_M.gguf", 4500);
+    set_size("M-Q8_0.gguf", 8500);
+    set_size("M-Q3_K_M.gguf", 3500);
+    set_size("M-Q2_K.gguf", 2500);
+    set_size("mmproj-F16.gguf", 500);
+    cr_assert_str_eq(chosen_for(8000, "a/b"), "M-Q4_K_M");
+    cr_assert(!choice.instead && !choice.too_large && choice.bytes == 5000);
+    cr_assert_str_eq(chosen_for(5999, "a/b"), "M-Q3_K_M", "the projector needs memory, too");
+    cr_assert(choice.instead && !choice.too_large);
+    cr_assert_str_eq(chosen_for(3600, "a/b"), "M-Q2_K");
+    cr_assert_str_eq(chosen_for(3400, "a/b"), "M-Q4_K_M", "nothing fits");
+    cr_assert(!choice.instead && choice.too_large);
+    cr_assert_str_eq(chosen_for(3400, "a/b:Q8_0"), "M-Q8_0", "a name is obeyed");
+    cr_assert(choice.too_large);
+    LIST("only.gguf");
+    set_size("only.gguf", 4500);
+    cr_assert_str_eq(chosen_for(4500, "a/b"), "only");
+    cr_assert(choice.too_large);
+}
+
+Test(ctl_hub, a_folder_is_taken_where_no_usual_quant_fits) {
+    LIST("M-Q4_K_M.gguf", "config.json", "tokenizer.json", "model.safetensors");
+    set_size("M-Q4_K_M.gguf", 4500);
+    set_size("model.safetensors", 4200);
+    cr_assert_str_eq(chosen_for(8000, "a/b"), "M-Q4_K_M");
+    cr_assert_str_eq(chosen_for(5052, "a/b"), "b");
+    cr_assert(choice.folder && choice.instead && !choice.too_large && choice.n == 3);
+    cr_assert_str_eq(chosen_for(4000, "a/b"), "M-Q4_K_M", "neither fits");
+    cr_assert(!choice.folder && choice.too_large);
+    LIST("M-Q9.gguf", "M-Q10.gguf", "config.json", "tokenizer.json", "model.safetensors");
+    cr_assert_str_eq(chosen("a/b"), "b");
+    cr_assert(choice.folder && choice.instead);
+    LIST("M-Q9.gguf", "M-Q10.gguf", "model.safetensors");
+    cr_assert_str_eq(chosen("a/b"), "", "a folder without config.json");
+    cr_assert(strstr(err.message, "no usual quant; available: Q9, Q10"), "%s", err.message);
 }
 
 Test(ctl_hub, quants_and_files_are_found_in_any_case) {

@@ -116,6 +116,26 @@ def test_default_quant_is_loaded_checked_and_listed():
         assert len(hub.seen) == n + 1, "what is there was loaded again"
 
 
+def test_the_first_quant_that_fits_is_taken():
+    files = {"Some-Q4_K_M.gguf": MODEL + b"4" * len(MODEL), "Some-Q8_0.gguf": MODEL + b"8" * 3 * len(MODEL), "Some-Q3_K_M.gguf": MODEL}
+    with hub_and_home(files) as (hub, home):
+        p = home.pull(hub, "--memory", str(3 * len(MODEL)), NAME)
+        check_loaded(home, p, "Some-Q4_K_M.gguf", files["Some-Q4_K_M.gguf"])
+        assert "memory" not in p.err, p.err
+        assert re.search(r"Q3_K_M .*would be downloaded", home.pull(hub, "--list", "--memory", str(2 * len(MODEL)), NAME).out)
+        p = home.pull(hub, "--memory", str(2 * len(MODEL)), NAME)
+        check_loaded(home, p, "Some-Q3_K_M.gguf")
+        assert "that fits into memory" in p.err, p.err
+        p = home.pull(hub, "--memory", "1000", NAME)
+        check_loaded(home, p, "Some-Q4_K_M.gguf", files["Some-Q4_K_M.gguf"])
+        assert "do not fit into 1.0 KiB of free memory" in p.err, p.err
+    n = sum(len(FOLDER[name]) for name in FOLDER_TAKEN)
+    with hub_and_home(FOLDER | {"Some-Q4_K_M.gguf": bytes(2 * n), "Some-Q8_0.gguf": bytes(4 * n)}) as (hub, home):
+        p = home.pull(hub, "--memory", str(2 * n), NAME)
+        check_folder(home, p)
+        assert "safetensors" in p.err and "no usual quantisation fits into memory" in p.err, p.err
+
+
 def test_a_quant_a_file_and_what_is_not_there():
     with hub_and_home() as (hub, home):
         check_loaded(home, home.pull(hub, NAME + ":q8_0"), "Some-Q8_0.gguf", FILES["Some-Q8_0.gguf"])

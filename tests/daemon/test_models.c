@@ -17,6 +17,7 @@
 
 #include "api/generation/model.h"
 #include "base/chan.h"
+#include "base/memory.h"
 #include "daemon/models/kvdisk.h"
 #include "daemon/models/models_find.h"
 #include "daemon/models/models_private.h"
@@ -751,7 +752,11 @@ Test(models, a_pull_ends_as_weftctl_does) {
         cr_assert_eq(models_manage.pull(models, cases[i].name, &c.task, &c.err), 0, "%s",
                      c.err.message);
         wait_for(&c);
-        snprintf(args, sizeof(args), "pull --json %s --models=%s", cases[i].spec, folder);
+        size_t n = (size_t)snprintf(args, sizeof(args), "pull --json %s --models=%s", cases[i].spec,
+                                    folder);
+        uint64_t memory = memory_for_model(models->available);
+        if (memory)
+            snprintf(args + n, sizeof(args) - n, " --memory=%llu", (unsigned long long)memory);
         cr_expect_str_eq(text_of("args"), args);
         cr_expect_eq(c.err.status, cases[i].status, "%s: %d", cases[i].name, c.err.status);
         cr_expect_str_eq(c.err.message, cases[i].why);

@@ -77,7 +77,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
         for (uint32_t i = 0; i < l.n; i++)
             if (hub_model_at(&l, i, &choice))
                 FUZZ_ASSERT(choice.n > 0 && is_same(&l, choice.file[0], i));
-        if (asked && hub_choose(&l, &spec, &choice, &err) == 0) {
+        uint64_t memory = l.n ? l.file[0].size : 0;
+        if (asked && hub_choose(&l, &spec, memory, &choice, &err) == 0) {
             FUZZ_ASSERT(choice.n > 0 && choice.n <= ARRAY_SIZE(choice.file) && choice.stem[0]);
             check_lines(&l, &choice);
         }
