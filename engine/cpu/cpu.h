@@ -157,10 +157,10 @@ struct gemm {
  * FP8 one). */
 struct gemm_wide {
     /* Unpacks the quants of blocks [b0, b1) to bytes: n_planes * 16 * block bytes for each block.
-     * ACTS_F, ACTS_H: unpacks to words (gemm_f.h), and n_planes is the bytes of a value. NULL: many
-     * rows of this format are multiplied by gemm.run. */
-    void (*unpack)(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
-                   uint8_t *out);
+     * ACTS_F, ACTS_H: unpacks to words (gemm_f.h), and n_planes is the bytes of a value. Prefetches
+     * what is unpacked next, @next bytes further. NULL: many rows of this format are multiplied by
+     * gemm.run. */
+    void (*unpack)(const uint8_t *panel, ptrdiff_t next, uint32_t b0, uint32_t b1, uint8_t *out);
     /* Multiplies like gemm.run, but for @n_tiles consecutive full tiles, a multiple of min_tiles,
      * and with the unpacked @quants. */
     void (*run)(const struct mat *m, const uint8_t *panel, const uint8_t *quants,
@@ -374,15 +374,22 @@ enum matmul_mode {
     MATMUL_GLU,
 };
 
-/* Sizes of a thread's scratch memory: most rows of an item, and bytes of unpacked weights. */
-enum { MATMUL_ROWS = 256, MATMUL_UNPACK = 16 * 1024 };
+/* Sizes of a thread's scratch memory: most rows of an item, most panels that share its activations,
+ * bytes of unpacked weights, and floats of the sums of a panel (for ACTS_F and ACTS_H two of each
+ * row and lane). */
+enum {
+    MATMUL_ROWS = 256,
+    MATMUL_PANELS = 4,
+    MATMUL_UNPACK = 16 * 1024,
+    MATMUL_SUMS = MATMUL_ROWS * LANES * 2,
+};
 
 /* Scratch memory of one thread. */
 struct matmul_scratch {
     /* items that the thread still has to take: first | end << 32 */
     _Atomic uint64_t range __attribute__((aligned(64)));
-    /* sums of one matrix, or of a gate and an up matrix; twice the rows for ACTS_F, ACTS_H */
-    float acc[2][MATMUL_ROWS * LANES * 2] __attribute__((aligned(64)));
+    /* sums of panels of one matrix, or of a gate and an up matrix */
+    float acc[2][MATMUL_PANELS * MATMUL_SUMS] __attribute__((aligned(64)));
     uint8_t quants[MATMUL_UNPACK] __attribute__((aligned(64)));
 };
 
@@ -412,12 +419,12 @@ struct matmul {
     uint32_t chunk_rows, n_chunks, stretch, n_panels, first_item;
 };
 
-/* acc[row][lane] = panel @panel of @m times @n_rows rows of activations at @acts, which has whole
- * tiles. @acc has room for [rows of these tiles][LANES] floats, for ACTS_F and ACTS_H twice as
- * much. @quants has MATMUL_UNPACK bytes; NULL, for F32 only: the weights are read from the panel
- * directly. */
-void matmul_panel(const struct cpu_kernels *k, const struct mat *m, uint32_t panel,
-                  const uint8_t *acts, uint32_t n_rows, float *acc, uint8_t *quants);
+/* acc[row][lane] = panel @first of @m times @n_rows rows of activations at @acts, which has whole
+ * tiles; likewise for the @n - 1 panels that follow, whose sums are MATMUL_SUMS floats apart. @acc
+ * has room for [rows of these tiles][LANES] floats, for ACTS_F and ACTS_H twice as much. @quants
+ * has MATMUL_UNPACK bytes; NULL, for F32 only: the weights are read from the panels directly. */
+void matmul_panels(const struct cpu_kernels *k, const struct mat *m, uint32_t first, uint32_t n,
+                   const uint8_t *acts, uint32_t n_rows, float *acc, uint8_t *quants);
 /* Computes @n products, at least 1, with rows and activations of their own, in one round of the
  * pool. A result depends only on its row and its matrix, not on the division of the work. */
 void matmul_run(struct pool *p, struct matmul *mm, uint32_t n);

@@ -55,7 +55,7 @@ INLINE void gemm_amx_split(vb w, __m512i scale, int offset, int planes, uint8_t 
 
 /* Implements gemm_wide.unpack: for each block the plane of low bytes, 64 groups, then the plane of
  * high bytes if there is one. */
-INLINE void gemm_amx_unpack(int format, const struct mat *m, const uint8_t *panel, uint32_t b0,
+INLINE void gemm_amx_unpack(int format, const uint8_t *panel, ptrdiff_t next, uint32_t b0,
                             uint32_t b1, uint8_t *out) {
     const struct shape f = shape_of(format);
     const struct panel_info *info = &panel_infos[format];
@@ -65,7 +65,7 @@ INLINE void gemm_amx_unpack(int format, const struct mat *m, const uint8_t *pane
     for (uint32_t b = b0; b < b1; b++, out += planes * LANES * 256) {
         const uint8_t *meta = panel + (size_t)b * info->unit_bytes + info->quant_bytes;
 
-        gemm_wide_avx512[format].unpack(m, panel, b, b + 1, bytes);
+        gemm_wide_avx512[format].unpack(panel, next, b, b + 1, bytes);
         for (int g = 0; g < 64; g++) {
             vi s = vi_set1(1);
 
@@ -221,9 +221,9 @@ INLINE void gemm_amx_run(int format, const struct mat *m, const uint8_t *panel,
 }
 
 #define DEFINE(name, format, ...)                                                                  \
-    static void unpack_##name(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1, \
+    static void unpack_##name(const uint8_t *panel, ptrdiff_t next, uint32_t b0, uint32_t b1,      \
                               uint8_t *out) {                                                      \
-        gemm_amx_unpack(format, m, panel, b0, b1, out);                                            \
+        gemm_amx_unpack(format, panel, next, b0, b1, out);                                         \
     }                                                                                              \
     static void run_##name(const struct mat *m, const uint8_t *panel, const uint8_t *quants,       \
                            const uint8_t *acts, uint32_t n_tiles, uint32_t b0, uint32_t b1,        \

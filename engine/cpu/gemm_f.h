@@ -246,9 +246,9 @@ INLINE void gemm_f_many(int format, const struct mat *m, const uint8_t *panel,
                  vf_add(vf_load(acc + r * 2 * LANES), vf_load(acc + (r * 2 + 1) * LANES)));
 }
 
-/* Unpacks @n_words words at @p to @out. Prefetches the same of the next panel, which is @next bytes
- * further, into the second-level cache. */
-INLINE void gemm_f_unpack_words(int format, const uint8_t *p, size_t next, uint32_t n_words,
+/* Unpacks @n_words words at @p to @out. Prefetches the same, @next bytes further, into the
+ * second-level cache. */
+INLINE void gemm_f_unpack_words(int format, const uint8_t *p, ptrdiff_t next, uint32_t n_words,
                                 uint8_t *out) {
     const size_t step = gemm_f_group(format);
 
@@ -264,21 +264,21 @@ INLINE void gemm_f_unpack_words(int format, const uint8_t *p, size_t next, uint3
 }
 
 /* Implements gemm_wide.unpack. */
-INLINE void gemm_f_widen(int format, const struct mat *m, const uint8_t *panel, uint32_t b0,
-                         uint32_t b1, uint8_t *out) {
+INLINE void gemm_f_widen(int format, const uint8_t *panel, ptrdiff_t next, uint32_t b0, uint32_t b1,
+                         uint8_t *out) {
     const uint32_t block = panel_infos[format].block;
     uint32_t n_words = gemm_f_words(format, (b1 - b0) * block), n = n_words;
 
     if (format == PANEL_FP8)
         n = gemm_f_words(format, block);
     for (uint32_t i = 0; i < n_words; i += n, out += 64 * n)
-        gemm_f_unpack_words(format, gemm_f_block(format, panel, b0++), m->panel_bytes, n, out);
+        gemm_f_unpack_words(format, gemm_f_block(format, panel, b0++), next, n, out);
 }
 
 #define DEFINE_WIDE(name, format, ...)                                                             \
-    static void widen_##name(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,  \
+    static void widen_##name(const uint8_t *panel, ptrdiff_t next, uint32_t b0, uint32_t b1,       \
                              uint8_t *out) {                                                       \
-        gemm_f_widen(format, m, panel, b0, b1, out);                                               \
+        gemm_f_widen(format, panel, next, b0, b1, out);                                            \
     }                                                                                              \
     static void many_##name(const struct mat *m, const uint8_t *panel, const uint8_t *quants,      \
                             const uint8_t *acts, uint32_t n_tiles, uint32_t b0, uint32_t b1,       \

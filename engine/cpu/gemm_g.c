@@ -187,14 +187,14 @@ void CPU_NAME(gemm_g4)(const struct mat *m, const uint8_t *panel, const uint8_t 
         FOR_WIDTH(n, CALL);
 }
 
-void CPU_NAME(gemm_g4_unpack)(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
+void CPU_NAME(gemm_g4_unpack)(const uint8_t *panel, ptrdiff_t next, uint32_t b0, uint32_t b1,
                               uint8_t *out) {
     const struct panel_info *info = &panel_infos[PANEL_G4];
     const uint8_t *p = panel + (size_t)b0 * info->unit_bytes;
 
     for (uint32_t b = b0; b < b1; b++, p += info->unit_bytes)
         for (int g = 0; g < 64; g += 2, out += 128) {
-            __builtin_prefetch(p + m->panel_bytes + 32 * g, 0, 2);
+            __builtin_prefetch(p + next + 32 * g, 0, 2);
             vb_store(out, gemm_g_weights(false, p, g));
             vb_store(out + 64, gemm_g_weights(false, p, g + 1));
         }

@@ -252,7 +252,7 @@ INLINE void gemm_k_run(int format, const struct mat *m, const uint8_t *panel, co
 }
 
 /* Implements gemm_wide.unpack: 64 groups of 64 bytes for each block. */
-INLINE void gemm_k_unpack(int format, const struct mat *m, const uint8_t *panel, uint32_t b0,
+INLINE void gemm_k_unpack(int format, const uint8_t *panel, ptrdiff_t next, uint32_t b0,
                           uint32_t b1, uint8_t *out) {
     const struct shape f = shape_of(format);
     const size_t step = panel_infos[format].unit_bytes;
@@ -262,12 +262,10 @@ INLINE void gemm_k_unpack(int format, const struct mat *m, const uint8_t *panel,
         for (int s = 0; s < 8; s++, out += 512) {
             const uint8_t *q = panel + b * step;
 
-            /* Prefetch the same blocks of the next panel into the second-level cache. They are
-             * needed once all tiles have been multiplied by this panel. */
+            /* Prefetch into the second-level cache. */
             UNROLL
             for (size_t i = 0; i < (step / 64 + 7) / 8; i++)
-                __builtin_prefetch(
-                    q + m->panel_bytes + 64 * ((size_t)s * ((step / 64 + 7) / 8) + i), 0, 2);
+                __builtin_prefetch(q + next + 64 * ((size_t)s * ((step / 64 + 7) / 8) + i), 0, 2);
 
             if (format == PANEL_IQ2XXS) {
                 vb_iq2(q + 128 * s, q + 128 * s + 64, out);
@@ -301,9 +299,9 @@ INLINE void gemm_k_unpack(int format, const struct mat *m, const uint8_t *panel,
             acts += acts_bytes(ACTS_K, m->n_in, TILE_MAX);                                         \
         }                                                                                          \
     }                                                                                              \
-    static void unpack_##name(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1, \
+    static void unpack_##name(const uint8_t *panel, ptrdiff_t next, uint32_t b0, uint32_t b1,      \
                               uint8_t *out) {                                                      \
-        gemm_k_unpack(format, m, panel, b0, b1, out);                                              \
+        gemm_k_unpack(format, panel, next, b0, b1, out);                                           \
     }
 
 PANELS_K(DEFINE)

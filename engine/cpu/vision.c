@@ -378,7 +378,7 @@ static void cpu_vision_multiply(const struct head *h, const struct mat *m, const
     float acc[BLOCK * LANES * 2] __attribute__((aligned(64)));
 
     for (uint32_t p = 0; p < m->n_panels; p++) {
-        matmul_panel(h->b->kernels, m, p, acts, n, acc, NULL);
+        matmul_panels(h->b->kernels, m, p, 1, acts, n, acc, NULL);
         for (uint32_t r = 0; r < n; r++) {
             float *to = out + r * stride + (size_t)p * LANES;
 

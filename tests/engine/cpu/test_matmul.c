@@ -237,6 +237,69 @@ Test(cpu_matmul, same_bits_everywhere_blocks_of_256) {
             check_format(types[i]);
 }
 
+enum { MORE = 500 };
+
+/* out[row][OUT + MORE]: the products of rows [first, first + n) with two matrices of OUT and of
+ * MORE rows. */
+static void multiply_two(const struct cpu_kernels *k, struct pool *pool, const struct fixture *two,
+                         const float *x, uint32_t first, uint32_t n, float *out) {
+    struct matmul mm = {
+        .kernels = k,
+        .n_mats = 2,
+        .n_rows = n,
+        .m = {&two[0].m, &two[1].m},
+        .out = {out + first * (OUT + MORE), out + first * (OUT + MORE) + OUT},
+        .out_stride = {OUT + MORE, OUT + MORE},
+        .scratch = scratch,
+    };
+    uint8_t *acts[2];
+
+    for (int i = 0; i < 2; i++) {
+        enum acts_kind kind = panel_infos[two[i].m.format].acts;
+
+        acts[i] = fixture_acts(k, kind, x + first * two[i].m.n_in, two[i].m.n_in, n);
+        mm.acts[kind] = acts[i];
+    }
+    matmul_run(pool, &mm, 1);
+    for (int i = 0; i < 2; i++)
+        free(acts[i]);
+}
+
+/* There are so many panels that an item has several, of which some are the last of a matrix. */
+Test(cpu_matmul, panels_that_share_pieces_have_the_same_bits) {
+    enum { ROWS = 76 };
+    static const enum tensor_type pairs[][2] = {{TENSOR_Q4_K, TENSOR_Q6_K},
+                                                {TENSOR_IQ2_S, TENSOR_Q4_K},
+                                                {TENSOR_F16, TENSOR_F32},
+                                                {TENSOR_BF16, TENSOR_BF16}};
+    static float x[ROWS * 1280], expect[ROWS * (OUT + MORE)], got[ROWS * (OUT + MORE)];
+    struct pool *pool;
+
+    cr_assert(pool_new(&pool, 1) == 0);
+    fixture_normal(x, ROWS * 1280, 3);
+    for (size_t i = 0; i < ARRAY_SIZE(pairs); i++) {
+        struct fixture two[2];
+
+        fixture_init(&two[0], pairs[i][0], width_of(pairs[i][0]), OUT, 7);
+        fixture_init(&two[1], pairs[i][1], width_of(pairs[i][1]), MORE, 8);
+        for (size_t j = 0; j < ARRAY_SIZE(isas); j++) {
+            const struct cpu_kernels *k = isa_find(isas[j], NULL);
+
+            if (!k)
+                continue;
+            for (uint32_t r = 0; r < ROWS; r++)
+                multiply_two(k, pool, two, x, r, 1, expect);
+            memset(got, 0xFF, sizeof(got));
+            multiply_two(k, pool, two, x, 0, ROWS, got);
+            cr_expect(memcmp(got, expect, sizeof(got)) == 0, "%s, %s", two[1].t.format->name,
+                      k->name);
+        }
+        fixture_deinit(&two[0]);
+        fixture_deinit(&two[1]);
+    }
+    pool_free(pool);
+}
+
 /* The largest sums of a format, with all numbers at their limits, must not overflow. */
 Test(cpu_matmul, extreme_weights_do_not_overflow) {
     static float x[1280], expect[OUT], got[OUT];
