@@ -9,7 +9,8 @@ import struct
 FORMATS = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q4_0": (2, 32, 18), "Q8_0": (8, 32, 34), "Q4_K": (12, 256, 144),
            "Q6_K": (14, 256, 210), "MXFP4": (39, 32, 17)}
 VALUES = {"u32": (4, lambda v: struct.pack("<I", int(v))), "f32": (6, lambda v: struct.pack("<f", float(v))),
-          "bool": (7, lambda v: bytes([v == "true"])), "str": (8, lambda v: string(v)), "i32s": (9, lambda v: numbers(v))}
+          "bool": (7, lambda v: bytes([v == "true"])), "str": (8, lambda v: string(v)),
+          "i32s": (9, lambda v: numbers(v, 5, int, "i")), "f32s": (9, lambda v: numbers(v, 6, float, "f"))}
 FILLED = 1 << 20  # bytes of random weights that are repeated
 
 
@@ -17,9 +18,9 @@ def string(text):
     return struct.pack("<Q", len(text)) + text.encode()
 
 
-def numbers(text):
-    values = [int(n) for n in text.split(",")]
-    return struct.pack("<IQ", 5, len(values)) + struct.pack(f"<{len(values)}i", *values)
+def numbers(text, number, parse, code):
+    values = [parse(n) for n in text.split(",")]
+    return struct.pack("<IQ", number, len(values)) + struct.pack(f"<{len(values)}{code}", *values)
 
 
 def layers_of(name, n_layer):
@@ -51,7 +52,7 @@ def read(path, n_layer=None):
     whole = int(next(value for key, _, value in keys if key.endswith(".block_count")))
     n = n_layer or whole
     keys = [(k, kind, str(n) if k.endswith(".block_count") else
-             ",".join(v.split(",")[:n]) if kind == "i32s" else v) for k, kind, v in keys]
+             ",".join(v.split(",")[:n]) if v.count(",") + 1 == whole else v) for k, kind, v in keys]
     return source, refused, keys, [(one, *rest) for name, *rest in tensors for one in layers_of(name, n)]
 
 
