@@ -390,6 +390,16 @@ Test(refusals, numbers_of_plamo2) {
     check("plamo2", changes, ARRAY_SIZE(changes));
 }
 
+Test(refusals, numbers_of_sections) {
+    static const struct change changes[] = {
+        {"rope.dimension_sections", 0, -1, "dimension_sections' must be three numbers of pairs"},
+        {"rope.dimension_sections", 1, 1025, "dimension_sections' must be three numbers of pairs"},
+        {"rope.dimension_sections", 3, 1, "dimension_sections' must be three numbers of pairs"},
+    };
+
+    check_arch("qwen35-mtp", "qwen35", changes, ARRAY_SIZE(changes));
+}
+
 Test(refusals, numbers_of_nemotron) {
     static const struct change changes[] = {
         {"ssm.inner_size", 0, 48,
