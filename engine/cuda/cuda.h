@@ -985,6 +985,8 @@ uint8_t *step_pages_of(const struct be *b, const struct model_op *op);
 /* Returns the argument of store() for the products of @op. No matrix for values: values are keys;
  * none for keys: only queries. */
 struct store_args step_store_args(const struct be *b, const struct model_op *op);
+/* Normalises the @n heads of @dim values of each row of @x; @norm: [n][dim]. */
+int step_norm_heads(struct step *s, float *x, const float *norm, uint32_t n, uint32_t dim);
 /* Returns all packed rows of the step as an operand. */
 struct operand step_rows(const struct step *s);
 /* Computes y (+)= W x + bias of all rows of the step. */

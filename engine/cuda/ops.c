@@ -41,6 +41,8 @@ static const char *qkv_divided_lacks(const struct model_shape *s, const struct m
         return "layer norms";
     if (op->qkv.norm_all)
         return "norms over all heads together";
+    if (op->qkv.norm_each)
+        return "norms with weights for each head";
     if (heads_value(&op->heads) != op->heads.dim)
         return "values of another size than keys";
     if (op->w[1])
@@ -65,8 +67,6 @@ static const char *ffn_divided_lacks(const struct model_shape *s, const struct m
 static const char *qkv_lacks(const struct model_shape *s, const struct model_op *op) {
     const char *what = heads_lack(s, &op->heads);
 
-    if (op->qkv.norm_each)
-        return "norms with weights for each head";
     if (what || !op->qkv.gated)
         return what;
     if (op->bias[0])

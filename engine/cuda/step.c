@@ -552,6 +552,18 @@ static int norm_all_heads(struct step *s, const struct model_op *op, struct stor
     return 0;
 }
 
+/* Normalises queries and keys head by head; @store then applies no norm. */
+static int norm_each_head(struct step *s, const struct model_op *op, struct store_args *store) {
+    struct be *b = s->be;
+    const struct heads *h = &op->heads;
+
+    TRY(step_norm_heads(s, b->act.q, store->q_norm, h->n, h->dim));
+    if (store->n_kv > 0)
+        TRY(step_norm_heads(s, b->act.k, store->k_norm, h->n_kv, h->dim));
+    store->q_norm = store->k_norm = NULL;
+    return 0;
+}
+
 int step_qkv(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
@@ -565,6 +577,8 @@ int step_qkv(struct step *s, const struct model_op *op) {
     TRY(cuda_matmul(b, w, &x, false));
     if (op->qkv.norm_all)
         TRY(norm_all_heads(s, op, &store));
+    if (op->qkv.norm_each)
+        TRY(norm_each_head(s, op, &store));
     if (step_attend_stores(s, op))
         return 0;
     return CUDA_LAUNCH(b, store, s->grid.rows, (store.n_head + store.n_kv + 7) / 8, CUDA_THREADS,

@@ -177,7 +177,8 @@ int step_attend(struct step *s, const struct model_op *op) {
     if (!attend_decodes(s, op))
         return step_attend_from(s, op, NULL);
     store = step_store_args(s->be, op->links.from);
-    if (op->links.from->qkv.norm_all) /* step_qkv() has normalised all heads together */
+    const struct op_qkv *qkv = &op->links.from->qkv;
+    if (qkv->norm_all || qkv->norm_each) /* step_qkv() has applied them */
         store.q_norm = store.k_norm = NULL;
     return step_attend_from(s, op, &store);
 }

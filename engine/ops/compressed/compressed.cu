@@ -143,8 +143,9 @@ ROW_KERNEL(turn_heads, struct turn_args, CUDA_THREADS, 2) {
     }
     if (a.normed)
         inverse = 1.0f / sqrtf(warp_sum(sum) / (float)n + a.eps);
+    const float *norm = a.norm && a.by_head ? a.norm + (size_t)h * n : a.norm;
     for (uint32_t i = lane; i < n; i += 32)
-        head[i] = head[i] * inverse * (a.norm ? a.norm[i] : 1);
+        head[i] = head[i] * inverse * (norm ? norm[i] : 1);
     sync_warp();
     block_key_turn_head(a.turn, a.rope + (size_t)r * a.turn.n_rot, 1, head);
     for (uint32_t i = lane; i < n; i += 32)

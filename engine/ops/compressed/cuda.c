@@ -120,6 +120,22 @@ static int cuda_compressed_turn(struct step *s, const struct model_op *op, float
     return CUDA_LAUNCH(b, turn_heads, s->grid.rows, (n_head + 7) / 8, CUDA_THREADS, &a);
 }
 
+int step_norm_heads(struct step *s, float *x, const float *norm, uint32_t n, uint32_t dim) {
+    struct be *b = s->be;
+    const struct turn_args a = {
+        .batch = b->head,
+        .x = x,
+        .norm = norm,
+        .turn = {.dim = dim},
+        .n_head = n,
+        .normed = true,
+        .by_head = true,
+        .eps = b->shape->rms_eps,
+    };
+
+    return CUDA_LAUNCH(b, turn_heads, s->grid.rows, (n + 7) / 8, CUDA_THREADS, &a);
+}
+
 /* Computes OP_CSA_IN, except for the norm of r, which is applied when r is packed. */
 int step_csa_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;

@@ -64,10 +64,10 @@ struct turn_args {
     const struct batch_head *batch;
     /* [rows][n_head][dim] */
     float *x;
-    /* [dim] or NULL; [rows][n_rot / 2][2] */
+    /* [dim], by_head [n_head][dim], or NULL; [rows][n_rot / 2][2] */
     const float *norm, *rope;
     struct csa_rope turn;
-    uint32_t n_head, normed;
+    uint32_t n_head, normed, by_head;
     float eps;
 };
 
