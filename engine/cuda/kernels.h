@@ -909,11 +909,11 @@ typedef const void *const kernel_address;
         X(hadamard), X(residual), X(soft_gate), X(thin_gates), X(cap), X(copy_page), X(convolve),  \
         X(candidates), X(choose_candidate), X(chain), X(plan), X(merge), X(list_heads), X(route),  \
         X(bring), X(hand_over), X(combine), X(delta_in), X(delta), X(kda), X(delta_out),           \
-        X(mamba_in), X(mamba), X(mamba_out), X(conv), X(conv_keep), X(scan_in), X(scan), X(hc_in), \
-        X(hc_out), X(turn_heads), X(mix_norm), X(mix_bend), X(mix_mean), X(alt_begin),             \
-        X(alt_predict), X(alt_correct), X(alt_end), X(laurel), X(ngram_ask), X(ngram_decode),      \
-        X(ngram_weigh), X(ngram_add), X(ngram_keep), X(compress), X(keep_rows), X(score_blocks),   \
-        X(score_heads), X(choose_blocks), X(attend_compressed), X(mean_keys),                      \
+        X(mamba_in), X(mamba), X(mamba_out), X(conv), X(conv_keep), X(scan_in), X(scan),           \
+        X(scan_heads), X(hc_in), X(hc_out), X(turn_heads), X(mix_norm), X(mix_bend), X(mix_mean),  \
+        X(alt_begin), X(alt_predict), X(alt_correct), X(alt_end), X(laurel), X(ngram_ask),         \
+        X(ngram_decode), X(ngram_weigh), X(ngram_add), X(ngram_keep), X(compress), X(keep_rows),   \
+        X(score_blocks), X(score_heads), X(choose_blocks), X(attend_compressed), X(mean_keys),     \
         FOR_PAGES(PLAIN_OF_PAGES, attend_sparse, X)                                                \
             FOR_PAGES_ALIKE(PLAIN_OF_PAGES, attend_sparse_latent, X) X(merge_sparse),              \
         X(hc_mean), X(sample_scan), X(sample_weigh), X(sample_draw), X(glu), X(gather),            \

@@ -215,12 +215,65 @@ static void check_scan(uint32_t n, uint32_t n_state, uint32_t n_rank) {
         free(here[i]);
 }
 
+/* Checks, for steps of heads, B and C behind the @n channels of c, and the decays and steps. */
+static void check_scan_heads(uint32_t n, uint32_t n_state, uint32_t n_rank, uint32_t n_head) {
+    uint32_t n_low = n_rank + 2 * n_state, n_c = n + 2 * n_state, n_mix = SCAN_ROWS * 2 * n_head;
+    float *low = random_floats((size_t)SCAN_ROWS * n_low, 1, 0), *c = host_new(SCAN_ROWS * n_c * 4);
+    float *step = random_floats((size_t)SCAN_ROWS * n_head, 1, 0), *mix = host_new(n_mix * 4);
+    float *dt = random_floats(n_head, 1, 0), *decay = random_floats(n_head, 0.2f, -0.5f);
+    float *norm = random_floats(2ull * n_state, 0.2f, 1);
+    const struct batch_head all = {.n_rows = SCAN_ROWS};
+    const struct scan_args a = {
+        .batch = device_of(&all, sizeof(all)),
+        .low = device_of(low, (size_t)SCAN_ROWS * n_low * 4),
+        .step = device_of(step, (size_t)SCAN_ROWS * n_head * 4),
+        .dt = device_of(dt, n_head * 4),
+        .decay = device_of(decay, n_head * 4),
+        .in_norm = device_of(norm, n_state * 4),
+        .out_norm = device_of(norm + n_state, n_state * 4),
+        .c = device_of(c, (size_t)SCAN_ROWS * n_c * 4),
+        .mix = device_new(n_mix * 4),
+        .n = n,
+        .n_state = n_state,
+        .n_rank = n_rank,
+        .n_behind = 2 * n_state,
+        .n_head = n_head,
+        .eps = 1e-6f,
+    };
+    double worst = 0;
+    char name[80];
+
+    launch(kernel_scan_heads, SCAN_ROWS + 1, 1, CUDA_THREADS, &a, "scan_heads");
+    fetch(c, a.c, (size_t)SCAN_ROWS * n_c * 4);
+    fetch(mix, a.mix, n_mix * 4);
+    for (uint32_t i = 0; i < SCAN_ROWS * 2 * n_state; i++) {
+        uint32_t r = i / (2 * n_state), j = i % (2 * n_state), half = j / n_state;
+        const float *part = low + (size_t)r * n_low + half * n_state;
+        double right = (double)part[j % n_state] * scan_inverse(part, n_state) * (double)norm[j];
+
+        worst = fmax(worst, fabs((double)c[(size_t)r * n_c + n + j] - right));
+    }
+    for (uint32_t i = 0; i < SCAN_ROWS * n_head; i++) {
+        double s = log1p(exp((double)step[i] + (double)dt[i % n_head]));
+
+        worst = fmax(worst, fabs((double)mix[2 * i + 1] - s));
+        worst = fmax(worst, fabs((double)mix[2 * i] - exp(s * (double)decay[i % n_head])));
+    }
+    snprintf(name, sizeof(name), "Mamba-1 of %u heads, states of %u", n_head, n_state);
+    report_check(name, worst, 1e-5);
+    float *const here[] = {low, c, step, mix, dt, decay, norm};
+    for (size_t i = 0; i < ARRAY_SIZE(here); i++)
+        free(here[i]);
+}
+
 /* Cases: channels that do not fill a block; parts that are not aligned; as in Jamba Mini. */
 static void check_scan_kernels(const void *arg) {
     open_device();
     check_scan(48, 16, 5);
     check_scan(80, 4, 8);
     check_scan(16, 128, 3);
+    check_scan_heads(48, 16, 5, 3);
+    check_scan_heads(32, 64, 64, 300);
     if (!*(const bool *)arg)
         check_scan(8192, 16, 256);
 }

@@ -15,8 +15,8 @@
 static const char *scan_lacks(const struct model_shape *s, const struct model_op *op) {
     uint32_t n = s->scan.n_state;
 
-    if (op->recurrent.by_head)
-        return "Mamba-1 layers with the steps of heads";
+    if (op->recurrent.by_head && n % 16)
+        return "Mamba-1 states of heads of other than 16, 32, 64 or 128 values";
     if (n > 128 || (n & (n - 1)) != 0)
         return "Mamba-1 states of other than 4, 8, 16, .. 128 values";
     return NULL;
@@ -178,12 +178,13 @@ int step_conv(struct step *s, const struct model_op *op) {
     return CUDA_LAUNCH(b, conv_keep, s->grid.seqs, parts, CUDA_THREADS, &a);
 }
 
-/* Computes the layer; the projection that follows packs its output. */
-int step_scan(struct step *s, const struct model_op *op) {
-    struct be *b = s->be;
+/* Returns the arguments of Mamba-1; the parts of a row of low are t, B, C, or by head B, C, t. */
+static struct scan_args cuda_scan_args(const struct be *b, const struct model_op *op) {
     const struct model_shape *m = b->shape;
     const struct weights *w = op->weights;
-    const struct scan_args a = {
+    uint32_t in = op->recurrent.by_head ? 0 : 1;
+
+    return (struct scan_args){
         .batch = b->head,
         .u = b->recurrent.in[0],
         .z = b->recurrent.in[1],
@@ -194,9 +195,10 @@ int step_scan(struct step *s, const struct model_op *op) {
         .dt = w->dt,
         .decay = w->decay,
         .skip = w->skip,
-        .in_norm = w->part_norm[1],
-        .out_norm = w->part_norm[2],
+        .in_norm = w->part_norm[in],
+        .out_norm = w->part_norm[in + 1],
         .c = b->recurrent.c,
+        .mix = b->recurrent.mix,
         .out = b->recurrent.out,
         .state = cuda_recurrent_states(b, op),
         .stride = state_floats(&m->state),
@@ -204,18 +206,59 @@ int step_scan(struct step *s, const struct model_op *op) {
         .n_taps = m->state.kernel,
         .n_state = m->scan.n_state,
         .n_rank = m->scan.n_rank,
+        .n_behind = op->recurrent.by_head ? 2 * m->scan.n_state : 0,
+        .n_head = m->mamba.n_head,
         .eps = m->rms_eps,
     };
-    uint32_t parts = (a.n + CUDA_THREADS - 1) / CUDA_THREADS;
-    uint32_t lanes = a.n * (a.n_state / 4);
-    struct pack_args t = step_pack_args(b, PACK_NORM, a.low, w->part_norm[0], a.n_rank);
+}
 
-    t.x_stride = m->state.n_low;
-    TRY(CUDA_LAUNCH(b, scan_in, s->grid.rows, parts, CUDA_THREADS, &a));
-    TRY(step_pack(s, PACK_PLAIN, a.c, NULL, a.n));
+/* Computes both products, of x and of t, which is at @t in a row of low and has the norm @norm. */
+static int scan_products(struct step *s, const struct model_op *op, const struct scan_args *a,
+                         uint32_t t, const float *norm) {
+    struct be *b = s->be;
+    const struct weights *w = op->weights;
+    uint32_t parts = (a->n + CUDA_THREADS - 1) / CUDA_THREADS;
+    struct pack_args x = step_pack_args(b, PACK_PLAIN, a->c, NULL, a->n);
+    struct pack_args low = step_pack_args(b, PACK_NORM, a->low + t, norm, a->n_rank);
+
+    x.x_stride = a->n + a->n_behind;
+    low.x_stride = b->shape->state.n_low;
+    TRY(CUDA_LAUNCH(b, scan_in, s->grid.rows, parts, CUDA_THREADS, a));
+    TRY(step_launch_pack(b, s->grid.rows, &x));
     TRY(step_multiply(s, w, false));
-    TRY(step_launch_pack(b, s->grid.rows, &t));
-    TRY(step_multiply(s, w->down, false));
+    TRY(step_launch_pack(b, s->grid.rows, &low));
+    return step_multiply(s, w->down, false);
+}
+
+/* Computes the layer by the recurrence of Mamba-2, with one group. */
+static int step_scan_heads(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct mamba_shape *m = &b->shape->mamba;
+    const struct scan_args in = cuda_scan_args(b, op);
+    struct state_args a = state_args(b, op);
+
+    a.n_key_head = 1;
+    a.n_value_head = m->n_head;
+    a.n_key = m->n_state;
+    a.dim = m->dim;
+    a.n = a.k_at = in.n; /* B and C are behind x */
+    a.q_at = in.n + m->n_state;
+    a.n_behind = in.n_behind;
+    TRY(scan_products(s, op, &in, in.n_behind, op->weights->part_norm[2]));
+    TRY(CUDA_LAUNCH(b, scan_heads, s->grid.rows, 1, CUDA_THREADS, &in));
+    TRY(CUDA_LAUNCH(b, mamba, s->grid.seqs, cuda_recurrent_parts(&a), DELTA_THREADS, &a));
+    return CUDA_LAUNCH(b, mamba_out, s->grid.rows, 1, PACK_THREADS, &a);
+}
+
+/* Computes the layer; the projection that follows packs its output. */
+int step_scan(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct scan_args a = cuda_scan_args(b, op);
+    uint32_t lanes = a.n * (a.n_state / 4);
+
+    if (op->recurrent.by_head)
+        return step_scan_heads(s, op);
+    TRY(scan_products(s, op, &a, 0, op->weights->part_norm[0]));
     return CUDA_LAUNCH(b, scan, s->grid.seqs, (lanes + CUDA_THREADS - 1) / CUDA_THREADS,
                        CUDA_THREADS, &a);
 }
@@ -327,6 +370,8 @@ static void memory_recurrent(struct be *b) {
     size_t rows = b->opts->max_rows, bytes = state_floats(s) * sizeof(float);
     size_t n_heads = MAX(b->shape->delta.n_value_head, b->shape->mamba.n_head);
     bool convolves = n_heads || b->shape->scan.n_state;
+    bool by_head = b->shape->scan.n_state && n_heads;
+    size_t n_behind = by_head ? 2 * b->shape->scan.n_state : 0;
 
     if (is_first_device(b) && b->recurrent.n_all) /* values of all ranks */
         memory_add(b, &b->recurrent.host_state, b->recurrent.n_states - b->recurrent.n_device,
@@ -335,10 +380,10 @@ static void memory_recurrent(struct be *b) {
     if (s->n_layer == 0)
         return;
     for (int i = 0; i < OP_MATRICES; i++)
-        memory_add_words(b, &b->recurrent.in[i], rows * s->n_in[i]);
+        memory_add_words(b, &b->recurrent.in[i], i == 3 && by_head ? 0 : rows * s->n_in[i]);
     for (int i = 0; i < 2; i++)
         memory_add_words(b, &b->recurrent.low[i], rows * s->n_low);
-    memory_add_words(b, &b->recurrent.c, convolves ? rows * s->n_in[0] : 0);
+    memory_add_words(b, &b->recurrent.c, convolves ? rows * (s->n_in[0] + n_behind) : 0);
     memory_add_words(b, &b->recurrent.mix, rows * 2 * n_heads);
     memory_add_words(b, &b->recurrent.out, rows * s->n_out);
     memory_add(b, &b->recurrent.state, b->recurrent.n_device, bytes, "states", false);
@@ -378,8 +423,26 @@ static float *place_state_in(const struct be *b, const struct model_op *op, int 
                               : b->recurrent.in[op->state_in.first + i];
 }
 
+/* Loads gates and inputs of Mamba-1 by head, which alternate head by head in one tensor, as two
+ * matrices. */
+static int load_scan_heads(struct be *b, struct weights *w, const struct model_op *op,
+                           struct err *err) {
+    const struct mamba_shape *m = &b->shape->mamba;
+
+    assert(m->dim % TILE_ROWS == 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct parts half = {m->n_head, m->dim, 2 * m->dim, i * m->dim, 0};
+        float *to = cuda_counts(b) ? NULL : b->recurrent.in[1 - i];
+
+        TRY(load_parts(b, w, op->w[0], &half, NULL, to, err));
+    }
+    return 0;
+}
+
 static int load_state_in(struct be *b, struct weights *w, const struct model_op *op,
                          struct err *err) {
+    if (b->shape->scan.n_state && b->shape->mamba.n_head)
+        return load_scan_heads(b, w, op, err);
     if (op->state_in.low == LOW_UP)
         return load_apart(b, w, op, err);
     return load_matrices(b, w, op, err);

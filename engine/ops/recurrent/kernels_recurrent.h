@@ -53,6 +53,9 @@ struct state_args {
     /* values from a slot to the next */
     size_t stride;
     uint32_t n, n_key_head, n_value_head, n_key, dim, n_taps, tiled, joined;
+    /* values of a row of c behind the channels, which are not convolved: B and C of Mamba-1 by
+     * head */
+    uint32_t n_behind;
     /* channels with which queries, keys and values begin */
     uint32_t q_at, k_at, v_at;
     /* the gate is sigmoid(z), not silu(z) */
@@ -85,28 +88,33 @@ struct conv_args {
 /* Argument of the kernels of Mamba-1 (engine/op.h). The layer's state of slot s is at state + s
  * stride: [n_taps - 1][n] of u, oldest first, then [n][n_state]. n_state is a power of two from 4
  * to 128.
- *   scan_in  grid x rows, y n / CUDA_THREADS, rounded up: computes c
- *   scan     grid x sequences, or more, y n n_state / 4 / CUDA_THREADS, rounded up: computes out,
- *            and the state */
+ *   scan_in     grid x rows, y n / CUDA_THREADS, rounded up: computes c
+ *   scan        grid x sequences, or more, y n n_state / 4 / CUDA_THREADS, rounded up: computes
+ *               out, and the state
+ *   scan_heads  grid x rows: steps of heads; computes B and C in c, and mix, for kernel mamba */
 struct scan_args {
     const struct batch_head *batch;
-    /* [rows][n]: z: before its function; step: w[1] t */
+    /* [rows][n]: z: before its function; step: w[1] t, by head [rows][n_head] */
     const float *u, *z, *step;
-    /* [rows][n_rank + 2 n_state]: w[0] c */
+    /* [rows][n_rank + 2 n_state]: w[0] c: t, B, C; by head: B, C, t */
     const float *low;
-    /* [n_taps][n], [n] */
+    /* [n_taps][n], [n] or NULL */
     const float *taps, *bias;
-    /* [n], [n][n_state], [n] */
+    /* [n], [n][n_state], [n]; by head [n_head] each */
     const float *dt, *decay, *skip;
     /* [n_state] of B and C */
     const float *in_norm, *out_norm;
-    /* [rows][n] */
+    /* [rows][n + n_behind], [rows][n] */
     float *c, *out;
+    /* by head: [rows][n_head][2]: e^(s decay), s */
+    float *mix;
     /* state of the layer */
     float *state;
     /* values from a slot to the next */
     size_t stride;
     uint32_t n, n_taps, n_state, n_rank;
+    /* by head: 2 n_state; else 0 */
+    uint32_t n_behind, n_head;
     float eps;
 };
 

@@ -10,6 +10,9 @@
  * scan_in  convolution and activation, one thread for each row and channel
  * scan     norms of B and C, the recurrence, and the gate; it also keeps the inputs of the
  *          convolution
+ * scan_heads  one block for each row, where steps and decays are those of heads (PLaMo 2): the
+ *          recurrence is then that of Mamba-2, and this kernel computes its inputs from both
+ *          products
  *
  * The products of c and of t run between them; the pack of t computes its norm.
  */
@@ -26,7 +29,29 @@ ROW_KERNEL(scan_in, struct scan_args, CUDA_THREADS, 2) {
     if (c >= a.n)
         return;
     const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
-    a.c[(size_t)r * a.n + c] = mx_silu(state_convolve(a, seq, r, c) + a.bias[c]);
+    float sum = state_convolve(a, seq, r, c) + (a.bias ? a.bias[c] : 0);
+
+    a.c[(size_t)r * (a.n + a.n_behind) + c] = mx_silu(sum);
+}
+
+ROW_KERNEL(scan_heads, struct scan_args, CUDA_THREADS, 2) {
+    uint32_t warp = threadIdx.x / 32, n = a.n_state;
+
+    if (warp < 2) { /* B, C */
+        const float *part = a.low + (size_t)r * (a.n_rank + 2 * n) + warp * n;
+        float *to = a.c + (size_t)r * (a.n + a.n_behind) + a.n + warp * n;
+        float inverse = inverse_length(part, n, a.eps);
+
+        for (uint32_t i = threadIdx.x % 32; i < n; i += 32)
+            to[i] = part[i] * inverse * (warp ? a.out_norm : a.in_norm)[i];
+    }
+    for (uint32_t h = threadIdx.x; h < a.n_head; h += CUDA_THREADS) {
+        size_t at = (size_t)r * a.n_head + h;
+        float step = mx_softplus(a.step[at] + a.dt[h]);
+
+        a.mix[2 * at] = mx_expf(step * a.decay[h]);
+        a.mix[2 * at + 1] = step;
+    }
 }
 
 /* Values of a row that a lane needs: of its channel, and four of B and of C before their norms. */

@@ -89,11 +89,12 @@ DEVICE void fetch_rows(const struct state_args &a, const struct StatePart &part,
                        uint32_t n, struct DeltaRows *to) {
     constexpr uint32_t quads = DIM / 4;
     uint32_t left = a.dim - part.first, values = left < DELTA_VALUES ? left : DELTA_VALUES;
-    const float *from = a.c + (size_t)row * a.n;
+    uint32_t stride = a.n + a.n_behind;
+    const float *from = a.c + (size_t)row * stride;
 
     for (uint32_t i = threadIdx.x; i < n * quads; i += DELTA_THREADS) {
         uint32_t r = i / quads, at = i % quads * 4;
-        const float *c = from + (size_t)r * a.n + at;
+        const float *c = from + (size_t)r * stride + at;
 
         copy_async(&to->q[r][at], c + part.q);
         copy_async(&to->k[r][at], c + part.k);
@@ -101,7 +102,7 @@ DEVICE void fetch_rows(const struct state_args &a, const struct StatePart &part,
     for (uint32_t i = threadIdx.x; i < n * (values / 4); i += DELTA_THREADS) {
         uint32_t r = i / (values / 4), at = i % (values / 4) * 4;
 
-        copy_async(&to->v[r][at], from + (size_t)r * a.n + part.v + part.first + at);
+        copy_async(&to->v[r][at], from + (size_t)r * stride + part.v + part.first + at);
     }
     if (threadIdx.x < n * 2)
         copy_async4(&to->mix[threadIdx.x / 2][threadIdx.x % 2],

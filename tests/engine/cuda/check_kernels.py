@@ -102,6 +102,7 @@ LIMITS = {
     "conv_keep": 64,
     "scan_in": 64,
     "scan": 80,
+    "scan_heads": 64,
     "hc_in": 64,
     "hc_out": 64,
     "hc_mean": 64,

@@ -430,6 +430,11 @@ Test(cuda_golden, attention_beside_scans) {
     check_file("jamba", 0.1);
 }
 
+/* Mamba-1 with the steps of heads, norms of queries and keys with weights for each head. */
+Test(cuda_golden, scans_by_head) {
+    check_file("plamo2", 0.1);
+}
+
 /* Latent queries with a temperature, a shared expert. */
 Test(cuda_golden, latent_attention_with_temperatures) {
     check_file("mistral4", 0.12);

@@ -99,16 +99,6 @@ Test(cuda_open, encoders_are_refused_by_name) {
     }
 }
 
-Test(cuda_open, steps_of_heads_are_refused_by_name) {
-    struct err err = {0};
-    char path[TEST_DATA_PATH];
-
-    test_data_file(path, "golden", "plamo2", ".gguf");
-    cr_expect(try_open(path, (struct engine_opts){0}, NULL, &err) < 0);
-    cr_expect(strstr(err.message, "does not compute Mamba-1 layers with the steps of heads"), "%s",
-              err.message);
-}
-
 /* A worker that replaces another one, whose memory becomes free a moment later. */
 Test(cuda_open, memory_of_a_process_that_ends_is_waited_for) {
     struct err err = {0};

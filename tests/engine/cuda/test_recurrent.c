@@ -14,12 +14,12 @@
 
 /* Heads of 16 and 64 values, beta and alpha separate and joined, tiled and interleaved heads, dense
  * FFNs and experts with a shared one; Mamba-2, experts without gates; Kimi delta attention beside
- * latent attention with gates, experts in groups; Mamba-1. */
+ * latent attention with gates, experts in groups; Mamba-1, also with the steps of heads. */
 Test(cuda_recurrent, every_architecture_is_near_the_reference) {
-    static const char *const names[] = {"qwen35-mtp",      "lfm2",       "nemotron-h-moe-mtp",
-                                        "bailingmoe3-mtp", "jamba",      "qwen3next",
-                                        "qwen35moe-mtp",   "lfm2moe",    "bailingmoe3",
-                                        "falcon-h1",       "kimi-linear"};
+    static const char *const names[] = {"qwen35-mtp",      "lfm2",        "nemotron-h-moe-mtp",
+                                        "bailingmoe3-mtp", "jamba",       "qwen3next",
+                                        "qwen35moe-mtp",   "lfm2moe",     "bailingmoe3",
+                                        "falcon-h1",       "kimi-linear", "plamo2"};
 
     for (size_t i = 0; i < MAX(FEW(ARRAY_SIZE(names)), (size_t)5); i++) { /* each kind of state */
         char path[TEST_DATA_PATH];
@@ -56,6 +56,8 @@ Test(cuda_recurrent, a_sequence_is_the_same_whatever_the_batch) {
     ways_compare(path, &ways_back[2], 2);
     ways_golden("jamba", path);
     ways_compare(path, &ways_back[2], 2);
+    ways_golden("plamo2", path);
+    ways_compare(path, ways_back, ARRAY_SIZE(ways_back));
 }
 
 /* Proves a device with one state: kernels cannot use snapshots in host memory instead. */
@@ -91,6 +93,7 @@ Test(cuda_recurrent, a_device_that_is_wrong_is_refused) {
         {"bailingmoe3-mtp", "kda"},
         {"jamba", "scan_in"},
         {"jamba", "scan"},
+        {"plamo2", "scan_heads"},
         {"qwen35-mtp", "delta_in"},
         {"qwen35-mtp", "delta"},
         {"qwen35-mtp", "delta_out"},
