@@ -308,7 +308,8 @@ static const struct seed seeds[] = {
      {"layers.0.self_attn.q_norm.weight BF16 4", "norm.weight BF16 8"},
      {0}},
     {"{'model_type':'gemma3_text'," CONFIG "'sliding_window':16,'use_bidirectional_attention':true,"
-     "'bias':false,'activation_function':'torch.nn.modules.linear.Identity'}",
+     "'hidden_activation':'gelu_pytorch_tanh','bias':false,"
+     "'activation_function':'torch.nn.modules.linear.Identity'}",
      {"layers.0.self_attn.q_norm.weight BF16 4", "norm.weight BF16 8",
       DENSE "linear.weight F32 512 8"},
      {0x3F800000}},
