@@ -286,8 +286,8 @@ struct product_way {
 /* Products. Invariant: n_choices <= CHOICES. */
 struct products {
     /* split: blocks share segments; roles: matmul_roles computes products of up to MATMUL_COLUMNS
-     * rows, an experiment */
-    enum way_state matvec, split, wgmma, roles;
+     * rows, and cluster: matvec_cluster those of few rows, experiments */
+    enum way_state matvec, split, wgmma, roles, cluster;
     /* the op's rows are packed for wgmma */
     bool cores;
     /* PACK_PLANES of the kernels here */
@@ -813,6 +813,11 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
 bool cuda_are_alike(const struct matrix *gate, const struct matrix *up);
 /* Launches matvec, for at most MATVEC_ROWS rows, or with @norm matvec_norm. Returns 0 or -EIO. */
 int cuda_matvec(struct be *b, const struct matmul_args *a, const struct pack_args *norm);
+/* Return true if matvec_cluster can compute the product; launch it; launch it where it is on, else
+ * matvec. The last two return 0 or -EIO. */
+bool cuda_cluster_takes(const struct be *b, const struct matmul_args *a);
+int cuda_matvec_cluster(struct be *b, const struct matmul_args *a);
+int cuda_multiply_few(struct be *b, const struct matmul_args *a, const struct pack_args *norm);
 /* Returns true if blocks of matvec have room for @n_rows rows of @norm. */
 bool cuda_matvec_packs(uint32_t n_rows, const struct pack_args *norm);
 /* Computes y (+)= W x + bias by matvec, matmul_wide or wgmma; the bits are the same. */

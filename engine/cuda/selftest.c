@@ -243,6 +243,16 @@ static int by_matvec(struct be *b, const struct product *p, const struct operand
     return cuda_matvec(b, &a, NULL);
 }
 
+/* Multiplies by clusters; it is not used for products that they do not take. */
+static int by_cluster(struct be *b, const struct product *p, const struct operand *x,
+                      const struct way *w) {
+    struct matmul_args a = cuda_matmul_args(&p->w, x, false);
+
+    if (!cuda_cluster_takes(b, &a))
+        return cuda_matvec(b, &a, NULL);
+    return cuda_matvec_cluster(b, &a);
+}
+
 /* Multiplies rows that the product packs; it is not used for rows that it has no room for. */
 static int by_norm(struct be *b, const struct product *p, const struct operand *x,
                    const struct way *w) {
@@ -294,6 +304,8 @@ static const struct way ways[] = {
     {"matvec", by_matvec, STATE(products.matvec), MATVEC_ROWS, 0, 1, false, false, false},
     {"matvec_norm", by_norm, STATE(ways.prologue), 1, 0, 1, false, false, false},
     {"matvec_norm", by_norm, STATE(ways.prologue), 2, 0, 1, false, false, false},
+    {"matvec_cluster", by_cluster, STATE(products.cluster), 3, 0, 1, false, false, false},
+    {"matvec_cluster", by_cluster, STATE(products.cluster), MATVEC_ROWS, 0, 1, false, false, false},
     {"shared segments", by_wide, STATE(products.split), ROWS, 64, 4, false, false, false},
     {"matmul_wgmma", by_wide, STATE(products.wgmma), ROWS, 128, 1, true, false, false},
     {"matmul_wgmma", by_wide, STATE(products.wgmma), ROWS, 64, 1, true, false, false},

@@ -746,7 +746,7 @@ static int step_multiply_glu(struct step *s, const struct weights *w, enum pack_
         a.packed_scale = s->be->act.up;
         a.fixed = w->fixed_h;
     }
-    return cuda_matvec(s->be, &a, x->norm);
+    return cuda_multiply_few(s->be, &a, x->norm);
 }
 
 int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu) {

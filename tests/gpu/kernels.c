@@ -93,6 +93,7 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
 }
 
 #include "tests/gpu/attention.h"
+#include "tests/gpu/clusters.h"
 #include "tests/gpu/compressed.h"
 #include "tests/gpu/experts.h"
 #include "tests/gpu/latent.h"
@@ -193,6 +194,7 @@ int main(int argc, char **argv) {
     }
     check_matrices(tiny);
     check_roles(tiny);
+    check_clusters(tiny);
     if (WITH_ATTENTION) {
         check_attentions(tiny);
         check_latents(tiny);

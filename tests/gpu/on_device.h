@@ -161,6 +161,9 @@ static void allow_all_shared(void) {
         few = attend_decode_for(&s);
         allow_shared(few.kernel, few.shared, "attend_decode");
     }
+    for (uint32_t n = PACK_ROWS; n <= MATVEC_ROWS; n += PACK_ROWS)
+        allow_shared(cluster_for(n), MIN(CLUSTER_SHARED, (uint32_t)device.block_bytes),
+                     "matvec_cluster");
     allow_shared(kernel_matvec, narrow, "matvec");
     allow_shared(kernel_matvec_16, narrow, "matvec_16");
     allow_shared(kernel_matvec_norm, norm, "matvec_norm");

@@ -48,11 +48,27 @@ static int load_roles(struct be *b) {
     return 0;
 }
 
+/* Allows matvec_cluster, if it runs, its shared memory. */
+static int load_cluster(struct be *b) {
+    uint32_t most = MIN(CLUSTER_SHARED, (uint32_t)b->about.device.block_bytes);
+    bool has_clusters = b->about.device.major >= 9 && b->about.device.made_for >= 90;
+
+    b->products.cluster = way_if(has_clusters && cuda_asks("CLUSTER"));
+    if (b->products.cluster != WAY_ON)
+        return 0;
+    for (uint32_t n = PACK_ROWS; n <= MATVEC_ROWS; n += PACK_ROWS) {
+        int e = b->api->allow_shared(cluster_for(n), most);
+
+        TRY(cuda_check(b, e, "cudaFuncSetAttribute"));
+    }
+    return 0;
+}
+
 /* Allows each kernel as much dynamic shared memory as the largest format needs. Kernels without
  * dynamic shared memory are named as well: then no launch has to load them, and all kernels agree
  * on how a multiprocessor's memory is divided into cache and shared memory (api.c), which can only
  * change while no block runs there. WEFT_CUDA_WGMMA=0: be.products.wgmma is off;
- * WEFT_CUDA_ROLES=1: be.products.roles is on. */
+ * WEFT_CUDA_ROLES=1: be.products.roles is on; WEFT_CUDA_CLUSTER=1: be.products.cluster is. */
 int cuda_load_kernels(struct be *b) {
     uint32_t narrow = 0, norm = 0, expert = 0, wide = 0, wgmma = 0, wgmma_64 = 0;
 
@@ -92,6 +108,7 @@ int cuda_load_kernels(struct be *b) {
         TRY(cuda_check(b, e, "cudaFuncSetAttribute"));
     }
     TRY(load_roles(b));
+    TRY(load_cluster(b));
     return load_attention(b);
 }
 
@@ -171,6 +188,28 @@ int cuda_matvec(struct be *b, const struct matmul_args *a, const struct pack_arg
     l.kernel = kernel_matvec_norm;
     l.what = "matvec_norm";
     return cuda_launch(b, &l, &args, sizeof(args));
+}
+
+bool cuda_cluster_takes(const struct be *b, const struct matmul_args *a) {
+    return a->n_rows >= MATVEC_CLUSTER_LEAST && a->n_rows <= MATVEC_ROWS && cluster_fits(a) &&
+           cluster_way(&b->about.device, a).n_blocks > 0;
+}
+
+int cuda_matvec_cluster(struct be *b, const struct matmul_args *a) {
+    struct matvec_way way = cluster_way(&b->about.device, a);
+    struct launch l = {cluster_for(a->n_rows), way.n_blocks,     1,
+                       CUDA_THREADS,           "matvec_cluster", way.shared};
+    struct matmul_args args = *a;
+
+    assert(cuda_cluster_takes(b, a));
+    args.n_stages = way.n_stages;
+    return cuda_launch(b, &l, &args, sizeof(args));
+}
+
+int cuda_multiply_few(struct be *b, const struct matmul_args *a, const struct pack_args *norm) {
+    if (!norm && b->products.cluster == WAY_ON && cuda_cluster_takes(b, a))
+        return cuda_matvec_cluster(b, a);
+    return cuda_matvec(b, a, norm);
 }
 
 /* Returns the number of blocks of WIDE_OUT rows of all matrices. */
@@ -317,7 +356,7 @@ int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, 
     if (product_is_narrow(b, x)) {
         struct matmul_args a = cuda_matmul_args(w, x, add);
 
-        return cuda_matvec(b, &a, x->norm);
+        return cuda_multiply_few(b, &a, x->norm);
     }
     assert(!x->norm);
     TRY(product_choose(b, w, x, add, &way));

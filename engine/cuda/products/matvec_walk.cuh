@@ -30,9 +30,21 @@ DEVICE uint32_t matrix_of(const struct matmul_args &a, uint32_t tile, uint32_t *
     return i;
 }
 
+/* What a warp of matvec multiplies: its own segment of each of the block's row tiles. */
+struct OfBlock {
+    static MEMBER uint32_t segment() {
+        return threadIdx.x / 32;
+    }
+    /* Returns the first row tile of which the warp has a part. */
+    static MEMBER uint32_t first(const struct matmul_args &) {
+        return blockIdx.x;
+    }
+};
+
 /* Ring of a warp in shared memory, filled by cp.async stage by stage with the weights of the warp's
- * segment of each of the block's tiles. Keeps few registers, which are scarce in this kernel. */
-template <int F> struct Feed {
+ * segment of its row tiles, which OF tells. Keeps few registers, which are scarce in this
+ * kernel. */
+template <int F, class OF = OfBlock> struct Feed {
     static constexpr uint32_t FULL = 1; /* in `slot`: no stage was taken yet */
 
     uint32_t slot, end;  /* offsets of the next stage and of the end of the ring */
@@ -43,7 +55,7 @@ template <int F> struct Feed {
     MEMBER void start(const struct matmul_args &a) {
         end = (threadIdx.x / 32 + 1) * (a.n_stages * a.stage_bytes);
         slot = end - a.n_stages * a.stage_bytes;
-        tile = blockIdx.x;
+        tile = OF::first(a);
         from = NULL;
         seek(a);
 #pragma unroll 1
@@ -61,7 +73,7 @@ template <int F> struct Feed {
     }
     /* Moves to the beginning of the warp's segment of `tile`. */
     MEMBER void seek(const struct matmul_args &a) {
-        uint32_t local, segment = threadIdx.x / 32;
+        uint32_t local, segment = OF::segment();
 
         n_left = 0;
         if (tile >= a.n_tiles)

@@ -5,6 +5,7 @@
 
 #include "base/util.h"
 #include "engine/cuda/cuda_api.h"
+#include "engine/cuda/products/kernels_cluster.h"
 #include "engine/cuda/products/kernels_norm.h"
 
 /* Static shared memory of a block (check_kernels.py), and what the driver reserves for each
@@ -50,4 +51,50 @@ static inline uint32_t matvec_norm_most(const struct cuda_device *d, uint32_t st
         most = MAX(most, matvec_way(d, n, stage_bytes, 1, packed).shared);
     }
     return most;
+}
+
+/* What the driver reserves for each block, which has no static shared memory; the most dynamic
+ * shared memory of a block of matvec_cluster. */
+#define CLUSTER_STATIC 1024u
+#define CLUSTER_SHARED (128u << 10)
+
+/* Returns true if a cluster can have the row tiles of @a: each eight are of one format. */
+static inline bool cluster_fits(const struct matmul_args *a) {
+    bool uniform = true, whole = true;
+
+    for (uint32_t i = 0; i < a->n_mats; i++) {
+        uniform = uniform && a->m[i].format == a->m[0].format;
+        whole = whole && a->m[i].n_row_tiles % MATVEC_CLUSTER == 0;
+    }
+    return uniform || whole;
+}
+
+/* Returns how matvec_cluster is launched for @a, as matvec_way(); with matrices of several formats,
+ * a cluster has eight row tiles. No blocks: it cannot be. */
+static inline struct matvec_way cluster_way(const struct cuda_device *d,
+                                            const struct matmul_args *a) {
+    uint32_t n = (uint32_t)d->n_multiprocessors, tiles = a->n_tiles - a->gated, most = 3, rows = 0;
+    uint32_t limit = MIN(CLUSTER_SHARED, (uint32_t)d->block_bytes), same = 1;
+
+    tiles = (tiles + MATVEC_CLUSTER - 1) / MATVEC_CLUSTER * MATVEC_CLUSTER;
+    if (a->n_rows > PACK_ROWS || BYTES_FAMILY(d->made_for))
+        most = 2;
+    for (uint32_t i = 0; i < a->n_mats; i++) {
+        rows = MAX(rows, cluster_rows(&a->m[i]));
+        same = same && a->m[i].format == a->m[0].format;
+    }
+    for (most = MIN(most, (tiles + n - 1) / n); most > 0; most--)
+        for (uint32_t stages = MATVEC_STAGES; stages >= 2; stages--) {
+            uint32_t shared = cluster_shared(a->n_rows, a->stage_bytes, stages, rows);
+            uint32_t fit = MAX(most * n / MATVEC_CLUSTER, 1u) * MATVEC_CLUSTER;
+
+            if (most * (shared + CLUSTER_STATIC) <= d->shared_bytes && shared <= limit)
+                return (struct matvec_way){same ? MIN(tiles, fit) : tiles, stages, shared};
+        }
+    return (struct matvec_way){0};
+}
+
+/* Returns the kernel of matvec_cluster for @n_rows rows. */
+static inline const void *cluster_for(uint32_t n_rows) {
+    return n_rows > PACK_ROWS ? kernel_matvec_cluster_16 : kernel_matvec_cluster;
 }

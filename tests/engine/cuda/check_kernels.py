@@ -15,6 +15,8 @@ LIMITS = {
     "matvec": 80,
     "matvec_16": 128,
     "matvec_norm": 80,
+    "matvec_cluster": 80,
+    "matvec_cluster_16": 128,
     "matmul_wide": 255,
     "matmul_wgmma": 255,
     "matmul_wgmma_64": 176,
@@ -175,7 +177,7 @@ SPILLS |= {("attend_compressed", arch): (16, 12, 12) for arch in ("sm_100", "sm_
 for of_120 in ("sm_120", "sm_121"):
     SPILLS |= {("attend_sparse" + pages, of_120): (8, 8, 16) for pages in ("_q8", "_q4", "_q8_q4")}
 # Families that multiply bytes (BYTES_FAMILY) have two blocks on a multiprocessor.
-LIMITS_OF = {(name, arch): 128 for name in ("matvec", "matvec_norm", "pair") for arch in ("sm_86", "sm_89", "sm_120", "sm_121")}
+LIMITS_OF = {(name, arch): 128 for name in ("matvec", "matvec_norm", "matvec_cluster", "pair") for arch in ("sm_86", "sm_89", "sm_120", "sm_121")}
 LIMITS_OF |= {("residual_shares", arch): 104 for arch in ("sm_120", "sm_121")}
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")

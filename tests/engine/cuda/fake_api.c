@@ -4,6 +4,7 @@
 
 #include "base/util.h"
 #include "engine/cuda/cuda_api.h"
+#include "engine/cuda/products/kernels_cluster.h"
 #include "engine/ops/attention/kernels_attention.h"
 #include "tests/engine/cuda/fake_ptx.h"
 #include "tests/engine/cuda/fake_streams.h"
@@ -480,7 +481,8 @@ static int allow_shared(const void *kernel, uint32_t bytes) {
         return r;
     if (bytes < SHARED_USED && carved_out(cuda_carveout(bytes)) != SHARED_USED)
         fake_refuse("a carve-out that the driver rounds to another size");
-    bool servers = has_roles(kernel) || kernel == kernel_matmul_wgmma ||
+    bool servers = has_roles(kernel) || kernel == kernel_matvec_cluster ||
+                   kernel == kernel_matvec_cluster_16 || kernel == kernel_matmul_wgmma ||
                    kernel == kernel_matmul_wgmma_64 || kernel == kernel_attend_latent_bulk ||
                    kernel == kernel_attend_latent_bulk_q8 || kernel == kernel_attend_latent_bulk_q4;
     if (bytes > (servers ? SIMT_DYNAMIC_MAX : SIMT_DYNAMIC_LEAST))

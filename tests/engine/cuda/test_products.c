@@ -26,8 +26,10 @@ static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
 
 /* Counts launches of products with more than a few rows: with split-K, and with sums left to
  * residual; with glu(gate, up) as epilogue, by matmul_wide and by wgmma; by wgmma with 64 rows in a
- * block, and with 128; by warps with roles, and with glu(gate, up). */
+ * block, and with 128; by warps with roles, and with glu(gate, up). Those of few rows by clusters,
+ * with gates, and those by matvec. */
 static uint32_t n_split, n_left, n_gated[2], n_wgmma[2], n_roles, n_roles_gated;
+static uint32_t n_cluster, n_cluster_gated, n_matvec;
 
 static void count_products(const char *kernel, uint64_t number, void *args) {
     bool wgmma_64 = strcmp(kernel, "matmul_wgmma_64") == 0;
@@ -46,6 +48,12 @@ static void count_products(const char *kernel, uint64_t number, void *args) {
         n_roles_gated += a->gated > 0;
         n_split += a->n_splits > 1;
         n_left += a->leave;
+    }
+    if (strncmp(kernel, "matvec_cluster", 14) == 0) {
+        n_cluster++;
+        n_cluster_gated += ((const struct matmul_args *)args)->gated > 0;
+    } else if (strncmp(kernel, "matvec", 6) == 0) {
+        n_matvec++;
     }
     n_wgmma[0] += wgmma_64;
     n_wgmma[1] += strcmp(kernel, "matmul_wgmma") == 0;
@@ -100,7 +108,7 @@ static void open_with(struct driver *d, const char *path, const char *wgmma,
     fake_find()->n_multiprocessors = n_multiprocessors;
     fake_find()->on_launch = count_products;
     cr_assert(driver_open(d, &o, &err) == 0, "%s", err.message);
-    n_roles = n_roles_gated = 0;
+    n_roles = n_roles_gated = n_cluster = n_cluster_gated = n_matvec = 0;
     n_split = n_left = n_gated[0] = n_gated[1] = n_wgmma[0] = n_wgmma[1] = 0;
 }
 
@@ -232,6 +240,34 @@ Test(cuda_products, warps_with_roles_give_the_same_bits) {
         unlink(path);
     }
     unsetenv("WEFT_CUDA_ROLES");
+}
+
+/* Clusters (WEFT_CUDA_CLUSTER=1) compute the products of 3 to 16 rows: in steps of 5, 8 and 16 rows
+ * all but those of the rest of the prompt, in steps of 2 none. */
+Test(cuda_products, rows_in_clusters_give_the_same_bits) {
+    static const uint32_t sizes[] = {11, 3, 5, 8, 16, 2};
+    uint64_t first[OWN];
+    char path[64];
+
+    write_model(path, 2048);
+    setenv("WEFT_CUDA_FUSE", "1", 1);
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        bool clusters = i > 0 && sizes[i] > 2;
+        struct driver d;
+
+        setenv("WEFT_CUDA_CLUSTER", i > 0 ? "1" : "0", 1);
+        open_with(&d, path, "1", 4);
+        run_rows(&d, sizes[i]);
+        driver_close(&d);
+        cr_expect_eq(n_cluster > 0, clusters, "%u rows: %u", sizes[i], n_cluster);
+        cr_expect_eq(n_cluster_gated > 0, clusters, "%u rows: %u", sizes[i], n_cluster_gated);
+        cr_expect(sizes[i] != 3 || n_matvec == 0, "%u", n_matvec);
+        if (i == 0)
+            memcpy(first, digest, sizeof(digest));
+        cr_expect(first[0] && memcmp(first, digest, sizeof(digest)) == 0, "%u rows", sizes[i]);
+    }
+    unsetenv("WEFT_CUDA_CLUSTER");
+    unlink(path);
 }
 
 Test(cuda_products, rows_are_the_same_in_steps_of_every_size) {

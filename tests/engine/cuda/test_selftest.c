@@ -91,6 +91,14 @@ static void run_alone(struct driver *d) {
     driver_drop(d, s);
 }
 
+/* A prompt in steps of five rows. */
+static void run_fives(struct driver *d) {
+    struct driver_seq *s = add(d, OWN, 1);
+
+    driver_prefill(d, s, 5);
+    driver_drop(d, s);
+}
+
 /* -- faults ------------------------------------------------------------------------------------ */
 
 /* Tells whether a launch uses the faulty way. */
@@ -118,6 +126,10 @@ static bool is_wide(const char *kernel, const void *args) {
 
 static bool is_matvec(const char *kernel, const void *args) {
     return strncmp(kernel, "matvec", 6) == 0;
+}
+
+static bool is_cluster(const char *kernel, const void *args) {
+    return strncmp(kernel, "matvec_cluster", 14) == 0;
 }
 
 static bool is_expert_vec(const char *kernel, const void *args) {
@@ -294,6 +306,16 @@ Test(cuda_selftest, roles_that_are_wrong_are_left_out) {
     setenv("WEFT_CUDA_ROLES", "1", 1);
     try_faults(&dense, run_alone, faults, ARRAY_SIZE(faults));
     unsetenv("WEFT_CUDA_ROLES");
+}
+
+Test(cuda_selftest, clusters_that_are_wrong_are_left_out) {
+    static const struct fault faults[] = {
+        {is_cluster, "without matvec_cluster: other bits", false, true},
+    };
+
+    setenv("WEFT_CUDA_CLUSTER", "1", 1);
+    try_faults(&dense, run_fives, faults, ARRAY_SIZE(faults));
+    unsetenv("WEFT_CUDA_CLUSTER");
 }
 
 Test(cuda_selftest, experts_that_are_wrong_are_left_out) {
