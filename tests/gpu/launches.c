@@ -43,6 +43,10 @@ static void launch_note_product(struct launch_record *r) {
         r->read_bytes = r->weight_bytes + launch_norm_bytes(r);
         return;
     }
+    if (launch_begins(r, "matvec_cluster")) { /* each block reads its segment of the rows once */
+        r->read_bytes = r->weight_bytes + r->grid_x * a.n_rows * row_bytes / TILE_SEGMENTS;
+        return;
+    }
     if (launch_begins(r, "matvec")) {
         r->read_bytes = r->weight_bytes + tiles * a.n_rows * row_bytes;
         return;

@@ -25,6 +25,18 @@ def synth(path, *shape):
     return path
 
 
+def activations(path, **env):
+    """Returns, by rows, the megabytes of activations that the products of the first layer read through the L2 cache."""
+    of = {}
+    for line in run(LAYERBENCH, "--dump", "--rows", "2,5,16", path, **env).splitlines():
+        row = json.loads(line)
+        if "step" in row:
+            products = of.setdefault(row["step"], [])
+        elif row.get("weights"):
+            products.append((row["read"] - row["weights"]) / 1e6)
+    return {rows: sum(products[:4]) for rows, products in of.items()}
+
+
 def rows_of(folder):
     dump, out = folder / "dump.jsonl", folder / "rows.json"
     dump.write_text(run(LAYERBENCH, "--dump", "--rows", "1,64", synth(folder / "layers.gguf", "--shape", "qwen3-8b,n_layer=2,n_vocab=1024")))
@@ -49,6 +61,11 @@ def main():
                 wrong.append(f"{role}: {r['expected_us']:.1f} us are computed, {r['measured_us']} were measured")
         if not all(r["kernel"] == "matmul_wgmma_64" for r in rows if r["rows"] == 64 and r["role"] in PRODUCTS):
             wrong.append("64 rows are not multiplied by wgmma")
+        layers, most = folder / "layers.gguf", {2: 49, 5: 10, 16: 20}  # megabytes
+        if any(activations(layers, WEFT_CUDA_CLUSTER="1")[rows] > mb for rows, mb in most.items()):
+            wrong.append(f"clusters read {activations(layers, WEFT_CUDA_CLUSTER='1')} MB of activations")
+        if activations(layers)[16] < 300:
+            wrong.append(f"{activations(layers)} MB of activations are read without clusters")
         results = folder / "results.jsonl"
         run(LAYERBENCH, "--reps", 2, "--rows", "1,5", "--context", 40, "--variant", "fused:WEFT_CUDA_FUSE=1",
             "--variant", "not:WEFT_CUDA_FUSE=0", synth(folder / "tiny.gguf", "--arch", "qwen3", "--shape", "tiny"),
