@@ -186,6 +186,23 @@ static void store(struct warp *w, const struct op *o, uint32_t m) {
     }
 }
 
+/* Stores to the shared memory of any block of the cluster. */
+static void store_far(struct warp *w, const struct op *o, uint32_t m) {
+    size_t n = (size_t)o->size * o->n_list;
+
+    for (uint32_t rest = m; rest; rest &= rest - 1) {
+        uint32_t l = (uint32_t)__builtin_ctz(rest);
+        uint64_t address = lane_address(w, o->r[0], o->wide, o->imm, l);
+        struct block *there = block_of(w, &address);
+        uint8_t *p = shared_of(w, there, address, n, n);
+
+        if (there->kernel->proxies)
+            touch(there, o, address, n, DIRTY_WRITTEN);
+        for (uint32_t i = 0; i < o->n_list; i++)
+            memcpy(p + i * o->size, (uint8_t *)place(w, o->list[i]) + l * o->width, o->size);
+    }
+}
+
 static enum space read_space(struct instruction *in) {
     return has(in, "global")                             ? GLOBAL
            : has(in, "shared") || has(in, "shared::cta") ? SHARED
@@ -223,7 +240,8 @@ static void skip_hints(struct instruction *in, bool load) {
         has(in, stores[i]);
 }
 
-static void read_access(struct instruction *in, bool load) {
+/* Reads the operands of ld or st. @far: of a block of the cluster (shared::cluster). */
+static void read_access(struct instruction *in, bool load, bool far) {
     static const char *const types[] = {"b8",  "u8",  "s8",  "b16", "u16", "s16", "b32",
                                         "u32", "s32", "f32", "b64", "u64", "s64", "f64"};
     struct op *o = in->op;
@@ -231,7 +249,10 @@ static void read_access(struct instruction *in, bool load) {
     const char *type = in->part[in->n_parts - 1];
     const struct operand *v = &in->operand[value];
 
-    o->space = read_space(in);
+    if (far)
+        o->space = SHARED;
+    else
+        o->space = read_space(in);
     skip_hints(in, load);
     o->count = has(in, "v2") ? 2 : has(in, "v4") ? 4 : 1;
     for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++)
@@ -257,7 +278,7 @@ static void read_access(struct instruction *in, bool load) {
 void decode_load(struct instruction *in) {
     struct op *o = in->op;
 
-    read_access(in, true);
+    read_access(in, true, false);
     o->run = o->size != o->width ? load_any
              : o->size == 4      ? load_4
              : o->size == 8      ? load_8
@@ -265,10 +286,15 @@ void decode_load(struct instruction *in) {
 }
 
 void decode_store(struct instruction *in) {
-    read_access(in, false);
+    bool far = has(in, "shared::cluster");
+
+    read_access(in, false, far);
     if (in->op->space == PARAM)
         refuse(in, "a kernel's parameter is written");
-    in->op->run = store;
+    if (far)
+        in->op->run = store_far;
+    else
+        in->op->run = store;
 }
 
 /* ---- atom and red ---- */

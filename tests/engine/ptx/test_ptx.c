@@ -438,6 +438,25 @@ static void pair_refuses(const char *body, const char *why) {
     cr_assert(strstr(ptx_message, why) != NULL, "%s: %s", body, ptx_message);
 }
 
+/* Each thread of one block stores 100 times its block's number, plus its own, in the other one. */
+Test(ptx, stores_to_other_blocks_of_a_cluster) {
+    for (uint64_t order = 0; order < 4; order++) {
+        memset(memory, 0, sizeof(memory));
+        cr_assert(run_pair("mov.u32 %r3, at_launch;\nmov.u32 %r4, %cluster_ctarank;\n"
+                           "xor.b32 %r5, %r4, 1;\nshl.b32 %r6, %r1, 2;\nadd.s32 %r7, %r6, %r3;\n"
+                           "mapa.shared::cluster.u32 %r8, %r7, %r5;\n"
+                           "mul.lo.s32 %r9, %r4, 100;\nadd.s32 %r9, %r9, %r1;\n" MEET
+                           "st.shared::cluster.u32 [%r8], %r9;\n" MEET
+                           "ld.shared.u32 %r10, [%r7];\nshl.b32 %r11, %r2, 7;\n"
+                           "add.s32 %r11, %r11, %r6;\ncvt.u64.u32 %rd3, %r11;\n"
+                           "add.s64 %rd3, %rd3, %rd1;\nst.global.u32 [%rd3+1024], %r10;\n",
+                           2, order),
+                  "%s", ptx_message);
+        for (uint32_t i = 0; i < 64; i++)
+            cr_assert(memory[256 + i] == (i < 32 ? 100 : 0) + i % 32, "%u: %u", i, memory[256 + i]);
+    }
+}
+
 Test(ptx, clusters) {
     for (uint64_t order = 0; order < 8; order++) {
         memset(memory, 0, sizeof(memory));
@@ -466,6 +485,14 @@ Test(ptx, clusters) {
                  "bar.sync 0;\nmov.u32 %r3, at_launch;\nmapa.shared::cluster.u32 %r5, %r3, 0;\n"
                  "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r5];\n$end:",
                  "has ended");
+    pair_refuses("mov.u32 %r4, %cluster_ctarank;\nsetp.eq.s32 %p1, %r4, 0;\n@%p1 bra $end;\n"
+                 "bar.sync 0;\nmov.u32 %r3, at_launch;\nmapa.shared::cluster.u32 %r5, %r3, 0;\n"
+                 "st.shared::cluster.u32 [%r5], %r3;\n$end:",
+                 "has ended");
+    pair_refuses("mov.u32 %r3, at_launch;\nmapa.shared::cluster.u32 %r5, %r3, 1;\n"
+                 "st.shared::cluster.u32 [%r5+4096], %r3;",
+                 "of shared memory");
+    refuses("ld.shared::cluster.u32 %r5, [%r3];", "");
     refuses("barrier.cluster.arrive;", "an unknown form");
     refuses("mapa.u64 %rd2, %rd1, 0;", "an unknown form");
     refuses("mbarrier.arrive.shared::cluster.b64 _, [at_launch];", "an unknown form");
