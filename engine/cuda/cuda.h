@@ -286,8 +286,9 @@ struct product_way {
 /* Products. Invariant: n_choices <= CHOICES. */
 struct products {
     /* split: blocks share segments; roles: matmul_roles computes products of up to MATMUL_COLUMNS
-     * rows, and cluster: matvec_cluster those of few rows, experiments */
-    enum way_state matvec, split, wgmma, roles, cluster;
+     * rows, and cluster: matvec_cluster those of few rows; dry: those of few rows, and packs,
+     * begin with a dry run: experiments */
+    enum way_state matvec, split, wgmma, roles, cluster, dry;
     /* the op's rows are packed for wgmma */
     bool cores;
     /* PACK_PLANES of the kernels here */

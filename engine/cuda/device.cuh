@@ -141,6 +141,15 @@ DEVICE struct vec4 load16_device(const void *p) {
     return v;
 }
 
+/* Loads 16 bytes to @v as load16_device() does if @on is not 0, by one predicated instruction
+ * instead of a branch over one, so that it is fetched in either case. */
+DEVICE void load16_device_if(uint32_t on, const void *p, struct vec4 &v) {
+    asm volatile("{\n\t.reg .pred on;\n\tsetp.ne.u32 on, %5, 0;\n\t"
+                 "@on ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n\t}"
+                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+                 : "l"(p), "r"(on));
+}
+
 /* Loads 8 bytes, a multiple of 8, as load16_device() does. */
 DEVICE void load8_device(const void *p, uint32_t v[2]) {
     asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(p));

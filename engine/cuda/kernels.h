@@ -202,9 +202,9 @@ enum pack_kind {
  * pack_place(); n_padded is a multiple of 64. The second plane (BYTES_FAMILY) has 8-bit codes, 16
  * bytes for lane t of a row's four: columns 4t .. 4t + 3, 16 + 4t .. 16 + 4t + 3; then as a float
  * the scale of 128 columns (max / 127, or infinite) if t is 0, else the scaled sum of the 32 codes;
- * then two halves whose sum is the mean of the t-th 32 of the 128 columns. Kernels: pack for PLAIN
- * and NORM, pack_activated for kinds of one operand, pack_gated for the others. Grid: rows;
- * PACK_THREADS threads. */
+ * then two halves whose sum is the mean of the t-th 32 of the 128 columns. Kernels: pack and
+ * pack_dry for PLAIN and NORM, pack_activated for kinds of one operand, pack_gated for the others.
+ * Grid: rows; PACK_THREADS threads. */
 struct pack_args {
     /* [rows][n], likewise or NULL, [n] or NULL */
     const float *x, *up, *weight;
@@ -227,6 +227,8 @@ struct pack_args {
     float fixed;
     /* of XIELU */
     struct xielu xielu;
+    /* pack_dry: [n], which no kernel changes */
+    const float *settled;
 };
 
 /* Replaces the gates g of a row by max(g - (mean + sparsity deviation), 0), with the mean and the
@@ -451,10 +453,10 @@ MX_FN void matrix_cut(struct matrix *m, uint32_t n_in) {
 
 #define MATMUL_MATRICES 4 /* most matrices of a launch */
 
-/* Computes y (+)= W x + bias for matrices that share x. matvec: up to 8 rows, matvec_16: up to 16;
- * grid x: row tiles of all matrices, or fewer if all have one format: a block takes every
- * gridDim.x-th. matmul_wide: grid x: n_panels n_splits. Dynamic shared memory: that of the
- * largest format. */
+/* Computes y (+)= W x + bias for matrices that share x. matvec: up to 8 rows, matvec_16: up to 16,
+ * and the same with a dry run, matvec_dry and matvec_16_dry (dry.cuh); grid x: row tiles of all
+ * matrices, or fewer if all have one format: a block takes every gridDim.x-th. matmul_wide: grid x:
+ * n_panels n_splits. Dynamic shared memory: that of the largest format. */
 struct matmul_args {
     struct matrix m[MATMUL_MATRICES];
     /* [n_rows] packed (pack_args) */
@@ -904,7 +906,7 @@ typedef const void *const kernel_address;
 #define PLAIN_OF_PAGES(NAME, K, V, X) X(NAME),
 /* X(NAME), .. of the kernels without dynamic shared memory. */
 #define PLAIN_KERNELS(X)                                                                           \
-    X(repack), X(scale_tiles), X(embed), X(deep), X(layer_input), X(rope), X(pack),                \
+    X(repack), X(scale_tiles), X(embed), X(deep), X(layer_input), X(rope), X(pack), X(pack_dry),   \
         X(pack_activated), X(pack_gated), X(keep), X(pair), X(store), X(store_latent), X(holes),   \
         X(hadamard), X(residual), X(soft_gate), X(thin_gates), X(cap), X(copy_page), X(convolve),  \
         X(candidates), X(choose_candidate), X(chain), X(plan), X(merge), X(list_heads), X(route),  \
@@ -922,6 +924,7 @@ typedef const void *const kernel_address;
 #define KERNEL_ADDRESS(NAME) kernel_##NAME
 extern kernel_address PLAIN_KERNELS(KERNEL_ADDRESS);
 extern kernel_address kernel_matvec, kernel_matvec_16; /* matvec_for() */
+extern kernel_address kernel_matvec_dry, kernel_matvec_16_dry;
 extern kernel_address kernel_expert_vec, kernel_expert_wide, kernel_matmul_wide,
     kernel_matmul_wgmma, kernel_matmul_wgmma_64, kernel_matmul_roles_24, kernel_matmul_roles_32,
     kernel_matmul_roles_48, kernel_matmul_roles_64;
@@ -942,6 +945,11 @@ static inline const void *roles_for(uint32_t n_rows, uint32_t *columns) {
 /* Returns the matvec kernel for @n_rows rows: up to PACK_ROWS, or up to 16. */
 static inline const void *matvec_for(uint32_t n_rows) {
     return n_rows > PACK_ROWS ? kernel_matvec_16 : kernel_matvec;
+}
+
+/* Returns the one with a dry run. */
+static inline const void *matvec_dry_for(uint32_t n_rows) {
+    return n_rows > PACK_ROWS ? kernel_matvec_16_dry : kernel_matvec_dry;
 }
 
 #ifdef __cplusplus

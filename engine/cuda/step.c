@@ -390,9 +390,20 @@ bool step_fuses(const struct step *s) {
            s->grid.rows <= MIN(MATVEC_ROWS, b->attention.wide_rows);
 }
 
+/* Launches pack, or pack_dry, whose dry run packs any weights. */
+static int step_launch_plain_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {
+    struct pack_args dry;
+
+    if (b->products.dry != WAY_ON || b->load.weights.size < a->n * sizeof(float))
+        return CUDA_LAUNCH(b, pack, n_rows, 1, PACK_THREADS, a);
+    dry = *a;
+    dry.settled = (const float *)b->load.weights.at;
+    return CUDA_LAUNCH(b, pack_dry, n_rows, 1, PACK_THREADS, &dry);
+}
+
 int step_launch_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {
     if (a->kind < PACK_RELU)
-        return CUDA_LAUNCH(b, pack, n_rows, 1, PACK_THREADS, a);
+        return step_launch_plain_pack(b, n_rows, a);
     if (a->kind < PACK_SILU)
         return CUDA_LAUNCH(b, pack_activated, n_rows, 1, PACK_THREADS, a);
     return CUDA_LAUNCH(b, pack_gated, n_rows, 1, PACK_THREADS, a);
@@ -840,7 +851,7 @@ int step_pack_wanted(struct step *s, const struct model_op *op) {
     a.scale = b->sampling.scale;
     a.cores = step_wanted_cores(s);
     assert(w->n_mats == 1);
-    return CUDA_LAUNCH(b, pack, s->grid.wants, 1, PACK_THREADS, &a);
+    return step_launch_pack(b, s->grid.wants, &a);
 }
 
 /* Computes the logits of the first LOGIT_ROWS wants; the others follow in rounds when they are

@@ -148,9 +148,9 @@ static void drop_inputs(struct inputs *in) {
     free(in->coded);
 }
 
-enum kernel { VEC, WIDE, SHARING, WGMMA, WGMMA_64, WGMMA_SHARING };
+enum kernel { VEC, DRY, WIDE, SHARING, WGMMA, WGMMA_64, WGMMA_SHARING };
 
-static const char *const kernel_name[] = {"vec",   "wide",     "split",
+static const char *const kernel_name[] = {"vec",   "dry",      "wide",       "split",
                                           "wgmma", "wgmma 64", "wgmma split"};
 
 #define SPLITS 4u /* blocks that share the segments of a product */
@@ -174,7 +174,10 @@ static void divide(struct matmul_args *a, enum kernel kernel) {
 static bool launch_kernel(enum kernel kernel, struct matmul_args *a) {
     if (kernel >= WGMMA)
         return launch_wgmma(a, kernel == WGMMA ? WGMMA_ROWS : MATMUL_COLUMNS);
-    launch_matmul(a, kernel != VEC);
+    if (kernel == DRY)
+        launch_dry(a);
+    else
+        launch_matmul(a, kernel != VEC);
     return true;
 }
 
@@ -262,6 +265,11 @@ static void check_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, u
         report_check(name, error_of(&w, in.x, MIN(n_rows, 4u), narrow, limit), limit);
         snprintf(name, sizeof(name), "wide = vec %s", at);
         report_check(name, differs(name, wide, narrow, n_rows, n_out), 0);
+    }
+    if (n_rows <= MATVEC_ROWS && device.made_for == 90) {
+        multiply(&w, &in, n_rows, DRY, narrow);
+        snprintf(name, sizeof(name), "dry = wide %s", at);
+        report_check(name, differs(name, narrow, wide, n_rows, n_out), 0);
     }
     struct inputs one = make_inputs(1, n_in, last);
     multiply(&w, &one, 1, VEC, alone);

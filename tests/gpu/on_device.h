@@ -91,6 +91,19 @@ static void launch_matmul(struct matmul_args *a, bool wide) {
     }
 }
 
+/* Computes y = W x by matvec_dry. */
+static void launch_dry(struct matmul_args *a) {
+    uint32_t stage = tile_stage_bytes(a->m[0].format), tiles = a->m[0].n_row_tiles;
+    struct matvec_way way = matvec_way(&device, a->n_rows, stage, tiles, 0);
+
+    a->stage_bytes = stage;
+    a->n_tiles = tiles;
+    a->n_stages = way.n_stages;
+    must(api->launch(matvec_dry_for(a->n_rows), way.n_blocks, 1, CUDA_THREADS, way.shared, a, false,
+                     stream),
+         "matvec_dry");
+}
+
 /* Computes y = W x by wgmma, from rows that are packed for it, with @block_rows rows for each
  * block. Returns false if the device or this program does not have the kernel. */
 static bool launch_wgmma(struct matmul_args *a, uint32_t block_rows) {
@@ -166,6 +179,8 @@ static void allow_all_shared(void) {
                      "matvec_cluster");
     allow_shared(kernel_matvec, narrow, "matvec");
     allow_shared(kernel_matvec_16, narrow, "matvec_16");
+    allow_shared(kernel_matvec_dry, narrow, "matvec_dry");
+    allow_shared(kernel_matvec_16_dry, narrow, "matvec_16_dry");
     allow_shared(kernel_matvec_norm, norm, "matvec_norm");
     allow_shared(kernel_matmul_wide, wide, "matmul_wide");
     allow_shared(kernel_expert_vec, expert, "expert_vec");

@@ -50,16 +50,6 @@
 
 /* -- matvec ------------------------------------------------------------------------------------ */
 
-/* Three blocks of a multiprocessor have room for their rings. Products of bytes need more
- * registers. */
-#ifdef WEFT_BYTES
-#define MATVEC_BLOCKS 2
-#define MATVEC_16_AHEAD 2 /* with a whole part's pairs registers are spilled */
-#else
-#define MATVEC_BLOCKS 3
-#define MATVEC_16_AHEAD MATVEC_AHEAD
-#endif
-
 KERNEL(matvec, struct matmul_args, CUDA_THREADS, MATVEC_BLOCKS) {
     SHARED float sums[8][CUDA_THREADS], gate[TILE_LANES * 4];
 

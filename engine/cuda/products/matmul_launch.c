@@ -68,7 +68,8 @@ static int load_cluster(struct be *b) {
  * dynamic shared memory are named as well: then no launch has to load them, and all kernels agree
  * on how a multiprocessor's memory is divided into cache and shared memory (api.c), which can only
  * change while no block runs there. WEFT_CUDA_WGMMA=0: be.products.wgmma is off;
- * WEFT_CUDA_ROLES=1: be.products.roles is on; WEFT_CUDA_CLUSTER=1: be.products.cluster is. */
+ * WEFT_CUDA_ROLES=1, WEFT_CUDA_CLUSTER=1, WEFT_CUDA_DRY=1: be.products.roles, cluster, dry are
+ * on. */
 int cuda_load_kernels(struct be *b) {
     uint32_t narrow = 0, norm = 0, expert = 0, wide = 0, wgmma = 0, wgmma_64 = 0;
 
@@ -90,6 +91,7 @@ int cuda_load_kernels(struct be *b) {
                      cuda_wants("WGMMA");
     b->products.wgmma = way_if(has_wgmma);
     b->products.roles = way_if(has_wgmma && cuda_asks("ROLES"));
+    b->products.dry = way_if(b->about.device.made_for == 90 && cuda_asks("DRY"));
 #define WITHOUT_SHARED(NAME)                                                                       \
     { kernel_##NAME, 0 }
     const struct {
@@ -97,6 +99,7 @@ int cuda_load_kernels(struct be *b) {
         uint32_t bytes;
     } kernels[] = {{kernel_matmul_wgmma, wgmma}, {kernel_matmul_wgmma_64, wgmma_64},
                    {kernel_matvec, narrow},      {kernel_matvec_16, narrow},
+                   {kernel_matvec_dry, narrow},  {kernel_matvec_16_dry, narrow},
                    {kernel_matvec_norm, norm},   {kernel_matmul_wide, wide},
                    {kernel_expert_vec, expert},  {kernel_expert_wide, wide},
                    PLAIN_KERNELS(WITHOUT_SHARED)};
@@ -172,11 +175,12 @@ int cuda_matvec(struct be *b, const struct matmul_args *a, const struct pack_arg
     assert(!a->gated || (a->n_mats == 2 && cuda_are_alike(&a->m[0], &a->m[1])));
     struct matvec_way way = matvec_way(&b->about.device, a->n_rows, a->stage_bytes,
                                        a->n_tiles - a->gated, own_bytes(b, a, norm));
-    struct launch l = {matvec_for(a->n_rows),
+    bool dry = b->products.dry == WAY_ON;
+    struct launch l = {dry ? matvec_dry_for(a->n_rows) : matvec_for(a->n_rows),
                        is_uniform(a) ? way.n_blocks : a->n_tiles,
                        1,
                        CUDA_THREADS,
-                       "matvec",
+                       dry ? "matvec_dry" : "matvec",
                        way.shared};
     struct matvec_norm_args args = {.product = *a};
 

@@ -12,19 +12,20 @@
 
 #include "engine/cuda/products/weights.cuh"
 
-/* True if rows.load<F>(a, part, p) loads a lane's activations of pair @p of part @part. */
+/* True if rows.load<F>(a, i, part, p, v) loads a lane's activations of pair @p of part @part, of
+ * group @i, to v. */
 template <class ROWS> constexpr bool matvec_rows_load = false;
 
-/* Loads a lane's activations of pair @p of part @part, of group @i of 8 rows, from device memory;
- * rows.x[i]: their offset in bytes. */
+/* Returns the address of a lane's activations of pair @p of part @part, of group @i of 8 rows, in
+ * device memory; rows.x[i]: their offset in bytes. */
 template <int F, class A, class ROWS>
-DEVICE struct vec4 matvec_activations(const A &a, const ROWS &rows, int i, uint32_t part,
-                                      uint32_t p) {
+DEVICE const uint8_t *matvec_activations(const A &a, const ROWS &rows, int i, uint32_t part,
+                                         uint32_t p) {
     const uint8_t *x = (const uint8_t *)a.x + (rows.x[i] + part * (Parts<F>::pairs * 512u));
 
     if constexpr (has_bytes(F))
         x += plane_bytes(a.n_blocks);
-    return load16_device(x + p * 512);
+    return x + p * 512;
 }
 
 /* Pairs of which a kernel has the activations in registers, at most those of a part: with all of a
@@ -53,9 +54,16 @@ template <int F, int G, int AHEAD = MATVEC_AHEAD> struct Activations {
 #pragma unroll
         for (int i = 0; i < G; i++)
             if constexpr (matvec_rows_load<ROWS>)
-                v[place(p)][i] = rows.template load<F>(a, part, p);
+                rows.template load<F>(a, i, part, p, v[place(p)][i]);
             else
-                v[place(p)][i] = matvec_activations<F>(a, rows, i, part, p);
+                v[place(p)][i] = load16_device(matvec_activations<F>(a, rows, i, part, p));
+    }
+    /* Sets all to 0. */
+    MEMBER void clear() {
+#pragma unroll
+        for (uint32_t p = 0; p < n; p++)
+            for (int i = 0; i < G; i++)
+                v[p][i] = {};
     }
     /* Loads the first pairs of part @part. */
     template <class A, class ROWS>

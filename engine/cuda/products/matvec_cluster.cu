@@ -131,7 +131,8 @@ template <int G> struct ClusterWalk {
             cluster_store(to + j * CUDA_THREADS, threadIdx.x / 32, c[j / 4][j % 4]);
     }
     /* Writes y of the block's row tile of the eight from @lead on. */
-    MEMBER void finish(uint32_t half, uint32_t lead, const struct Element &element) const {
+    MEMBER void finish(uint32_t half, uint32_t lead,
+                       const struct Element<LivePass> &element) const {
         uint32_t local, tid = anew(threadIdx.x);
         uint32_t tile = cluster_tile(a, anew(lead), OfCluster::segment());
 
@@ -145,7 +146,7 @@ template <int G> struct ClusterWalk {
         uint32_t lead = OfCluster::lead(), before = a.n_tiles, half = 0, local;
         const struct matrix &m = a.m[matrix_of(a, lead, &local)];
         struct ClusterRows<F, G> rows;
-        struct Element element;
+        struct Element<LivePass> element;
         struct Feed<F, OfCluster> feed;
 
         feed.start(a); /* before the preceding kernel has ended: it does not change weights */
@@ -154,7 +155,7 @@ template <int G> struct ClusterWalk {
         wait_for_previous();
         rows.start(a, m, OfCluster::segment(), element.n_rows,
                    matvec_shared(a.stage_bytes, a.n_stages) + cluster_floats(G) * 4);
-        uint32_t row = Element::row_of(threadIdx.x);
+        uint32_t row = element.row_of(threadIdx.x);
         element.scale = row < element.n_rows ? a.scale[row] : 0;
         sync_block();
 #pragma unroll 1
@@ -188,14 +189,7 @@ template <int G> DEVICE void cluster_groups(const struct matmul_args &a) {
 template <int G> DEVICE void cluster_groups(const struct matmul_args &) {}
 #endif
 
-/* As many blocks of a multiprocessor as of matvec have registers. */
-#ifdef WEFT_BYTES
-#define CLUSTER_BLOCKS 2
-#else
-#define CLUSTER_BLOCKS 3
-#endif
-
-KERNEL_CLUSTER(matvec_cluster, struct matmul_args, CUDA_THREADS, CLUSTER_BLOCKS, MATVEC_CLUSTER) {
+KERNEL_CLUSTER(matvec_cluster, struct matmul_args, CUDA_THREADS, MATVEC_BLOCKS, MATVEC_CLUSTER) {
     cluster_groups<1>(a);
 }
 

@@ -3,9 +3,20 @@
 /* matvec_walk - the walk of a block of matvec and its like over rows of tiles: the ring that each
  * warp fills, the rows of activations, and the sum over the segments (matmul.cu). */
 
+#include "engine/cuda/dry.cuh"
 #include "engine/cuda/products/gated.cuh"
 #include "engine/cuda/products/kernels_norm.h"
 #include "engine/cuda/products/matvec.cuh"
+
+/* Three blocks of a multiprocessor have room for their rings. Products of bytes need more
+ * registers. */
+#ifdef WEFT_BYTES
+#define MATVEC_BLOCKS 2
+#define MATVEC_16_AHEAD 2 /* with a whole part's pairs registers are spilled */
+#else
+#define MATVEC_BLOCKS 3
+#define MATVEC_16_AHEAD MATVEC_AHEAD
+#endif
 
 /* Returns the block's row tile after @tile, or n_tiles at the end. A block has every gridDim.x-th
  * row tile; with gates, each row tile of the gate is followed by the same one of the up matrix. */
@@ -52,15 +63,21 @@ template <int F, class OF = OfBlock> struct Feed {
     uint32_t n_left;     /* bytes of its segment that are left; 0 after the last tile */
     const uint8_t *from; /* address of the lane's next bytes */
 
-    MEMBER void start(const struct matmul_args &a) {
+    /* Starts copying all stages; @dry 1: all but the last, which take() will start. */
+    MEMBER void start(const struct matmul_args &a, uint32_t dry = 0) {
         end = (threadIdx.x / 32 + 1) * (a.n_stages * a.stage_bytes);
         slot = end - a.n_stages * a.stage_bytes;
         tile = OF::first(a);
         from = NULL;
         seek(a);
 #pragma unroll 1
-        for (uint32_t i = 0; i < a.n_stages; i++)
+        for (uint32_t i = dry; i < a.n_stages; i++)
             fetch(a);
+        if (!dry)
+            slot |= FULL;
+    }
+    /* Lets take() return the first stage once more, after a dry pass that took only that. */
+    MEMBER void take_again() {
         slot |= FULL;
     }
     /* Waits for the first stage; no stage was used before. */
@@ -129,6 +146,8 @@ template <int F, class OF = OfBlock> struct Feed {
 /* Offsets of a lane's activations: row g of each group of 8 rows. If there is no row g, the lane
  * loads the first row of the group; the results are not stored. */
 template <int G> struct Rows {
+    using pass = struct LivePass;
+
     uint32_t x[G]; /* offsets in bytes */
 
     MEMBER void start(const struct matmul_args &a, uint32_t n_rows) {
@@ -142,11 +161,32 @@ template <int G> struct Rows {
         }
     }
     /* Returns the scale of the row whose outputs the thread stores. */
-    MEMBER float settle(const struct matmul_args &a, uint32_t row, uint32_t n_rows, float *,
-                        float *) const {
+    MEMBER float settle(const struct matmul_args &a, const struct LivePass &, uint32_t row,
+                        uint32_t n_rows, float *, float *) {
         return row < n_rows ? a.scale[row] : 0;
     }
 };
+
+/* Rows that are loaded only in the live pass. */
+template <int G> struct DryRows : Rows<G> {
+    using pass = struct DryPass;
+
+    uint32_t live;
+
+    MEMBER float settle(const struct matmul_args &a, const struct DryPass &pass, uint32_t row,
+                        uint32_t n_rows, float *, float *) {
+        live = pass.live;
+        return live && row < n_rows ? a.scale[row] : 0;
+    }
+    /* Loads a lane's activations (matvec.cuh). */
+    template <int F>
+    MEMBER void load(const struct matmul_args &a, int i, uint32_t part, uint32_t p,
+                     struct vec4 &v) const {
+        load16_device_if(live, matvec_activations<F>(a, *this, i, part, p), v);
+    }
+};
+
+template <int G> constexpr bool matvec_rows_load<struct DryRows<G>> = true;
 
 /* Place of a row of a block of matvec_norm and of its scale in shared memory, for
  * pack_quads_to(). */
@@ -170,6 +210,8 @@ struct OwnPlace {
 /* The rows of a block of matvec_norm, behind the rings: [PACK_PLANES][n_padded] each. A lane
  * without a row loads the first. */
 struct OwnRows {
+    using pass = struct LivePass;
+
     const struct pack_args &norm;
     /* offset in bytes of the lane's activations */
     uint32_t x;
@@ -184,8 +226,8 @@ struct OwnRows {
     }
     /* Packs the rows; afterwards no thread uses @scratch, PACK_SHARED floats for each row. Returns
      * the scale of row @row, read from @scales, which is not written before the next barrier. */
-    MEMBER float settle(const struct matmul_args &a, uint32_t row, uint32_t n_rows, float *scratch,
-                        float *scales) const {
+    MEMBER float settle(const struct matmul_args &a, const struct LivePass &, uint32_t row,
+                        uint32_t n_rows, float *scratch, float *scales) const {
         uint8_t *to = dynamic_shared() + matvec_shared(a.stage_bytes, a.n_stages);
 
 #pragma unroll 1
@@ -203,19 +245,21 @@ struct OwnRows {
     }
     /* Loads a lane's activations (matvec.cuh). */
     template <int F>
-    MEMBER struct vec4 load(const struct matmul_args &a, uint32_t part, uint32_t p) const {
+    MEMBER void load(const struct matmul_args &a, int, uint32_t part, uint32_t p,
+                     struct vec4 &v) const {
         const uint8_t *from = dynamic_shared() + (x + part * (Parts<F>::pairs * 64u));
 
         if constexpr (has_bytes(F))
             from += a.n_blocks * 32;
-        return load16(from + p * 64);
+        v = load16(from + p * 64);
     }
 };
 
 template <> constexpr bool matvec_rows_load<struct OwnRows> = true;
 
 /* The element of y that a thread computes in each row tile of a block. */
-struct Element {
+template <class PASS> struct Element {
+    PASS pass;
     uint32_t n_rows;
     /* scale of the row */
     float scale;
@@ -224,17 +268,19 @@ struct Element {
         return tid / 128 * PACK_ROWS + tid % 4 * 2 + tid / 32 % 2;
     }
     /* Packs column @out of n, as write_quads() does. */
-    static MEMBER void pack(const struct matmul_args &a, uint32_t n, uint32_t row, uint32_t out,
-                            float v) {
+    MEMBER void pack(const struct matmul_args &a, uint32_t n, uint32_t row, uint32_t out,
+                     float v) const {
         uint32_t group = row / PACK_ROWS * (n / 32) + out / 32;
+        uint16_t half = (uint16_t)pack_half(v * a.fixed);
 
-        a.packed[(group * PACK_ROWS + row % PACK_ROWS) * 32 + pack_place(out % 32)] =
-            (uint16_t)pack_half(v * a.fixed);
-        if (out == 0)
+        if (pass.is_live())
+            a.packed[(group * PACK_ROWS + row % PACK_ROWS) * 32 + pack_place(out % 32)] = half;
+        if (out == 0 && pass.is_live())
             a.packed_scale[row] = 1.0f / a.fixed;
     }
     /* Stores the element, whose sum is @sum, of row tile @local of matrix @i. With gates, the
-     * gate's is kept in @gate (shared memory) until the up matrix's follows. */
+     * gate's is kept in @gate (shared memory) until the up matrix's follows. A dry pass goes the
+     * way of the up matrix. */
     MEMBER void put(const struct matmul_args &a, const struct matrix &m, uint32_t i, uint32_t local,
                     float sum, float *gate) const {
         uint32_t tid = anew(threadIdx.x), row = row_of(tid);
@@ -245,14 +291,20 @@ struct Element {
         float *y = (a.gated ? a.m[0].y : m.y) + ((size_t)row * m.n_out + out);
         float v = product_scaled(m, scale, out, sum);
 
-        if (a.gated && i == 0)
+        if (!pass.is_live())
+            *gate = 0;
+        if (a.gated && i == 0 && pass.is_live())
             *gate = v;
         else if (a.packed)
             pack(a, m.n_out, row, out, gated(a.glu, *gate, v));
         else if (a.gated)
-            *y = gated(a.glu, *gate, v);
+            put_one(y, gated(a.glu, *gate, v));
         else
-            *y = a.add ? *y + v : v;
+            put_one(y, a.add && pass.is_live() ? *y + v : v);
+    }
+    MEMBER void put_one(float *y, float v) const {
+        if (pass.is_live())
+            *y = v;
     }
 };
 
@@ -276,8 +328,10 @@ DEVICE float add_segments(const float *value, uint32_t n_units) {
 /* Goes over the block's row tiles, for G groups of 8 rows. Successive row tiles use alternate
  * halves of @sums, so that the barrier of a tile also orders the reads of the tile before it. The
  * loop over tiles is instantiated for each format, so that its code is contiguous. @sums: [2][4 G];
- * @gate: [TILE_LANES * 4 G]; AHEAD: of Activations; ROWS: Rows<G> or OwnRows. */
+ * @gate: [TILE_LANES * 4 G]; AHEAD: of Activations; ROWS: Rows<G>, DryRows<G> or OwnRows. */
 template <int G, int AHEAD, class ROWS> struct TilesWalk {
+    using PASS = typename ROWS::pass;
+
     const struct matmul_args &a;
     const ROWS &with;
     float (*sums)[CUDA_THREADS];
@@ -286,10 +340,13 @@ template <int G, int AHEAD, class ROWS> struct TilesWalk {
     /* Accumulates the warp's segment of a row of tiles of @m in c; c[i] has the mma accumulators of
      * group i. @x: the activations of the segment's first part, on entry and again on return. */
     template <int F>
-    MEMBER void add(const struct matrix &m, struct Feed<F> &feed, const ROWS &rows,
-                    struct Activations<F, G, AHEAD> &x, float c[G][4]) const {
+    MEMBER void add(const PASS &pass, const struct matrix &m, struct Feed<F> &feed,
+                    const ROWS &rows, struct Activations<F, G, AHEAD> &x, float c[G][4]) const {
         constexpr uint32_t units = TILE_STAGE_UNITS(F);
         uint32_t from = m.unit[threadIdx.x / 32], to = m.unit[threadIdx.x / 32 + 1];
+
+        if (!pass.is_live() && from + units < to)
+            to = from + units;
 
 #pragma unroll 1
         for (uint32_t u = from; u < to; u += units) {
@@ -303,8 +360,8 @@ template <int G, int AHEAD, class ROWS> struct TilesWalk {
         }
     }
     /* Stores the warp's sums in @half, and after a barrier writes y from the sums of all warps. */
-    MEMBER void finish(float (*half)[CUDA_THREADS], uint32_t tile, const struct Element &element,
-                       const float c[G][4]) const {
+    MEMBER void finish(float (*half)[CUDA_THREADS], uint32_t tile,
+                       const struct Element<PASS> &element, const float c[G][4]) const {
         uint32_t local, tid = anew(threadIdx.x), i = matrix_of(a, anew(tile), &local);
 
 #pragma unroll
@@ -319,25 +376,41 @@ template <int G, int AHEAD, class ROWS> struct TilesWalk {
         uint32_t half = 0, local, n_rows, tile = blockIdx.x, warp = threadIdx.x / 32;
         const struct matrix &m = a.m[matrix_of(a, tile, &local)];
         struct Activations<F, G, AHEAD> x;
-        struct Element element;
+        struct Element<PASS> element;
         struct Feed<F> feed;
         ROWS rows = with;
 
-        feed.start(a); /* before the preceding kernel has ended: it does not change weights */
+        /* before the preceding kernel has ended: it does not change weights */
+        feed.start(a, PASS::dry);
         n_rows = product_count_rows(a);
         rows.start(a, n_rows);
-        wait_for_previous();
-        element.n_rows = n_rows;
-        element.scale = rows.settle(a, Element::row_of(threadIdx.x), n_rows, sums[0], gate);
-        if (m.unit[warp] < m.n_units)
-            x.take_all(a, rows, m.unit[warp] * Parts<F>::n);
+        element.pass.start();
+        if (PASS::dry)
+            x.clear();
 #pragma unroll 1
-        for (; tile < a.n_tiles; tile = next_tile(a, tile)) {
-            float c[G][4] = {};
+        for (;;) {
+            const PASS &pass = element.pass;
 
-            add<F>(a.m[matrix_of(a, tile, &local)], feed, rows, x, c);
-            finish(sums + half, tile, element, c);
-            half ^= 4 * G;
+            if (pass.is_live())
+                wait_for_previous();
+            element.n_rows = n_rows;
+            element.scale =
+                rows.settle(a, pass, element.row_of(threadIdx.x), n_rows, sums[0], gate);
+            if (m.unit[warp] < m.n_units)
+                x.take_all(a, rows, m.unit[warp] * Parts<F>::n);
+#pragma unroll 1
+            for (tile = blockIdx.x; tile < a.n_tiles; tile = next_tile(a, tile)) {
+                float c[G][4] = {};
+
+                add<F>(pass, a.m[matrix_of(a, tile, &local)], feed, rows, x, c);
+                finish(sums + half, tile, element, c);
+                half ^= 4 * G;
+                if (!pass.is_live())
+                    break;
+            }
+            if (element.pass.ends())
+                break;
+            feed.take_again();
         }
         copy_wait<0>();
     }

@@ -67,7 +67,7 @@ KERNEL_ALLOTTED(pack_shares, struct pack_shares_args, PACK_THREADS, PACK_ALLOTTE
     uint32_t r = blockIdx.x;
 
     if (r < p.batch->n_rows * (p.each ? p.each : 1))
-        pack_row_of(p, r, shared,
+        pack_row_to(p, PackedPlace{p, r}, shared,
                     [&](uint32_t i, auto &v) { load_shares<4 * PACK_THREADS>(a.from, r, i, v); });
 }
 

@@ -269,6 +269,43 @@ KERNEL(pack, struct pack_args, PACK_THREADS, 2) {
         pack_row(a, r, row, shared);
 }
 
+/* Packs row @r of the batch as row @r after a dry pass (dry.cuh) over a.settled. Short rows have no
+ * dry pass: some threads alone pack them, and the others end. */
+DEVICE void pack_dry_row(const struct pack_args &a, uint32_t r, bool there, float *shared) {
+    struct DryPass pass;
+    uint32_t row = r;
+
+    if (a.wanted && there)
+        row = a.batch->want_row[r];
+    pass.start(!there || a.n_padded <= 4 * SHORT_THREADS);
+#pragma unroll 1
+    for (;;) {
+        const float *x = a.settled;
+
+        if (pass.is_live()) {
+            wait_for_previous();
+            x = a.x + (size_t)row * (a.x_stride ? a.x_stride : a.n);
+        }
+        if (there)
+            pack_row_to(a, DryPlace{a, r, pass.is_live()}, shared,
+                        [&](uint32_t i, auto &v) { load_quads<4 * PACK_THREADS>(x, i, a.n, v); });
+        if (pass.ends())
+            return;
+        sync_block(); /* the next pass uses @shared again */
+    }
+}
+
+KERNEL(pack_dry, struct pack_args, PACK_THREADS, 2) {
+    SHARED float shared[PACK_SHARED];
+    bool there = has_row(a, blockIdx.x);
+
+    if (!there && may_exit())
+        return;
+    prefetch_weights(a.weight, a.n);
+    if constexpr (WEFT_DRY)
+        pack_dry_row(a, blockIdx.x, there, shared);
+}
+
 /* Packs row @r, of which @load returns columns; shared: [PACK_SHARED]. Rows of up to 12288 columns
  * are loaded once and kept in registers. */
 template <typename LOAD>

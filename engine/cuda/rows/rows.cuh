@@ -5,6 +5,7 @@
  * keys and values. engine/reference/ops.c has the formulas.
  */
 
+#include "engine/cuda/dry.cuh"
 #include "engine/cuda/rows/codes.cuh"
 
 /* Returns the token of row @r; tokens of earlier steps are @sampled. */
@@ -222,21 +223,22 @@ DEVICE void write_row(uint16_t *to, uint32_t n_rows, uint32_t n_padded, uint32_t
         }
 }
 
-/* Packs columns in the order of load_quads(), multiplied by @shrink, in row @r. */
+/* Packs columns in the order of load_quads(), multiplied by @shrink, in row @r. @end: a.n_padded;
+ * 0: nothing is stored. */
 template <uint32_t STEP, int QUADS>
-DEVICE void write_quads(const struct pack_args &a, uint32_t r, uint32_t i, float shrink,
-                        float (&v)[QUADS][4]) {
+DEVICE void write_quads(const struct pack_args &a, uint32_t r, uint32_t end, uint32_t i,
+                        float shrink, float (&v)[QUADS][4]) {
     size_t group = (size_t)(r / PACK_ROWS) * (a.n_padded / 32) * (PACK_ROWS * PACK_PLANES);
     uint16_t *to = a.packed + (group + (size_t)(i / 32) * PACK_ROWS + r % PACK_ROWS) * 32;
 
-    write_row<STEP>(to, PACK_ROWS, a.n_padded, i, shrink, !a.cores, v);
+    write_row<STEP>(to, PACK_ROWS, end, i, shrink, !a.cores, v);
     /* element (i % 16) / 4 of a lane is h[0] in one core matrix and h[1] in the next */
     if (a.cores) {
         to = a.packed + ((size_t)(r / WGMMA_ROWS) * a.n_padded + i / 64 * 64) * WGMMA_ROWS +
              r % WGMMA_ROWS / PACK_ROWS * 512 + i % 64 / 16 * 128 + r % PACK_ROWS * 8 + i % 16 / 2;
 #pragma unroll
         for (uint32_t k = 0; k < QUADS; k++)
-            if (i + k * STEP < a.n_padded) {
+            if (i + k * STEP < end) {
                 *(uint32_t *)(to + k * STEP * WGMMA_ROWS) = pack_halves(v[k][0], v[k][2]);
                 *(uint32_t *)(to + k * STEP * WGMMA_ROWS + 64) = pack_halves(v[k][1], v[k][3]);
             }
@@ -258,7 +260,25 @@ struct PackedPlace {
     }
     template <uint32_t STEP, int QUADS>
     MEMBER void write(uint32_t i, float shrink, float (&v)[QUADS][4]) const {
-        write_quads<STEP>(a, r, i, shrink, v);
+        write_quads<STEP>(a, r, a.n_padded, i, shrink, v);
+    }
+};
+
+/* The same place, to which only the live pass writes. */
+struct DryPlace {
+    const struct pack_args &a;
+    uint32_t r;
+    bool live;
+
+    MEMBER bool keeps_scale() const {
+        return threadIdx.x == 0 && live;
+    }
+    MEMBER void keep_scale(float scale) const {
+        a.scale[r] = scale;
+    }
+    template <uint32_t STEP, int QUADS>
+    MEMBER void write(uint32_t i, float shrink, float (&v)[QUADS][4]) const {
+        write_quads<STEP>(a, r, live ? a.n_padded : 0, i, shrink, v);
     }
 };
 
@@ -383,29 +403,30 @@ DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, con
     pack_quads_to<THREADS, QUADS, PARTS, NORM>(a, PackedPlace{a, r}, shared, load);
 }
 
-/* Chooses the instance for the row's length. Each is short, and uses as many registers as the block
- * allows. Some threads alone pack a short row. The others must reach no barrier after this function
- * but end, since barriers do not wait for threads that have ended. */
-template <class LOAD>
-DEVICE void pack_row_of(const struct pack_args &a, uint32_t r, float *shared, const LOAD &load) {
+/* Packs a row to @place: chooses the instance for its length. Each is short, and uses as many
+ * registers as the block allows. Some threads alone pack a short row. The others must reach no
+ * barrier after this function but end, since barriers do not wait for threads that have ended. */
+template <class PLACE, class LOAD>
+DEVICE void pack_row_to(const struct pack_args &a, const PLACE &place, float *shared,
+                        const LOAD &load) {
     if (a.n_padded <= 4 * SHORT_THREADS) {
         if (threadIdx.x < SHORT_THREADS)
-            pack_quads<SHORT_THREADS, 1, false, true>(a, r, shared, load);
+            pack_quads_to<SHORT_THREADS, 1, false, true>(a, place, shared, load);
     } else if (a.n_padded <= 2 * 4 * PACK_THREADS)
-        pack_quads<PACK_THREADS, 2, false, true>(a, r, shared, load);
+        pack_quads_to<PACK_THREADS, 2, false, true>(a, place, shared, load);
     else if (a.kind != PACK_NORM)
-        pack_quads<PACK_THREADS, 6, true, false>(a, r, shared, load);
+        pack_quads_to<PACK_THREADS, 6, true, false>(a, place, shared, load);
     else if (a.n_padded <= 4 * 4 * PACK_THREADS)
-        pack_quads<PACK_THREADS, 4, false, true>(a, r, shared, load);
+        pack_quads_to<PACK_THREADS, 4, false, true>(a, place, shared, load);
     else
-        pack_quads<PACK_THREADS, 4, true, true>(a, r, shared, load);
+        pack_quads_to<PACK_THREADS, 4, true, true>(a, place, shared, load);
 }
 
 /* Packs row @row of a.x as row @r, for PACK_PLAIN and PACK_NORM. */
 DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *shared) {
     const float *x = a.x + row * (a.x_stride ? a.x_stride : a.n);
 
-    pack_row_of(a, r, shared,
+    pack_row_to(a, PackedPlace{a, r}, shared,
                 [&](uint32_t i, auto &v) { load_quads<4 * PACK_THREADS>(x, i, a.n, v); });
 }
 

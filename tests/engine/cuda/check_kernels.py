@@ -15,6 +15,8 @@ LIMITS = {
     "matvec": 80,
     "matvec_16": 128,
     "matvec_norm": 80,
+    "matvec_dry": 80,
+    "matvec_16_dry": 128,
     "matvec_cluster": 80,
     "matvec_cluster_16": 128,
     "matmul_wide": 255,
@@ -78,6 +80,7 @@ LIMITS = {
     "pack_shares": 88,  # as pack_activated
     "residual_shares": 96,
     "pack": 64,
+    "pack_dry": 64,
     "pack_activated": 88,  # 512 threads, beside a block of matvec
     "pack_gated": 88,
     "embed": 80,
@@ -151,7 +154,7 @@ LIMITS |= {f"attend_decode_{size}{pages}": 128 for size in (64, 128) for pages i
 # Static shared memory: the limit without a request, or the rest of the 99 KiB that the smallest device gives a block,
 # beside the dynamic shared memory (matvec_shared(), wide_shared(), ATTEND_WIDE_SHARED(), which tests check).
 SHARED = {"expert_vec": 99 * 1024 - 4 * 3 * 3360}
-SHARED |= {"matvec": 8704, "matvec_norm": 8704, "matvec_16": 17408}  # matvec_way.h
+SHARED |= {"matvec": 8704, "matvec_norm": 8704, "matvec_dry": 8704, "matvec_16": 17408, "matvec_16_dry": 17408}  # matvec_way.h
 SHARED |= {name: 99 * 1024 - 100352 for name in ("matmul_wide", "expert_wide")}
 SHARED |= {"attend_wide_128": 99 * 1024 - 3 * 32 * 288 * 2, "attend_wide_128_q8": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 272,
            "attend_wide_128_q4": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 144}
@@ -170,6 +173,8 @@ SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", *("attend_wide_
 SPILLS |= {("attend_compressed", "sm_80"): (8, 4, 4)}
 # A stack and no spills: the slow paths of divisions and of the root, for zeros, subnormal numbers and infinities.
 SPILLS |= {("matvec_norm", "sm_90"): (24, 0, 0)}
+# Three registers, saved in front of both passes and loaded at the beginning of each (dry.cuh).
+SPILLS |= {(name, arch): spills for name, spills in (("matvec_dry", (24, 48, 48)), ("pack_dry", (8, 12, 12))) for arch in ("sm_90", "sm_90a")}
 SPILLS |= {("matvec_norm", "sm_80"): (8, 20, 20)}  # one value of five formats, while rows are packed
 SPILLS |= {("matvec_norm", arch): (8, 76, 44) for arch in ("sm_100", "sm_110")}  # outside the innermost loops
 SPILLS |= {("attend_compressed", arch): (16, 12, 12) for arch in ("sm_100", "sm_110")}
@@ -177,7 +182,7 @@ SPILLS |= {("attend_compressed", arch): (16, 12, 12) for arch in ("sm_100", "sm_
 for of_120 in ("sm_120", "sm_121"):
     SPILLS |= {("attend_sparse" + pages, of_120): (8, 8, 16) for pages in ("_q8", "_q4", "_q8_q4")}
 # Families that multiply bytes (BYTES_FAMILY) have two blocks on a multiprocessor.
-LIMITS_OF = {(name, arch): 128 for name in ("matvec", "matvec_norm", "matvec_cluster", "pair") for arch in ("sm_86", "sm_89", "sm_120", "sm_121")}
+LIMITS_OF = {(name, arch): 128 for name in ("matvec", "matvec_norm", "matvec_dry", "matvec_cluster", "pair") for arch in ("sm_86", "sm_89", "sm_120", "sm_121")}
 LIMITS_OF |= {("residual_shares", arch): 104 for arch in ("sm_120", "sm_121")}
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")

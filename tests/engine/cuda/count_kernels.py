@@ -38,22 +38,25 @@ DRIVER_SHARED = 1024  # of each block
 # Prints numbers of the headers for each format: bytes of a stage, and the shared memory that launches request.
 PROBE = """
 #include <stdio.h>
+#include "engine/cuda/products/kernels_cluster.h"
 #include "engine/cuda/products/kernels_norm.h"
 #include "engine/ops/attention/kernels_attention.h"
 int main(void) {
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         uint32_t stage = tile_stage_bytes(f);
-        printf("%u %u %u %u %u %u %u %u %u %u %u %u\\n", stage, matvec_shared(stage, MATVEC_STAGES), expert_shared(stage), wide_shared(f),
+        printf("%u %u %u %u %u %u %u %u %u %u %u %u %u %u\\n", stage, matvec_shared(stage, MATVEC_STAGES), expert_shared(stage), wide_shared(f),
                (uint32_t)ATTEND_WIDE_SHARED(64, 16, 16), (uint32_t)ATTEND_WIDE_SHARED(128, 16, 16),
                wgmma_shared(MATMUL_COLUMNS, f), wgmma_shared(WGMMA_ROWS, f), (uint32_t)ATTEND_SHARED(64),
                (uint32_t)ATTEND_SHARED(128), roles_shared(64, f),
-               matvec_shared(stage, MATVEC_STAGES - 1) + matvec_norm_bytes(1, MATVEC_NORM_COLUMNS, 1));
+               matvec_shared(stage, MATVEC_STAGES - 1) + matvec_norm_bytes(1, MATVEC_NORM_COLUMNS, 1),
+               cluster_shared(8, stage, MATVEC_STAGES, 4096 / 8 * 16), cluster_shared(16, stage, MATVEC_STAGES, 4096 / 8 * 16));
     }
 }
 """
 FORMATS = ["F16", "Q8_0", "Q4_0", "IQ4_NL", "MXFP4", "NVFP4", "Q5_0", "Q4_1", "Q5_1", "Q4_K", "Q5_K", "Q6_K",
            "IQ4_XS", "IQ1", "IQ2", "IQ3", "Q2_K", "Q3_K"]
-PRODUCTS = {"matvec": 1, "matvec_norm": 11, "matvec_16": 1, "expert_vec": 2, "matmul_wide": 3, "expert_wide": 3}
+PRODUCTS = {"matvec": 1, "matvec_norm": 11, "matvec_16": 1, "matvec_dry": 1, "matvec_16_dry": 1, "matvec_cluster": 12, "matvec_cluster_16": 13,
+            "expert_vec": 2, "matmul_wide": 3, "expert_wide": 3}
 PRODUCTS |= {"matmul_wgmma_64": 6, "matmul_wgmma": 7}
 ROLES = {f"matmul_roles_{n}": n for n in (24, 32, 48, 64)}
 PRODUCTS |= {name: 10 for name in ROLES}
@@ -66,7 +69,9 @@ SLICE_MOST = 112  # instructions of a warp for a slice of 64 columns of Q4_K in 
 BYTES_MOST = 15.5  # instructions of matmul_wide for an mma of bytes of Q4_K, where a family multiplies those
 SEGMENT_UNITS = 4096 // 256 // 8  # units of 256 columns in a segment of a matrix of 4,096 columns
 END = re.compile(r"WideWalk3end|add_up")  # functions at the end of a segment
-FEW = {"matvec": 3, "matvec_norm": 3, "matvec_16": 2, "expert_vec": 4}  # kernels for few rows: blocks launched on each multiprocessor
+FEW = {"matvec": 3, "matvec_norm": 3, "matvec_dry": 3, "matvec_cluster": 3, "expert_vec": 4}  # kernels for few rows: blocks launched on each multiprocessor
+OF_16 = {"matvec_16": 2, "matvec_16_dry": 2, "matvec_cluster_16": 2}  # those of 16 rows
+FEW |= OF_16
 TAG = re.compile(r"Walk(?:I\w+?E)?2ofILi(\d+)E")
 # Kernels whose warps process all tiles of a chunk for their share of the values: iterations of that loop.
 SHARES = {"attend_256": 4, "attend_512": 4, "attend_latent": 8, "attend_wide_256": 8, "attend_wide_512": 8}
@@ -180,7 +185,7 @@ def loops_of(kernel, name, arch, sizes):
 def groups_of(name):
     """Returns for how many groups of eight rows of activations a kernel multiplies each row of tiles."""
     if name in FEW:
-        return 2 if name == "matvec_16" else 1
+        return 2 if name in OF_16 else 1
     return WGMMA_COLUMNS.get(name, 64) // 8
 
 

@@ -165,6 +165,11 @@ static inline struct vec4 load16_device(const void *p) {
     return v;
 }
 
+static inline void load16_device_if(uint32_t on, const void *p, struct vec4 &v) {
+    if (on)
+        v = load16_device(p);
+}
+
 static inline void load8_device(const void *p, uint32_t v[2]) {
     simt_take_device(p, 8, v);
 }

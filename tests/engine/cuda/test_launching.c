@@ -1,5 +1,5 @@
-/* Tests how a step is launched and awaited: the trigger that lets the next kernel start, and the
- * host's sleep before it polls (engine/cuda/pace.h). Neither may change a bit. */
+/* Tests how a step is launched and awaited: the trigger that lets the next kernel start, dry runs,
+ * and the host's sleep before it polls (engine/cuda/pace.h). None may change a bit. */
 
 #include <criterion/criterion.h>
 #include <time.h>
@@ -54,12 +54,12 @@ static void launching_same(const struct trace *a, const struct trace *b, const c
     }
 }
 
-static void launching_model(char path[64]) {
+static void launching_model(uint32_t n_embd, char path[64]) {
     tiny_model_temp(&(struct tiny_model){.arch = "qwen3",
                                          .type = TENSOR_Q4_K,
                                          .n_layer = 1,
                                          .head_dim = 64,
-                                         .n_embd = 256,
+                                         .n_embd = n_embd,
                                          .n_head = 4,
                                          .n_head_kv = 2},
                     path);
@@ -75,7 +75,7 @@ Test(launching, the_trigger_changes_no_bit) {
     struct trace first = {0};
     char path[64];
 
-    launching_model(path);
+    launching_model(256, path);
     for (size_t i = 0; i < ARRAY_SIZE(ways); i++) {
         bool early = *ways[i].early == '1', late = *ways[i].trigger == '0';
         struct trace t = {0};
@@ -94,6 +94,52 @@ Test(launching, the_trigger_changes_no_bit) {
     unlink(path);
 }
 
+/* Launches of kernels with a dry run and without. */
+static uint64_t n_dry, n_few, n_dry_packs, n_packs;
+
+static void launching_count(const char *kernel, uint64_t number, void *args) {
+    (void)number;
+    (void)args;
+    n_dry += strcmp(kernel, "matvec_dry") == 0 || strcmp(kernel, "matvec_16_dry") == 0;
+    n_few += strcmp(kernel, "matvec") == 0 || strcmp(kernel, "matvec_16") == 0;
+    n_dry_packs += strcmp(kernel, "pack_dry") == 0;
+    n_packs += strcmp(kernel, "pack") == 0;
+}
+
+/* Norms have 768 columns, which pack_dry packs twice; attention's output has 256, too few for
+ * that. */
+Test(launching, a_dry_run_changes_no_bit) {
+    static const struct launching ways[] = {
+        {"without a dry run", "0", "1", "0", false, 0},
+        {"dry", "0", "1", "0", false, 0},
+        {"dry, early", "1", "1", "0", false, 0},
+        {"dry, early, as graphs, another order of threads", "1", "1", "0", true, 77},
+    };
+    struct trace first = {0};
+    char path[64];
+
+    launching_model(768, path);
+    fake_find()->on_launch = launching_count;
+    for (size_t i = 0; i < ARRAY_SIZE(ways); i++) {
+        struct trace t = {0};
+
+        n_dry = n_few = n_dry_packs = n_packs = 0;
+        setenv("WEFT_CUDA_DRY", i ? "1" : "0", 1);
+        launching_run(path, &ways[i], i ? &t : &first);
+        cr_expect(i ? n_dry > 0 && n_few == 0 : n_dry == 0 && n_few > 0, "%s: %u, %u", ways[i].name,
+                  (unsigned)n_dry, (unsigned)n_few);
+        cr_expect(i ? n_dry_packs > 0 && n_packs == 0 : n_dry_packs == 0 && n_packs > 0,
+                  "%s: %u, %u", ways[i].name, (unsigned)n_dry_packs, (unsigned)n_packs);
+        if (i)
+            launching_same(&first, &t, ways[i].name);
+        free(t.logits);
+    }
+    fake_find()->on_launch = NULL;
+    unsetenv("WEFT_CUDA_DRY");
+    free(first.logits);
+    unlink(path);
+}
+
 /* The emulated kernels run while the host polls, so that steps take longer than PACE_LEAST_NS. */
 Test(launching, the_host_sleeps_for_steps_with_graphs) {
     static const struct launching ways[] = {
@@ -105,7 +151,7 @@ Test(launching, the_host_sleeps_for_steps_with_graphs) {
     struct trace first = {0};
     char path[64];
 
-    launching_model(path);
+    launching_model(256, path);
     for (size_t i = 0; i < ARRAY_SIZE(ways); i++) {
         struct trace t = {0};
 

@@ -132,6 +132,10 @@ static bool is_cluster(const char *kernel, const void *args) {
     return strncmp(kernel, "matvec_cluster", 14) == 0;
 }
 
+static bool is_dry(const char *kernel, const void *args) {
+    return strncmp(kernel, "matvec", 6) == 0 && strstr(kernel, "_dry");
+}
+
 static bool is_expert_vec(const char *kernel, const void *args) {
     return strcmp(kernel, "expert_vec") == 0;
 }
@@ -316,6 +320,16 @@ Test(cuda_selftest, clusters_that_are_wrong_are_left_out) {
     setenv("WEFT_CUDA_CLUSTER", "1", 1);
     try_faults(&dense, run_fives, faults, ARRAY_SIZE(faults));
     unsetenv("WEFT_CUDA_CLUSTER");
+}
+
+Test(cuda_selftest, dry_runs_that_are_wrong_are_left_out) {
+    static const struct fault faults[] = {
+        {is_dry, "without dry runs: other bits", false, true},
+    };
+
+    setenv("WEFT_CUDA_DRY", "1", 1);
+    try_faults(&dense, run_fives, faults, ARRAY_SIZE(faults));
+    unsetenv("WEFT_CUDA_DRY");
 }
 
 Test(cuda_selftest, experts_that_are_wrong_are_left_out) {
