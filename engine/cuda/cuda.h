@@ -123,6 +123,8 @@ struct weights {
     const struct tensor *of[MATMUL_MATRICES];
     /* the largest scale of each */
     float most[MATMUL_MATRICES];
+    /* of the next product: matmul_args.ahead */
+    struct ahead ahead[MATMUL_MATRICES];
     /* ranks.c: the weights on each device; rank[0] is this struct */
     struct weights *rank[RANKS];
     /* GATE_UP: products do not combine gates and ups, since the gates are thinned first */
@@ -293,6 +295,8 @@ struct products {
     bool cores;
     /* PACK_PLANES of the kernels here */
     uint32_t planes;
+    /* bytes of the next product that matvec prefetches: an experiment */
+    uint32_t ahead;
     /* ways are chosen by timing (choose.c): of products that were not, now, or never */
     bool timed, timing;
     /* timers, once anything was timed */
@@ -473,6 +477,8 @@ struct pool {
 struct loading {
     /* what was loaded, the last op first */
     struct weights *list;
+    /* the product of the op before, which may prefetch those of the next; or NULL */
+    struct weights *before;
     struct {
         /* [bytes] */
         uint8_t *host, *device;

@@ -453,6 +453,12 @@ MX_FN void matrix_cut(struct matrix *m, uint32_t n_in) {
 
 #define MATMUL_MATRICES 4 /* most matrices of a launch */
 
+/* The first @bytes of a matrix's tiles. */
+struct ahead {
+    const uint8_t *tiles;
+    uint32_t bytes;
+};
+
 /* Computes y (+)= W x + bias for matrices that share x. matvec: up to 8 rows, matvec_16: up to 16,
  * and the same with a dry run, matvec_dry and matvec_16_dry (dry.cuh); grid x: row tiles of all
  * matrices, or fewer if all have one format: a block takes every gridDim.x-th. matmul_wide: grid x:
@@ -490,6 +496,8 @@ struct matmul_args {
     /* zero before and after the kernel */
     uint32_t *arrived;
     float *sums;
+    /* matvec: what blocks prefetch to the L2 cache at their ends (prefetch_ahead()) */
+    struct ahead ahead[MATMUL_MATRICES];
 };
 
 /* Split-K: sums of a panel, [MATMUL_COLUMNS][WIDE_OUT] floats for each segment. */

@@ -465,6 +465,31 @@ static void load_scales(const struct be *b, struct weights *w, const struct mode
         w->fixed_o = bounds_scale(bounds_attend(b->shape, op->links.from));
 }
 
+/* Lets the product before @w, which is that of @op, prefetch the first be.products.ahead bytes of
+ * its matrices: in the order in which blocks go over them, those of gate and up by turns. */
+static void load_ahead(struct be *b, struct weights *w, const struct model_op *op) {
+    uint64_t kinds = OP_BIT(OP_QKV) | OP_BIT(OP_PROJ) | OP_BIT(OP_GATE_UP) | OP_BIT(OP_LOGITS);
+    bool product = (kinds & OP_BIT(op->kind)) && !op_is_hosts(b->shape, op);
+    uint32_t left = b->products.ahead, most = left;
+    struct weights *before = b->load.before;
+
+    if (w->n_mats == 0)
+        return;
+    b->load.before = product && op->kind != OP_LOGITS ? w : NULL;
+    if (!product || !before || cuda_counts(b))
+        return;
+    if (op->kind == OP_GATE_UP && w->n_mats == 2 && cuda_are_alike(&w->m[0], &w->m[1]))
+        most = left / 2;
+    for (uint32_t i = 0; i < w->n_mats; i++) {
+        const struct matrix *m = &w->m[i];
+        size_t all = tile_matrix_bytes(m->format, m->n_out, w->n_in);
+        uint32_t bytes = (uint32_t)MIN(all, MIN(left, most));
+
+        before->ahead[i] = (struct ahead){m->tiles, bytes};
+        left -= bytes;
+    }
+}
+
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *w = load_weights_new(b);
 
@@ -487,6 +512,8 @@ int cuda_load(struct be *b, const struct model_op *op, struct weights **out, str
         w->cap = op->cap;
     else
         w->cap = 0;
+    if (r == 0)
+        load_ahead(b, w, op);
     *out = w;
     return r;
 }
@@ -566,5 +593,5 @@ void cuda_unload(struct be *b) {
         next = w->next;
         free(w);
     }
-    b->load.list = NULL;
+    b->load.list = b->load.before = NULL;
 }

@@ -35,6 +35,8 @@ static void launch_note_product(struct launch_record *r) {
         r->weight_bytes += tile_matrix_bytes(a.m[i].format, n_out, a.n_blocks * 16);
         tiles += a.m[i].n_row_tiles;
     }
+    for (uint32_t i = 0; i < MATMUL_MATRICES && launch_begins(r, "matvec"); i++)
+        r->ahead_bytes += a.ahead[i].bytes;
     r->n_rows = a.n_rows;
     r->n_in = a.n_blocks * 16;
     r->n_splits = MAX(a.n_splits, 1u);

@@ -23,6 +23,8 @@ struct launch_record {
      * weights, and bytes that blocks read in all, which pass through the L2 cache. */
     uint32_t n_rows, n_in, n_splits;
     uint64_t weight_bytes, read_bytes;
+    /* bytes of the next product that it prefetches */
+    uint64_t ahead_bytes;
     _Alignas(16) uint8_t args[LAUNCH_ARGS];
 };
 

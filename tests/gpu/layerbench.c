@@ -3,10 +3,11 @@
  * variants of the engine. It needs a file of two layers, not a whole model: it records the launches
  * of a step (launches.h) and repeats them with the same arguments on the same device memory.
  *
- * usage: layerbench [--dump] [--steps] [--reps N] [--rows LIST] [--context N]
+ * usage: layerbench [--dump [--ada]] [--steps] [--reps N] [--rows LIST] [--context N]
  *                   [--variant NAME:VARIABLE=VALUE,...]... MODEL.gguf
  *   --dump      prints the launches as JSON lines for launches.py and measures nothing; with the
- *               emulator's weft-cuda.so, no kernel runs, and the device has an H200's sizes
+ *               emulator's weft-cuda.so, no kernel runs, and the device has an H200's sizes, or
+ *               with --ada those of an RTX 4090
  *   --steps     measures whole steps, and no kernel alone
  *   --reps N    repetitions of each measurement (200)
  *   --rows L    rows of a step (1,5,16,64): 5 verify a draft of one sequence, the others decode as
@@ -68,7 +69,7 @@ struct variant {
 static struct bench {
     const char *path;
     uint32_t reps, context, n_variants, n_rows, rows[8];
-    bool dump, steps;
+    bool dump, ada, steps;
     struct variant variant[VARIANTS];
     struct launches *launches;
     struct fake_cuda *fake;
@@ -104,8 +105,10 @@ static void bench_find(void) {
     bench.fake = dlsym(lib, "fake_cuda");
     if (bench.fake && bench.dump) {
         bench.fake->idle = true;
-        bench.fake->n_multiprocessors = 132;
-        bench.fake->bytes = (size_t)141 << 30;
+        bench.fake->n_multiprocessors = bench.ada ? 128 : 132;
+        bench.fake->bytes = (size_t)(bench.ada ? 24 : 141) << 30;
+        bench.fake->major = bench.ada ? 8 : 9;
+        bench.fake->minor = bench.ada ? 9 : 0;
     }
 }
 
@@ -366,10 +369,11 @@ static void dump_launches(const struct variant *v, uint32_t rows) {
         print_json(f,
                    "{'launch': '%s', 'grid': [%u, %u], 'threads': %u, 'shared': %u, "
                    "'registers': %u, 'early': %s, 'rows': %u, 'n_in': %u, 'splits': %u, "
-                   "'weights': %llu, 'read': %llu}\n",
+                   "'weights': %llu, 'read': %llu, 'ahead': %llu}\n",
                    r->name, r->grid_x, r->grid_y, r->n_threads, r->shared, r->n_registers,
                    r->how & LAUNCH_EARLY ? "true" : "false", r->n_rows, r->n_in, r->n_splits,
-                   (unsigned long long)r->weight_bytes, (unsigned long long)r->read_bytes);
+                   (unsigned long long)r->weight_bytes, (unsigned long long)r->read_bytes,
+                   (unsigned long long)r->ahead_bytes);
     }
 }
 
@@ -435,7 +439,7 @@ static void take_variant(char *text) {
     v->settings = text;
 }
 
-/* Reads the options, of which all but --dump and --steps have a value. */
+/* Reads the options, of which all but --dump, --ada and --steps have a value. */
 static void take_options(int argc, char **argv) {
     int i = 1;
 
@@ -444,6 +448,10 @@ static void take_options(int argc, char **argv) {
 
         if (strcmp(argv[i], "--dump") == 0) {
             bench.dump = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--ada") == 0) {
+            bench.ada = true;
             continue;
         }
         if (strcmp(argv[i], "--steps") == 0) {
@@ -463,8 +471,9 @@ static void take_options(int argc, char **argv) {
         i++;
     }
     if (i + 1 != argc || argv[i][0] == '-') {
-        printf("usage: layerbench [--dump] [--steps] [--reps N] [--rows LIST] [--context N] "
-               "[--variant NAME:VARIABLE=VALUE,...]... MODEL.gguf\n");
+        printf(
+            "usage: layerbench [--dump [--ada]] [--steps] [--reps N] [--rows LIST] [--context N] "
+            "[--variant NAME:VARIABLE=VALUE,...]... MODEL.gguf\n");
         exit(argc == 2 && strcmp(argv[1], "--help") == 0 ? 0 : 64);
     }
     bench.path = argv[i];

@@ -432,7 +432,7 @@ static void check_big(const void *arg) {
 }
 
 /* Checks a launch of matvec with matrices of two formats, a block for each row tile, bit for bit
- * against each matrix alone. */
+ * against each matrix alone. On Ada it prefetches all of both. */
 static void check_two_formats(const void *arg) {
     static const enum tensor_type types[] = {TENSOR_Q4_K, TENSOR_Q6_K};
     const uint32_t n_in = 2048, n_rows = 3;
@@ -453,6 +453,7 @@ static void check_two_formats(const void *arg) {
         a.m[i].y = device_new((size_t)n_rows * w[i].m.n_out * sizeof(float));
         a.n_tiles += w[i].m.n_row_tiles;
         a.stage_bytes = MAX(a.stage_bytes, tile_stage_bytes(w[i].m.format));
+        a.ahead[i] = (struct ahead){w[i].m.tiles, (uint32_t)w[i].bytes};
     }
     struct matvec_way way = matvec_way(&device, n_rows, a.stage_bytes, a.n_tiles, 0);
     a.n_stages = way.n_stages;

@@ -5,6 +5,8 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/try.h"
 #include "engine/cuda/cuda.h"
@@ -64,6 +66,17 @@ static int load_cluster(struct be *b) {
     return 0;
 }
 
+#define AHEAD_MOST 64u /* MiB, of the 72 of the largest L2 cache of the family */
+
+/* Returns the bytes of the next product that matvec prefetches: WEFT_CUDA_AHEAD, in MiB. */
+static uint32_t load_ahead_bytes(const struct cuda_device *d) {
+    const char *said = getenv("WEFT_CUDA_AHEAD");
+
+    if (!said || d->made_for != 89)
+        return 0;
+    return (uint32_t)MIN(strtoul(said, NULL, 10), AHEAD_MOST) << 20;
+}
+
 /* Allows each kernel as much dynamic shared memory as the largest format needs. Kernels without
  * dynamic shared memory are named as well: then no launch has to load them, and all kernels agree
  * on how a multiprocessor's memory is divided into cache and shared memory (api.c), which can only
@@ -91,6 +104,7 @@ int cuda_load_kernels(struct be *b) {
                      cuda_wants("WGMMA");
     b->products.wgmma = way_if(has_wgmma);
     b->products.roles = way_if(has_wgmma && cuda_asks("ROLES"));
+    b->products.ahead = load_ahead_bytes(&b->about.device);
     b->products.dry = way_if(b->about.device.made_for == 90 && cuda_asks("DRY"));
 #define WITHOUT_SHARED(NAME)                                                                       \
     { kernel_##NAME, 0 }
@@ -142,6 +156,7 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
         a.stage_bytes = MAX(a.stage_bytes, w->m[i].stage_bytes);
         a.n_tiles += w->m[i].n_row_tiles;
     }
+    memcpy(a.ahead, w->ahead, sizeof(a.ahead));
     return a;
 }
 

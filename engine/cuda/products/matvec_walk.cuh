@@ -325,6 +325,24 @@ DEVICE float add_segments(const float *value, uint32_t n_units) {
     return sum;
 }
 
+#if defined(WEFT_SIMT) || __CUDA_ARCH__ == 890
+#define WEFT_AHEAD 1
+#else
+#define WEFT_AHEAD 0
+#endif
+
+/* Prefetches the first weights of the next product to the L2 cache, each block a part, while other
+ * blocks still multiply. On Ada, whose L2 cache holds half a layer, and where no kernel starts
+ * early. */
+DEVICE void prefetch_ahead(const struct matmul_args &a) {
+#pragma unroll
+    for (uint32_t i = 0; i < MATMUL_MATRICES; i++)
+#pragma unroll 1
+        for (uint32_t at = (blockIdx.x * CUDA_THREADS + threadIdx.x) * 128; at < a.ahead[i].bytes;
+             at += gridDim.x * (CUDA_THREADS * 128))
+            prefetch(a.ahead[i].tiles + at);
+}
+
 /* Goes over the block's row tiles, for G groups of 8 rows. Successive row tiles use alternate
  * halves of @sums, so that the barrier of a tile also orders the reads of the tile before it. The
  * loop over tiles is instantiated for each format, so that its code is contiguous. @sums: [2][4 G];
@@ -412,6 +430,8 @@ template <int G, int AHEAD, class ROWS> struct TilesWalk {
                 break;
             feed.take_again();
         }
+        if (WEFT_AHEAD)
+            prefetch_ahead(a);
         copy_wait<0>();
     }
 };
