@@ -265,3 +265,51 @@ KERNEL_CLUSTER(mistake_cluster, struct mistake_args, 64, 1, 2) {
     }
     a.data[blockIdx.x * 64 + t] = (uint32_t)sum;
 }
+
+/* Two blocks, each of which copies half of the words to both, twice; the second warps read them and
+ * tell both blocks so. */
+KERNEL_CLUSTER(mistake_copies, struct mistake_args, 64, 1, 2) {
+    struct Stage {
+        uint32_t word[64];
+        uint64_t full, empty;
+    } &s = *(struct Stage *)dynamic_shared();
+    uint32_t t = threadIdx.x, rank = cluster_rank(), sum = 0, ranks = 3;
+    enum mistake w = a.what;
+
+    wait_for_previous();
+    if (w == COPIES_OTHER_RANK)
+        ranks = 6;
+    if (w == COPIES_NO_RANK)
+        ranks = 0;
+    if (t == 0) {
+        bulk_init(&s.full);
+        bulk_init(&s.empty, 2);
+        cluster_publish();
+    }
+    if (w == COPIES_NOT_MET) {
+        sync_block();
+    } else {
+        cluster_arrive();
+        cluster_wait();
+    }
+    for (uint32_t phase = 0; phase < 2 && t == 0; phase++) {
+        if (phase == 1)
+            cluster_bulk_wait(&s.empty, 0);
+        bulk_publish();
+        bulk_expect(&s.full, w == COPIES_FEWER_BYTES ? 128 : 256);
+        cluster_copy(s.word + 32 * rank, a.data + 32 * rank, 128, &s.full, ranks);
+    }
+    for (uint32_t phase = 0; phase < 2 && t >= 32; phase++) {
+        bulk_wait(&s.full, phase);
+        sum += s.word[t] + s.word[t - 32];
+        sync_warp();
+        if (w == COPIES_OVER_READERS && t % 32 < 2)
+            cluster_bulk_arrive(&s.empty, rank);
+        if (w != COPIES_OVER_READERS && t % 32 < 2)
+            cluster_bulk_arrive(&s.empty, t % 32);
+    }
+    cluster_arrive();
+    cluster_wait();
+    if (t >= 32)
+        a.data[64 + blockIdx.x * 32 + t - 32] = sum;
+}

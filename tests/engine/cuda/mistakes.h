@@ -159,6 +159,17 @@ enum mistake {
     CLUSTER_OTHER_RANK,
     /* static shared memory */
     CLUSTER_STATIC,
+    /* first mistake of kernel_mistake_copies */
+    COPIES_MISTAKES,
+    /* a copy to the other block before the cluster has met */
+    COPIES_NOT_MET = COPIES_MISTAKES,
+    /* the second copies do not wait for the readers of the other block */
+    COPIES_OVER_READERS,
+    /* to a block that the cluster does not have; to none */
+    COPIES_OTHER_RANK,
+    COPIES_NO_RANK,
+    /* a block's own copy alone is announced */
+    COPIES_FEWER_BYTES,
     N_MISTAKES
 };
 
@@ -180,6 +191,9 @@ extern const void *const kernel_mistake_bulk;
 
 /* A kernel with 64 threads, a cluster of two blocks and WGMMA_SHARED bytes of shared memory. */
 extern const void *const kernel_mistake_cluster;
+
+/* The same; each block copies for both. */
+extern const void *const kernel_mistake_copies;
 
 /* A kernel with 96 threads, one block and WGMMA_SHARED bytes of shared memory. */
 extern const void *const kernel_mistake_roles;

@@ -158,7 +158,7 @@ static bool other_sums; /* set by simt_wgmma_other() */
 static uint32_t n_left; /* argument of the wgmma_wait() at which the lanes meet */
 static struct barrier barriers[SIMT_BARRIERS];
 static uint32_t n_barriers;
-static struct barrier first_threads; /* of simt_sync_first() */
+static struct barrier first_threads[SIMT_CLUSTER]; /* of simt_sync_first(), for each member */
 
 uint8_t simt_dynamic[SIMT_CLUSTER * SIMT_DYNAMIC_MAX]
     __attribute__((section("simt_at_launch"), aligned(128)));
@@ -608,14 +608,20 @@ void *simt_shared_of(void *p, uint32_t rank) {
 
 /* -- products of a warpgroup ------------------------------------------------------------------- */
 
-/* Returns core matrix (@k / 8, @n / 8) of the operand with descriptor @b: 8 columns of 8 halves. */
-static const uint8_t *core_of(uint64_t b, uint32_t k, uint32_t n) {
+/* Returns core matrix (@k / 8, @n / 8) of the operand with descriptor @b in the dynamic shared
+ * memory @of: 8 columns of 8 halves. */
+static const uint8_t *core_in(const uint8_t *of, uint64_t b, uint32_t k, uint32_t n) {
     uint32_t start = ((b & 0x3FFF) << 4) - SIMT_START, along_k = (b >> 16 & 0x3FFF) << 4,
              along_n = (b >> 32 & 0x3FFF) << 4;
 
     if (b & ~0x00003FFF3FFF3FFFull)
         simt_fault("an operand of wgmma with a swizzle or an offset: not emulated");
-    return dynamic_shared() + start + k / 8 * along_k + n / 8 * along_n;
+    return of + start + k / 8 * along_k + n / 8 * along_n;
+}
+
+/* Returns the same of the running thread's block. */
+static const uint8_t *core_of(uint64_t b, uint32_t k, uint32_t n) {
+    return core_in(dynamic_shared(), b, k, n);
 }
 
 /* Checks the operand of a product in shared memory, to which no copy may be in flight, and returns
@@ -983,17 +989,20 @@ void bulk_arrive(uint64_t *bar) {
 
 /* Checks that no product in flight reads what a bulk copy will overwrite. */
 static void check_products(const uint8_t *to, uint32_t n) {
-    for (uint32_t i = 0; i < n_fibers; i++)
+    for (uint32_t i = 0; i < n_fibers; i++) {
+        const uint8_t *of = simt_dynamic + (size_t)member_of(&fibers[i])->rank * SIMT_DYNAMIC_MAX;
+
         for (uint32_t k = 0; k < fibers[i].n_products && fibers[i].lane.thread % 32 == 0; k++) {
             const struct wgmma *p = &fibers[i].own->product[k];
 
             for (uint32_t j = 0; j < p->n / 4; j++) {
-                const uint8_t *core = core_of(p->b, j % 2 * 8, j / 2 * 8);
+                const uint8_t *core = core_in(of, p->b, j % 2 * 8, j / 2 * 8);
 
                 if (core < to + n && to < core + 128)
                     simt_fault("a copy in bulk over what a product reads that is not waited for");
             }
         }
+    }
 }
 
 void bulk_copy(void *to, const void *from, uint32_t n, uint64_t *bar) {
@@ -1012,6 +1021,14 @@ void bulk_copy(void *to, const void *from, uint32_t n, uint64_t *bar) {
     b->copy[b->n_copies++] = {to, from, n};
     b->asked += n;
     check_bytes(b);
+}
+
+void cluster_copy(void *to, const void *from, uint32_t n, uint64_t *bar, uint32_t ranks) {
+    if (ranks == 0 || ranks >> n_members)
+        simt_fault("a copy to blocks %#x of a cluster of %u", ranks, n_members);
+    for (uint32_t rank = 0; rank < n_members; rank++)
+        if (ranks >> rank & 1)
+            bulk_copy(simt_shared_of(to, rank), from, n, (uint64_t *)simt_shared_of(bar, rank));
 }
 
 /* Executes the copies of the current phase of @b and ends it. */
@@ -1052,10 +1069,10 @@ void simt_bulk_wait(const char *here, uint64_t *bar, uint32_t phase) {
 
 /* The last thread to arrive lets the others go on. */
 void simt_sync_first(const char *here, uint32_t n) {
-    struct barrier *b = &first_threads;
+    const struct member *m = member_of(current);
+    uint32_t first = (uint32_t)(m - members) * n_threads;
+    struct barrier *b = &first_threads[m - members];
 
-    if (n_members > 1)
-        simt_fault("at %s, a barrier of some threads in a cluster: not emulated", here);
     if (simt_thread.x >= n || n % 32 || n > n_threads)
         simt_fault("at %s, thread %u at a barrier of the first %u", here, simt_thread.x, n);
     if (b->n_arrived && b->count != n)
@@ -1065,9 +1082,9 @@ void simt_sync_first(const char *here, uint32_t n) {
         wait_at(here, b, b->phase);
         return;
     }
-    simt_check_some(0, n);
-    for (uint32_t i = 0; i < n_threads; i++)
-        if (fibers[i].lane.thread < n)
+    simt_check_some(m->rank * n_threads, n);
+    for (uint32_t i = first; i < first + n_threads; i++)
+        if (fibers[i].lane.thread % n_threads < n)
             fibers[i].lane.met = simt_check_time();
     b->n_arrived = 0;
     b->phase++;
@@ -1177,7 +1194,8 @@ static void start_all() {
         members[i].rank = rank_at[i];
         start_member(&members[i]);
     }
-    first_threads.n_arrived = first_threads.bytes = first_threads.asked = 0;
+    for (uint32_t i = 0; i < n_members; i++)
+        first_threads[i].n_arrived = first_threads[i].bytes = first_threads[i].asked = 0;
     n_barriers = n_phases = n_arrived = 0;
     hidden = false;
 }

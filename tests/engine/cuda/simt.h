@@ -305,6 +305,7 @@ void simt_wgmma_wait(const char *here, uint32_t n_left);
 #define wgmma_n32(d, a, b) simt_wgmma(SIMT_HERE, 32, d, a, b)
 #define wgmma_n48(d, a, b) simt_wgmma(SIMT_HERE, 48, d, a, b)
 #define wgmma_n64(d, a, b) simt_wgmma(SIMT_HERE, 64, d, a, b)
+#define wgmma_n96(d, a, b) simt_wgmma(SIMT_HERE, 96, d, a, b)
 #define wgmma_n128(d, a, b) simt_wgmma(SIMT_HERE, 128, d, a, b)
 #define wgmma_begin() simt_wgmma_begin(SIMT_HERE)
 #define wgmma_hold(v) ((void)(v))
@@ -346,6 +347,11 @@ static inline void cluster_store(float *p, uint32_t rank, float v) {
 static inline uint32_t cluster_rank() {
     return simt_rank;
 }
+
+void cluster_copy(void *to, const void *from, uint32_t n, uint64_t *bar, uint32_t ranks);
+#define cluster_publish() bulk_publish()
+#define cluster_bulk_arrive(bar, rank) bulk_arrive((uint64_t *)simt_shared_of(bar, rank))
+#define cluster_bulk_wait(bar, phase) bulk_wait(bar, phase)
 
 /* Emulates engine/cuda/bulk.cuh. Copies are executed when their phase is first waited for. */
 void bulk_init(uint64_t *bar, uint32_t n = 1);

@@ -69,7 +69,7 @@ void simt_look(uint32_t n_blocks);
 }
 
 #define SIMT_THREADS 2048u /* most threads of a cluster, 8 blocks of 256 */
-#define SIMT_BARRIERS 16u  /* most barriers for bulk copies of a block */
+#define SIMT_BARRIERS 32u  /* most barriers for bulk copies of a cluster */
 
 struct simt_lane { /* the thread that runs */
     /* its stack, whose accesses are not checked; SIZE_MAX bytes: all memory */

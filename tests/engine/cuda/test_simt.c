@@ -89,6 +89,11 @@ static const char *const words[N_MISTAKES] = {
     [CLUSTER_NEVER_WAITS] = "between its arrival",
     [CLUSTER_OTHER_RANK] = "block 2 of a cluster of 2",
     [CLUSTER_STATIC] = "static shared memory, in a cluster",
+    [COPIES_NOT_MET] = "that may not have begun",
+    [COPIES_OVER_READERS] = "while another thread",
+    [COPIES_OTHER_RANK] = "blocks 0x6 of a cluster of 2",
+    [COPIES_NO_RANK] = "blocks 0 of a cluster of 2",
+    [COPIES_FEWER_BYTES] = "read before it was written",
 };
 
 static void make(int what) {
@@ -107,8 +112,11 @@ static void make(int what) {
     api->launch(kernel_mistake_bulk, 1, 1, 64, WGMMA_SHARED, &fine, true, stream);
     api->launch(kernel_mistake_roles, 1, 1, 96, WGMMA_SHARED, &fine, true, stream);
     api->launch(kernel_mistake_cluster, 4, 1, 64, WGMMA_SHARED, &fine, true, stream);
+    api->launch(kernel_mistake_copies, 4, 1, 64, WGMMA_SHARED, &fine, true, stream);
     if (what < WGMMA_MISTAKES)
         api->launch(kernel_mistake, 2, 1, 64, 0, &a, true, stream);
+    else if (what >= COPIES_MISTAKES)
+        api->launch(kernel_mistake_copies, 4, 1, 64, WGMMA_SHARED, &a, false, stream);
     else if (what >= CLUSTER_MISTAKES)
         api->launch(kernel_mistake_cluster, 4, 1, 64, WGMMA_SHARED, &a, false, stream);
     else if (what >= ROLES_MISTAKES)
@@ -237,6 +245,29 @@ Test(simt, blocks_of_a_cluster_run_together) {
         cr_assert(api->stream_wait(stream) == 0);
         for (uint32_t i = 0; i < 256; i++)
             cr_expect_eq(a.data[i], 2 * (63 - i % 64), "order %lu, %u", (unsigned long)order, i);
+    }
+}
+
+/* What a block of a cluster copies for both arrives in both, whatever the order of the threads. */
+Test(simt, blocks_of_a_cluster_copy_for_each_other) {
+    const struct cuda_api *api = cuda_api();
+    struct mistake_args a = {.what = NO_MISTAKE};
+    uint32_t words[256] = {0};
+    void *stream;
+
+    for (uint32_t i = 0; i < 64; i++)
+        words[i] = i * i;
+    cr_assert(api->stream_new(&stream) == 0 && api->alloc((void **)&a.data, sizeof(words)) == 0);
+    for (uint64_t order = 0; order < 5; order++) {
+        fake_cuda.order = order;
+        memcpy(a.data, words, sizeof(words));
+        api->launch(kernel_mistake_copies, 4, 1, 64, WGMMA_SHARED, &a, false, stream);
+        cr_assert(api->stream_wait(stream) == 0);
+        for (uint32_t i = 0; i < 128; i++) {
+            uint32_t want = 2 * (words[i % 32] + words[i % 32 + 32]);
+
+            cr_expect_eq(a.data[64 + i], want, "order %lu, %u", (unsigned long)order, i);
+        }
     }
 }
 

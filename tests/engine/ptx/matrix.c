@@ -310,8 +310,8 @@ static void decode_product(struct instruction *in) {
     static const struct {
         const char *shape;
         uint32_t n;
-    } shapes[] = {
-        {"m64n24k16", 3}, {"m64n32k16", 4}, {"m64n48k16", 6}, {"m64n64k16", 8}, {"m64n128k16", 16}};
+    } shapes[] = {{"m64n24k16", 3}, {"m64n32k16", 4},  {"m64n48k16", 6},
+                  {"m64n64k16", 8}, {"m64n96k16", 12}, {"m64n128k16", 16}};
     struct op *o = in->op;
     uint32_t halves = 0;
 
