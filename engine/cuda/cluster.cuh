@@ -35,7 +35,7 @@ DEVICE uint32_t cluster_rank() {
     return rank;
 }
 
-/* Makes barriers that this thread has initialised known to the cluster's threads: bulk_init(), this,
+/* Makes barriers that this thread has initialised known to the cluster: bulk_init(), this function,
  * then the cluster meets. */
 DEVICE void cluster_publish() {
     asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async;" ::: "memory");

@@ -277,7 +277,7 @@ struct attention {
 
 /* Kernel and split-K factor of a product of many rows: rows of activations per panel
  * (MATMUL_COLUMNS or WGMMA_ROWS), and the blocks that share its segments, a power of two; roles: by
- * matmul_roles. */
+ * matmul_roles, for the step's number of rows or with WGMMA_ROWS the widest. */
 struct product_way {
     uint32_t block_rows, n_splits;
     bool roles;
@@ -287,8 +287,8 @@ struct product_way {
 
 /* Products. Invariant: n_choices <= CHOICES. */
 struct products {
-    /* split: blocks share segments; roles: matmul_roles computes products of up to MATMUL_COLUMNS
-     * rows, and cluster: matvec_cluster those of few rows; dry: those of few rows, and packs,
+    /* split: blocks share segments; roles: matmul_roles computes those of packed cores for which it
+     * has kernels, and cluster: matvec_cluster those of few rows; dry: those of few rows, and packs,
      * begin with a dry run: experiments */
     enum way_state matvec, split, wgmma, roles, cluster, dry;
     /* the op's rows are packed for wgmma */
@@ -837,8 +837,11 @@ int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand
  * segments. */
 uint32_t cuda_panels(const struct weights *w, uint32_t n_rows);
 bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows);
+/* Returns true if matmul_roles has kernels for the product: up to 64 rows of any format, or more of
+ * formats that a kernel for so many has. */
+bool cuda_roles_fit(const struct weights *w, uint32_t n_rows);
 /* Returns the number of panels of matmul_roles, without gates. */
-uint32_t cuda_roles_panels(const struct weights *w);
+uint32_t cuda_roles_panels(const struct weights *w, uint32_t n_rows);
 /* Chooses how a product of many rows is computed (choose.c). The first product of a shape and a
  * class of rows is computed in each way and timed, with the step's outputs as destination; with
  * @add, be.act.o, which is free. Returns 0 or -EIO. */

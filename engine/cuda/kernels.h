@@ -553,6 +553,7 @@ MX_FN uint32_t wgmma_shared(uint32_t n, uint32_t format) {
 #define ROLES_THREADS ((ROLES_GROUPS + 1) * 128u)
 #define ROLES_STAGES 7u           /* most stages of the ring */
 #define ROLES_SHARED (194u << 10) /* bytes of a ring, at most: see SHARED_USED */
+#define ROLES_WIDE_TILES 8u       /* row tiles of a panel of matmul_roles_96 and _128 */
 
 /* Returns the number of tiles of a row of tiles in a stage, 64 to 256 columns. */
 MX_FN uint32_t roles_units(uint32_t format) {
@@ -562,9 +563,11 @@ MX_FN uint32_t roles_units(uint32_t format) {
 /* Returns the bytes of a stage: slices of @n rows of the activations, then a row of tiles for each
  * warp. */
 MX_FN uint32_t roles_stage_bytes(uint32_t n, uint32_t format) {
-    uint32_t units = roles_units(format);
+    uint32_t units = roles_units(format), tiles = ROLES_TILES;
 
-    return units * (tile_k(format) * n * 2 + ROLES_TILES * tile_bytes(format));
+    if (n > MATMUL_COLUMNS)
+        tiles = ROLES_WIDE_TILES;
+    return units * (tile_k(format) * n * 2 + tiles * tile_bytes(format));
 }
 
 /* Returns the number of stages of the ring. */
@@ -588,6 +591,65 @@ MX_FN uint32_t roles_panels(const struct matmul_args *a) {
     for (uint32_t i = 0; i < a->n_mats; i++)
         n += (a->m[i].n_row_tiles + ROLES_TILES - 1) / ROLES_TILES;
     return n;
+}
+
+/* matmul_roles_96_* and matmul_roles_128_*, for the formats in their names, have panels of WIDE_OUT
+ * rows of a matrix, with gates half as many of each, by 96 or 128 rows of activations: the first up
+ * to 96 rows, the second for any number. ROLES_WIDE_THREADS threads: two groups of 128 multiply,
+ * the last one copies. Grid x: parts (panels n_splits), or fewer: a block takes every gridDim.x-th.
+ * Up to 128 rows may share segments; n_columns is that of matmul_wide, where the sums are. Dynamic
+ * shared memory: roles_wide_shared(). */
+#define ROLES_WIDE_THREADS 384u
+#define ROLES_WIDE_BARRIERS 8u /* of each kind, for stages of the ring or halves of them */
+#define ROLES_EXCHANGED 4u     /* sums of a thread that meet their gates or ups at a time */
+#define ROLES_EXCHANGE_BYTES (ROLES_EXCHANGED * 256u * 4u)
+/* bytes of the ring, at most */
+#define ROLES_WIDE_ROOM (ROLES_SHARED - ROLES_EXCHANGE_BYTES - 2u * 8u * ROLES_WIDE_BARRIERS)
+
+/* Returns the number of barriers of a stage: one for each half of a tile of 256 columns. */
+MX_FN uint32_t roles_wide_barriers(uint32_t format) {
+    return tile_k(format) == 256 ? 2 : 1;
+}
+
+/* Returns the number of columns of panels of @n rows. */
+MX_FN uint32_t roles_columns(uint32_t n_rows, uint32_t n) {
+    return (n_rows + n - 1) / n;
+}
+
+/* Returns the number of panels of a product with @n rows of each, from its matrices, their rows,
+ * and a.gated. */
+MX_FN uint32_t roles_wide_panels(const struct matmul_args *a, uint32_t n) {
+    uint32_t half = ROLES_WIDE_TILES / 2, across = 0;
+
+    if (a->gated)
+        return (a->gated + half - 1) / half * roles_columns(a->n_rows, n);
+    for (uint32_t i = 0; i < a->n_mats; i++)
+        across += (a->m[i].n_row_tiles + ROLES_WIDE_TILES - 1) / ROLES_WIDE_TILES;
+    return across * roles_columns(a->n_rows, n);
+}
+
+/* Sets of formats that these kernels multiply, a bit for each: those that files mix. With more of
+ * them ptxas spills registers. */
+#define ROLES_Q4K (1u << TILE_Q4_K | 1u << TILE_Q6_K)
+#define ROLES_Q5K (1u << TILE_Q5_K | 1u << TILE_Q6_K)
+#define ROLES_PLAIN (1u << TILE_F16 | 1u << TILE_Q8_0)
+
+/* Returns the bytes of dynamic shared memory of a kernel for @formats, one of the sets. The ring
+ * has stages of the largest format, and as many as all of them allow. */
+MX_FN uint32_t roles_wide_shared(uint32_t n, uint32_t formats) {
+    uint32_t bytes = 0, stages = ROLES_WIDE_BARRIERS;
+
+    for (uint32_t f = 0; f < TILE_FORMATS; f++)
+        if (formats >> f & 1) {
+            uint32_t of_barriers = ROLES_WIDE_BARRIERS / roles_wide_barriers(f);
+            uint32_t stage = roles_stage_bytes(n, f);
+
+            bytes = stage > bytes ? stage : bytes;
+            stages = of_barriers < stages ? of_barriers : stages;
+        }
+    if (stages * bytes > ROLES_WIDE_ROOM)
+        stages = ROLES_WIDE_ROOM / bytes;
+    return stages * bytes + (ROLES_SHARED - ROLES_WIDE_ROOM);
 }
 
 extern const bool matmul_wgmma_built; /* with code for a Hopper */
@@ -948,6 +1010,30 @@ static inline const void *roles_for(uint32_t n_rows, uint32_t *columns) {
         i++;
     *columns = sizes[i];
     return kernels[i];
+}
+
+extern kernel_address kernel_matmul_roles_96_q4k, kernel_matmul_roles_128_q4k,
+    kernel_matmul_roles_96_q5k, kernel_matmul_roles_128_q5k, kernel_matmul_roles_96_plain,
+    kernel_matmul_roles_128_plain;
+
+/* Returns the kernel of panels of @n rows, 96 or 128, for a matrix of format @format, and all its
+ * formats in *formats. NULL: there is none. */
+static inline const void *roles_wide_for(uint32_t n, uint32_t format, uint32_t *formats) {
+    const struct {
+        uint32_t formats;
+        const void *kernel[2];
+    } sets[] = {
+        {ROLES_Q4K, {kernel_matmul_roles_96_q4k, kernel_matmul_roles_128_q4k}},
+        {ROLES_Q5K, {kernel_matmul_roles_96_q5k, kernel_matmul_roles_128_q5k}},
+        {ROLES_PLAIN, {kernel_matmul_roles_96_plain, kernel_matmul_roles_128_plain}},
+    };
+
+    for (uint32_t i = 0; i < sizeof(sets) / sizeof(*sets); i++)
+        if (sets[i].formats >> format & 1) {
+            *formats = sets[i].formats;
+            return sets[i].kernel[n > 96];
+        }
+    return NULL;
 }
 
 /* Returns the matvec kernel for @n_rows rows: up to PACK_ROWS, or up to 16. */

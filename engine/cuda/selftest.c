@@ -319,6 +319,8 @@ static const struct way ways[] = {
     {"matmul_roles", by_wide, STATE(products.roles), 31, 64, 1, true, false, true},
     {"matmul_roles", by_wide, STATE(products.roles), 48, 64, 4, true, false, true},
     {"matmul_roles", by_wide, STATE(products.roles), 64, 64, 1, true, false, true},
+    {"matmul_roles", by_wide, STATE(products.roles), ROWS, 64, 4, true, false, true},
+    {"matmul_roles", by_wide, STATE(products.roles), ROWS, 128, 1, true, false, true},
 };
 
 #define WAYS ARRAY_SIZE(ways)
@@ -331,6 +333,7 @@ static enum way_state *state_of(struct be *b, const struct way *w) {
 static bool is_used(struct be *b, const struct product *p, const struct way *w) {
     bool fits = (!w->expert || p->tensor->n_dims == 3) &&
                 (!w->cores || b->products.wgmma == WAY_ON) &&
+                (!w->roles || cuda_roles_fit(&p->w, w->n_rows)) &&
                 (w->n_splits == 1 || cuda_can_split(b, &p->w, ROWS));
 
     return w == ways || (fits && *state_of(b, w) == WAY_ON);

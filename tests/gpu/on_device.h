@@ -156,6 +156,9 @@ static void allow_all_shared(void) {
         allow_shared(kernel_matmul_wgmma_64, wgmma_64, "matmul_wgmma_64");
         for (uint32_t n = 24, columns; n <= 64; n = columns + 1)
             allow_shared(roles_for(n, &columns), ROLES_SHARED, "matmul_roles");
+        for (uint32_t f = 0, formats; f < TILE_FORMATS; f++)
+            for (uint32_t n = 96; n <= WGMMA_ROWS && roles_wide_for(n, f, &formats); n += 32)
+                allow_shared(roles_wide_for(n, f, &formats), ROLES_SHARED, "matmul_roles");
     }
     bool bulk = attend_bulk_runs(&device);
     for (int i = 0; i < 20 + 4 * bulk; i++) {

@@ -59,18 +59,19 @@ static struct product_way usual_way(const struct be *b, const struct weights *w,
 }
 
 /* Returns true if warps with roles compute the product (WEFT_CUDA_ROLES=1). */
-static bool has_roles(const struct be *b, const struct operand *x) {
-    return b->products.roles == WAY_ON && x->cores && x->n_rows <= MATMUL_COLUMNS;
+static bool has_roles(const struct be *b, const struct weights *w, const struct operand *x) {
+    return b->products.roles == WAY_ON && x->cores && cuda_roles_fit(w, x->n_rows);
 }
 
 /* Returns the way of such a product: blocks share segments as long as there are multiprocessors for
  * them. */
 static struct product_way roles_way(const struct be *b, const struct weights *w,
                                     const struct operand *x) {
-    uint32_t n = (uint32_t)b->about.device.n_multiprocessors, panels = cuda_roles_panels(w);
+    uint32_t n = (uint32_t)b->about.device.n_multiprocessors,
+             panels = cuda_roles_panels(w, x->n_rows);
     struct product_way way = {MATMUL_COLUMNS, 1, true};
 
-    if (x->gates || !cuda_can_split(b, w, x->n_rows))
+    if (x->gates || x->n_rows > WGMMA_ROWS || !cuda_can_split(b, w, x->n_rows))
         return way;
     while (way.n_splits < TILE_SEGMENTS && 2 * panels * way.n_splits <= n)
         way.n_splits *= 2;
@@ -176,7 +177,7 @@ struct product_way product_chosen(const struct be *b, const struct weights *w,
     const struct choice *c = product_find(p, &key);
     struct product_way ways[WAYS];
 
-    if (has_roles(b, x))
+    if (has_roles(b, w, x))
         return roles_way(b, w, x);
     if (!p->timed || x->untimed || (!c && !p->timing))
         return usual_way(b, w, x);
@@ -195,7 +196,7 @@ int product_choose(struct be *b, const struct weights *w, const struct operand *
     struct products *p = &b->products;
     struct product_way ways[WAYS];
     uint32_t n = list_ways(b, w, x, ways);
-    bool timed = p->timing && !has_roles(b, x) && !x->untimed && n > 1 && x->n_rows <= MOST;
+    bool timed = p->timing && !has_roles(b, w, x) && !x->untimed && n > 1 && x->n_rows <= MOST;
 
     assert(b->group.n == 1 || !p->timed);
     assert(p->timed || !p->timing);

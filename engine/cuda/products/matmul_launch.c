@@ -38,16 +38,34 @@ static int load_attention(struct be *b) {
     return 0;
 }
 
+/* Allows the kernels with roles of more than 64 rows the shared memory of their rings. */
+static int load_wide_roles(struct be *b) {
+    uint32_t formats;
+
+    for (uint32_t n = 96; n <= WGMMA_ROWS; n += 32)
+        for (uint32_t f = 0; f < TILE_FORMATS; f++) {
+            const void *kernel = roles_wide_for(n, f, &formats);
+            int e = 0;
+
+            if (kernel)
+                e = b->api->allow_shared(kernel, ROLES_SHARED);
+            TRY(cuda_check(b, e, "cudaFuncSetAttribute"));
+        }
+    return 0;
+}
+
 /* Allows the kernels with roles, if they run, the shared memory of their rings. */
 static int load_roles(struct be *b) {
     uint32_t columns;
 
-    for (uint32_t n = 1; b->products.roles == WAY_ON && n <= MATMUL_COLUMNS; n = columns + 1) {
+    if (b->products.roles != WAY_ON)
+        return 0;
+    for (uint32_t n = 1; n <= MATMUL_COLUMNS; n = columns + 1) {
         int e = b->api->allow_shared(roles_for(n, &columns), ROLES_SHARED);
 
         TRY(cuda_check(b, e, "cudaFuncSetAttribute"));
     }
-    return 0;
+    return load_wide_roles(b);
 }
 
 /* Allows matvec_cluster, if it runs, its shared memory. */
@@ -292,40 +310,100 @@ static struct matmul_args wide_args(struct be *b, const struct weights *w, const
     return a;
 }
 
-uint32_t cuda_roles_panels(const struct weights *w) {
-    struct matmul_args a = {.n_mats = w->n_mats};
+bool cuda_roles_fit(const struct weights *w, uint32_t n_rows) {
+    uint32_t formats;
+    bool fit = true;
+
+    for (uint32_t i = 0; i < w->n_mats && n_rows > MATMUL_COLUMNS; i++)
+        fit = fit && roles_wide_for(n_rows, w->m[i].format, &formats);
+    return fit;
+}
+
+/* Returns the rows of activations of a panel of matmul_roles for more than 64 rows. */
+static uint32_t roles_wide_rows(uint32_t n_rows) {
+    return n_rows > 96 ? WGMMA_ROWS : 96;
+}
+
+uint32_t cuda_roles_panels(const struct weights *w, uint32_t n_rows) {
+    struct matmul_args a = {.n_mats = w->n_mats, .n_rows = n_rows};
 
     for (uint32_t i = 0; i < w->n_mats; i++)
         a.m[i].n_row_tiles = w->m[i].n_row_tiles;
+    if (n_rows > MATMUL_COLUMNS)
+        return roles_wide_panels(&a, roles_wide_rows(n_rows));
     return roles_panels(&a);
+}
+
+/* Moves the matrices that one kernel of panels of @n rows can multiply, the first of @rest among
+ * them, from @rest to @w, in their order. Returns the kernel and sets its formats. */
+static const void *roles_move_alike(struct weights *w, struct weights *rest, uint32_t n,
+                                    uint32_t *formats) {
+    const void *kernel = roles_wide_for(n, rest->m[0].format, formats);
+    uint32_t n_left = 0;
+
+    assert(kernel);
+    w->n_mats = 0;
+    for (uint32_t i = 0; i < rest->n_mats; i++)
+        if (*formats >> rest->m[i].format & 1)
+            w->m[w->n_mats++] = rest->m[i];
+        else
+            rest->m[n_left++] = rest->m[i];
+    rest->n_mats = n_left;
+    return kernel;
+}
+
+/* Computes a product of more than 64 rows by warps with roles: a launch for each set of formats. It
+ * has at most a block for each multiprocessor, which takes one panel after the other. */
+static int cuda_matmul_roles_wide(struct be *b, const struct weights *w, const struct operand *x,
+                                  bool add, struct product_way way) {
+    uint32_t n = roles_wide_rows(way.block_rows == WGMMA_ROWS ? WGMMA_ROWS : x->n_rows);
+    struct launch l = {.grid_y = 1, .n_threads = ROLES_WIDE_THREADS, .what = "matmul_roles"};
+    struct weights rest = *w, some = *w;
+    struct operand apart = *x;
+    uint32_t formats = 0;
+
+    assert(way.n_splits == 1 || x->n_rows <= WGMMA_ROWS);
+    while (rest.n_mats > 0) {
+        l.kernel = roles_move_alike(&some, &rest, n, &formats);
+        apart.gates = x->gates && some.n_mats == w->n_mats;
+        struct matmul_args a = wide_args(b, &some, &apart, add, MATMUL_COLUMNS, way.n_splits);
+
+        a.n_panels = roles_wide_panels(&a, n);
+        l.grid_x = MIN(a.n_panels * a.n_splits, (uint32_t)b->about.device.n_multiprocessors);
+        l.shared = roles_wide_shared(n, formats);
+        TRY(cuda_launch(b, &l, &a, sizeof(a)));
+    }
+    return 0;
 }
 
 /* Computes the product by warps with roles. */
 static int cuda_matmul_roles(struct be *b, const struct weights *w, const struct operand *x,
-                             bool add, uint32_t n_splits) {
-    struct matmul_args a = wide_args(b, w, x, add, MATMUL_COLUMNS, n_splits);
+                             bool add, struct product_way way) {
+    assert(x->cores && b->products.roles == WAY_ON);
+    if (x->n_rows > MATMUL_COLUMNS)
+        return cuda_matmul_roles_wide(b, w, x, add, way);
+    struct matmul_args a = wide_args(b, w, x, add, MATMUL_COLUMNS, way.n_splits);
     struct launch l = {.grid_y = 1, .n_threads = ROLES_THREADS, .what = "matmul_roles"};
     uint32_t columns;
 
-    assert(x->cores && b->products.roles == WAY_ON && x->n_rows <= MATMUL_COLUMNS);
     l.kernel = roles_for(x->n_rows, &columns);
     for (uint32_t i = 0; i < w->n_mats; i++)
         l.shared = MAX(l.shared, roles_shared(columns, w->m[i].format));
     a.n_panels = roles_panels(&a);
-    l.grid_x = a.n_panels * n_splits;
+    l.grid_x = a.n_panels * a.n_splits;
     return cuda_launch(b, &l, &a, sizeof(a));
 }
 
 /* A multiprocessor runs one block of wgmma at a time. */
 int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand *x, bool add,
                      struct product_way way) {
+    if (way.roles)
+        return cuda_matmul_roles(b, w, x, add, way);
     struct matmul_args a = wide_args(b, w, x, add, way.block_rows, way.n_splits);
     bool whole = way.block_rows == WGMMA_ROWS;
     const void *kernel = kernel_matmul_wide;
     uint32_t shared = 0;
 
-    if (way.roles)
-        return cuda_matmul_roles(b, w, x, add, way.n_splits);
     assert(x->cores ? b->products.wgmma == WAY_ON : !whole);
     assert(whole || way.block_rows == MATMUL_COLUMNS);
     if (x->cores)

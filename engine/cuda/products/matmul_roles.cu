@@ -23,18 +23,15 @@
  * those of matmul_wide would be, so residual() and the order of the sum are the same.
  */
 
-#include "engine/cuda/bulk.cuh"
-#include "engine/cuda/products/gated.cuh"
-#include "engine/cuda/products/wgmma.cuh"
+#include "engine/cuda/products/roles.cuh"
 
 #if defined(WEFT_SIMT) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 #define ROLES_WARPS (ROLES_GROUPS * 4u) /* warps that multiply */
 #define ROLES_MULTIPLY (ROLES_GROUPS * 128u)
-#define ROLES_BLOCKS (2 * SLICE_PAIRS) /* blocks of 16 columns of a slice */
-#define ROLES_LAUNCHED 128u            /* registers of a thread of the launch (check_kernels.py) */
-#define ROLES_FEW 24u                  /* then of the warpgroup that copies */
-#define ROLES_MANY 160u                /* and of the others */
+#define ROLES_LAUNCHED 128u /* registers of a thread of the launch (check_kernels.py) */
+#define ROLES_FEW 24u       /* then of the warpgroup that copies */
+#define ROLES_MANY 160u     /* and of the others */
 
 /* Otherwise the warpgroups that multiply would wait for registers for ever. */
 static_assert(128 * ROLES_FEW + ROLES_MULTIPLY * ROLES_MANY <= ROLES_THREADS * ROLES_LAUNCHED,
@@ -210,22 +207,6 @@ template <uint32_t N> struct RolesCopies {
 };
 
 /* -- the warps that multiply ------------------------------------------------------------------- */
-
-DEVICE void roles_wgmma(float (&d)[12], const uint32_t a[4], uint64_t b) {
-    wgmma_n24(d, a, b);
-}
-
-DEVICE void roles_wgmma(float (&d)[16], const uint32_t a[4], uint64_t b) {
-    wgmma_n32(d, a, b);
-}
-
-DEVICE void roles_wgmma(float (&d)[24], const uint32_t a[4], uint64_t b) {
-    wgmma_n48(d, a, b);
-}
-
-DEVICE void roles_wgmma(float (&d)[32], const uint32_t a[4], uint64_t b) {
-    wgmma_n64(d, a, b);
-}
 
 /* Multiplies segments @first .. @last - 1 of one row of tiles with all rows. total and c have the
  * layout of mma accumulators, [8 rows][4]. If @shared is not NULL, each segment's sums are stored

@@ -17,18 +17,17 @@
 #define WGMMA_D32 WGMMA_D24 ", %12, %13, %14, %15"
 #define WGMMA_D48 WGMMA_D32 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define WGMMA_D64 WGMMA_D48 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_D96                                                                                  \
+    WGMMA_D64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define WGMMA_D128                                                                                 \
-    WGMMA_D64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "      \
-              "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, "   \
-              "%63"
+    WGMMA_D96 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define WGMMA_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define WGMMA_F24 WGMMA_F4(0), WGMMA_F4(4), WGMMA_F4(8)
 #define WGMMA_F32 WGMMA_F24, WGMMA_F4(12)
 #define WGMMA_F48 WGMMA_F32, WGMMA_F4(16), WGMMA_F4(20)
 #define WGMMA_F64 WGMMA_F48, WGMMA_F4(24), WGMMA_F4(28)
-#define WGMMA_F128                                                                                 \
-    WGMMA_F64, WGMMA_F4(32), WGMMA_F4(36), WGMMA_F4(40), WGMMA_F4(44), WGMMA_F4(48), WGMMA_F4(52), \
-        WGMMA_F4(56), WGMMA_F4(60)
+#define WGMMA_F96 WGMMA_F64, WGMMA_F4(32), WGMMA_F4(36), WGMMA_F4(40), WGMMA_F4(44)
+#define WGMMA_F128 WGMMA_F96, WGMMA_F4(48), WGMMA_F4(52), WGMMA_F4(56), WGMMA_F4(60)
 #define WGMMA(N, A0, A1, A2, A3, B)                                                                \
     DEVICE void wgmma_n##N(float d[N / 2], const uint32_t a[4], uint64_t b) {                      \
         asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" WGMMA_D##N         \
@@ -43,6 +42,7 @@ WGMMA(24, "%12", "%13", "%14", "%15", "%16")
 WGMMA(32, "%16", "%17", "%18", "%19", "%20")
 WGMMA(48, "%24", "%25", "%26", "%27", "%28")
 WGMMA(64, "%32", "%33", "%34", "%35", "%36")
+WGMMA(96, "%48", "%49", "%50", "%51", "%52")
 WGMMA(128, "%64", "%65", "%66", "%67", "%68")
 
 /* Compiler barrier for registers. The compiler believes that a product is complete where it is

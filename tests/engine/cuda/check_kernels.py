@@ -146,6 +146,9 @@ LIMITS = {
     "vis_attend_80": 168,
     "vis_attend_128": 255,
 }
+# 384 threads, likewise.
+WIDE_ROLES = {f"matmul_roles_{n}_{formats}": 168 for n in (96, 128) for formats in ("q4k", "q5k", "plain")}
+LIMITS |= WIDE_ROLES
 # Kernels for keys and values of different formats.
 LIMITS |= {f"attend_{size}_{pages}": limit for sizes, limit in (((64, 128), 128), ((256, 512), 255))
            for size in sizes for pages in ("q8_q4",)}
@@ -161,8 +164,9 @@ SHARED |= {"attend_wide_128": 99 * 1024 - 3 * 32 * 288 * 2, "attend_wide_128_q8"
 SHARED |= {f"attend_wide_128_{pages}": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 208 for pages in ("q8_q4",)}
 SHARED_MAX = 48 * 1024
 # Kernels whose warpgroups exchange registers: a launch with fewer would wait for ever, with more the sum is another one
-# (ROLES_LAUNCHED in matmul_roles.cu).
+# (ROLES_LAUNCHED in matmul_roles.cu, ROLES_WIDE_LAUNCHED in roles_wide.cuh).
 EXACT = {f"matmul_roles_{n}": 128 for n in (24, 32, 48, 64)}
+EXACT |= WIDE_ROLES
 SERVERS_90 = ("sm_90a",)  # where these kernels have code
 # Kernels that may spill, with the bytes of stack, stores and loads: fewer blocks on a multiprocessor would cost more, or
 # a thread cannot have more registers.

@@ -59,7 +59,9 @@ PRODUCTS = {"matvec": 1, "matvec_norm": 11, "matvec_16": 1, "matvec_dry": 1, "ma
             "expert_vec": 2, "matmul_wide": 3, "expert_wide": 3}
 PRODUCTS |= {"matmul_wgmma_64": 6, "matmul_wgmma": 7}
 ROLES = {f"matmul_roles_{n}": n for n in (24, 32, 48, 64)}
-PRODUCTS |= {name: 10 for name in ROLES}
+ROLES_WIDE = {f"matmul_roles_{n}_{formats}": n for n in (96, 128) for formats in ("q4k", "q5k", "plain")}
+PRODUCTS |= {name: 10 for name in ROLES | ROLES_WIDE}
+ROLES |= ROLES_WIDE
 PAGES = ("", "_q8", "_q4", "_q8_q4")
 LAUNCH = PRODUCTS | {"attend_wide_64": 4, "attend_wide_128": 5}
 LAUNCH |= {name + "_64" + pages: 8 for name in ("attend", "attend_decode") for pages in PAGES}
@@ -101,7 +103,7 @@ def compiled(folder, arch, files):
     for name in files:
         to = folder / f"{name}.{arch}.cubin"
         if not to.exists() or to.stat().st_mtime < newest:
-            wgmma = name in ("matmul_wgmma", "matmul_roles") and arch == "90"
+            wgmma = (name == "matmul_wgmma" or name.startswith("matmul_roles")) and arch == "90"
             flags = ["-arch=sm_90a", "-DWEFT_SM90A"] if wgmma else [f"-arch=sm_{arch}"]
             subprocess.run([os.environ.get("NVCC", "nvcc"), *FLAGS, *flags, "-o", str(to), str(next(SOURCES.rglob(f"{name}.cu")))], check=True)
         yield from cubin.kernels_of(to, int(arch))
@@ -151,6 +153,9 @@ def loops_of(kernel, name, arch, sizes):
                 continue
             if tags:
                 end = any(END.search(c) for c in kernel.calls[i])
+                end = end or (name in ROLES_WIDE and kernel.operations[i] == cubin.CLEAR)
+                if name in ROLES_WIDE and end and kernel.operations[i] == cubin.STORE:
+                    continue
                 (ends if end else own)[int(tags[0])] += 1
                 mma[int(tags[0])] += kernel.operations[i] == cubin.MMA
                 byte_mma[int(tags[0])] += kernel.operations[i] == cubin.BYTES_MMA
@@ -232,7 +237,8 @@ def main():
             spills = k.count(cubin.LOCAL_LOAD, cubin.LOCAL_STORE)
             print(f"{name:16} {arch:>4} {k.registers:9} {spills:6} {k.shared:7} {blocks:6} {len(k.words):12}")
             found = list(loops_of(k, name, arch, sizes))
-            understood = name not in PRODUCTS or any(l.format == FORMATS.index("Q4_K") for l in found)
+            known = "Q8_0" if name.endswith("_plain") else "Q4_K"
+            understood = name not in PRODUCTS or any(l.format == FORMATS.index(known) for l in found)
             problems += spills > 0 or not understood
             loops += found
     print("\nloops, once through (products: blocks with the launch's shared memory for Q4_K)")

@@ -6,6 +6,8 @@ import struct
 MMA, BRANCH, LOCAL_LOAD, LOCAL_STORE = 0x23C, 0x947, 0x983, 0x387
 WGMMA = 0xDF0  # the variant with A in registers
 BYTES_MMA = 0x237
+STORE = 0x986  # to global memory
+CLEAR = 0x805  # two registers, among other uses
 RESERVED_SHARED = 1024  # from sm_90 on it is included in a kernel's own
 REGISTERS, THREADS = 0x2F, 0x05  # attributes of .nv.info
 

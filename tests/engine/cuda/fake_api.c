@@ -471,7 +471,10 @@ static uint32_t carved_out(int percent) {
 
 static bool has_roles(const void *kernel) {
     return kernel == kernel_matmul_roles_24 || kernel == kernel_matmul_roles_32 ||
-           kernel == kernel_matmul_roles_48 || kernel == kernel_matmul_roles_64;
+           kernel == kernel_matmul_roles_48 || kernel == kernel_matmul_roles_64 ||
+           kernel == kernel_matmul_roles_96_q4k || kernel == kernel_matmul_roles_128_q4k ||
+           kernel == kernel_matmul_roles_96_q5k || kernel == kernel_matmul_roles_128_q5k ||
+           kernel == kernel_matmul_roles_96_plain || kernel == kernel_matmul_roles_128_plain;
 }
 
 static int allow_shared(const void *kernel, uint32_t bytes) {
