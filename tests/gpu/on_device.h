@@ -7,6 +7,7 @@
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/kernels.h"
 #include "engine/cuda/products/kernels_norm.h"
+#include "engine/cuda/products/kernels_roles.h"
 #include "engine/cuda/products/matvec_way.h"
 #include "engine/ops/attention/kernels_attention.h"
 #include "tests/gpu/report.h"

@@ -3,7 +3,7 @@
 /* roles - checks matmul_roles bit for bit against matmul_wgmma_64: all formats and numbers of rows,
  * with gates, with shared segments, and the sums that are left to residual(). Part of kernels.c. */
 
-#define ROLES_GRID 3u /* blocks of a product of more than 64 rows */
+#define ROLES_GRID 2u /* clusters of a product of more than 64 rows */
 
 /* A product of one or two matrices with the same rows. */
 struct roles_case {
@@ -32,9 +32,10 @@ static bool roles_launch_wide(struct matmul_args *a) {
     for (uint32_t i = 0; i < a->n_mats; i++)
         if (!(formats >> a->m[i].format & 1))
             return false;
-    a->n_panels = roles_wide_panels(a, n);
-    must(api->launch(kernel, MIN(a->n_panels * a->n_splits, ROLES_GRID), 1, ROLES_WIDE_THREADS,
-                     roles_wide_shared(n, formats), a, false, stream),
+    a->n_panels = roles_wide_clusters(a, n);
+    uint32_t grid = MIN(a->n_panels * a->n_splits, ROLES_GRID) * ROLES_CLUSTER;
+    must(api->launch(kernel, grid, 1, ROLES_WIDE_THREADS, roles_wide_shared(n, formats), a, false,
+                     stream),
          "matmul_roles");
     return true;
 }

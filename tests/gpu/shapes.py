@@ -4,11 +4,8 @@ a launch has, how often a multiprocessor takes one (rounds), what blocks read th
 follows: of today's kernels (matmul_wgmma_64, matmul_wgmma) and of those of warps with roles. Nothing here is measured.
 What is assumed is in launches.py (ASSUMED) and below.
 
-usage: shapes.py [--multicast]
-       --multicast: as if two blocks with the same rows copied each slice of the activations once
+usage: shapes.py
 """
-import sys
-
 from launches import ASSUMED, H200, MEMORY_US
 
 SHAPES = {  # columns, rows of each matrix
@@ -21,6 +18,7 @@ ROWS = [17, 24, 32, 48, 64, 96, 128, 512, 2048]
 WIDTHS = [24, 32, 48, 64, 96, 128]  # of matmul_roles
 TILE_BYTES = 2368  # of Q4_K: 16 rows of 256 columns
 SEGMENTS = 8
+CLUSTER = 2  # blocks of matmul_roles_96 and _128 that copy activations for each other
 # Microseconds of a slice of 64 columns of matmul_roles. 96 and 128 rows: 700 TFLOP/s of the tensor cores.
 SLICE_US = {n: ASSUMED["roles_slice_us"] for n in WIDTHS[:4]}
 SLICE_US |= {n: 2 * 128 * n * 64 * H200["multiprocessors"] / 700e6 for n in WIDTHS[4:]}
@@ -30,9 +28,10 @@ def up(a, b):
     return -(-a // b)
 
 
-def panels_of(role, outputs):
-    """Returns how many panels of @outputs rows cover the matrices; gates and ups are in the same panels."""
-    return sum(up(n, outputs) for n in SHAPES[role][1])
+def panels_of(role, outputs, cluster=1):
+    """Returns how many panels of @outputs rows cover the matrices; gates and ups are in the same panels. Each matrix
+    has whole clusters of panels."""
+    return sum(up(n, outputs * cluster) * cluster for n in SHAPES[role][1])
 
 
 def splits_of(role, panels):
@@ -43,14 +42,14 @@ def splits_of(role, panels):
     return splits
 
 
-def launch(role, rows, width, outputs, each, slice_us, splits):
+def launch(role, rows, width, outputs, each, slice_us, splits, cluster=1):
     """Returns (us, parts, rounds, bytes through the L2 cache) of panels of @outputs by @width rows."""
     n_in, matrices = SHAPES[role]
     columns = up(rows, width)
-    parts = panels_of(role, outputs) * columns * splits
+    parts = panels_of(role, outputs, cluster) * columns * splits
     rounds = up(parts, each * H200["multiprocessors"])
     weights = sum(matrices) * n_in * TILE_BYTES / (16 * 256)
-    activations = parts / splits * width * n_in * 2 / (2 if "--multicast" in sys.argv else 1)
+    activations = parts / splits * width * n_in * 2 / cluster
     us = max(weights / MEMORY_US, (weights * columns + activations) / ASSUMED["l2_bytes_us"],
              rounds * n_in / 64 / splits * slice_us)
     if splits > 1 and role == "q k v":  # the last block of a panel reads its sums; others are left to residual()
@@ -71,9 +70,10 @@ def today(role, rows):
 def roles(role, rows):
     width = next((n for n in WIDTHS if n >= rows), 128)
     outputs = 192 if width <= 64 else 128
+    cluster = 1 if width <= 64 else CLUSTER
     panels = panels_of(role, outputs) * up(rows, width)
     splits = splits_of(role, panels) if rows <= 128 else 1
-    return f"roles_{width}", launch(role, rows, width, outputs, 1, SLICE_US[width], splits)
+    return f"roles_{width}", launch(role, rows, width, outputs, 1, SLICE_US[width], splits, cluster)
 
 
 def main():

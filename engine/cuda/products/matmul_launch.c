@@ -11,6 +11,7 @@
 #include "base/try.h"
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/products/kernels_norm.h"
+#include "engine/cuda/products/kernels_roles.h"
 #include "engine/cuda/products/matvec_way.h"
 #include "engine/ops/attention/kernels_attention.h"
 
@@ -353,23 +354,25 @@ static const void *roles_move_alike(struct weights *w, struct weights *rest, uin
 }
 
 /* Computes a product of more than 64 rows by warps with roles: a launch for each set of formats. It
- * has at most a block for each multiprocessor, which takes one panel after the other. */
+ * has at most a block for each multiprocessor, or one cluster; blocks take one panel after the
+ * other. */
 static int cuda_matmul_roles_wide(struct be *b, const struct weights *w, const struct operand *x,
                                   bool add, struct product_way way) {
     uint32_t n = roles_wide_rows(way.block_rows == WGMMA_ROWS ? WGMMA_ROWS : x->n_rows);
     struct launch l = {.grid_y = 1, .n_threads = ROLES_WIDE_THREADS, .what = "matmul_roles"};
     struct weights rest = *w, some = *w;
     struct operand apart = *x;
-    uint32_t formats = 0;
+    uint32_t most = (uint32_t)b->about.device.n_multiprocessors / ROLES_CLUSTER, formats = 0;
 
+    most = MAX(most, 1u);
     assert(way.n_splits == 1 || x->n_rows <= WGMMA_ROWS);
     while (rest.n_mats > 0) {
         l.kernel = roles_move_alike(&some, &rest, n, &formats);
         apart.gates = x->gates && some.n_mats == w->n_mats;
         struct matmul_args a = wide_args(b, &some, &apart, add, MATMUL_COLUMNS, way.n_splits);
 
-        a.n_panels = roles_wide_panels(&a, n);
-        l.grid_x = MIN(a.n_panels * a.n_splits, (uint32_t)b->about.device.n_multiprocessors);
+        a.n_panels = roles_wide_clusters(&a, n);
+        l.grid_x = MIN(a.n_panels * a.n_splits, most) * ROLES_CLUSTER;
         l.shared = roles_wide_shared(n, formats);
         TRY(cuda_launch(b, &l, &a, sizeof(a)));
     }

@@ -2,10 +2,10 @@
 
 #include "engine/cuda/products/roles_wide.cuh"
 
-KERNEL(matmul_roles_96_plain, struct matmul_args, ROLES_WIDE_THREADS, 1) {
+KERNEL_CLUSTER(matmul_roles_96_plain, struct matmul_args, ROLES_WIDE_THREADS, 1, ROLES_CLUSTER) {
     ROLES_WIDE_BODY(96, TILE_F16, TILE_Q8_0);
 }
 
-KERNEL(matmul_roles_128_plain, struct matmul_args, ROLES_WIDE_THREADS, 1) {
+KERNEL_CLUSTER(matmul_roles_128_plain, struct matmul_args, ROLES_WIDE_THREADS, 1, ROLES_CLUSTER) {
     ROLES_WIDE_BODY(128, TILE_F16, TILE_Q8_0);
 }

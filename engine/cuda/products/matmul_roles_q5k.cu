@@ -3,10 +3,10 @@
 
 #include "engine/cuda/products/roles_wide.cuh"
 
-KERNEL(matmul_roles_96_q5k, struct matmul_args, ROLES_WIDE_THREADS, 1) {
+KERNEL_CLUSTER(matmul_roles_96_q5k, struct matmul_args, ROLES_WIDE_THREADS, 1, ROLES_CLUSTER) {
     ROLES_WIDE_BODY(96, TILE_Q5_K, TILE_Q6_K);
 }
 
-KERNEL(matmul_roles_128_q5k, struct matmul_args, ROLES_WIDE_THREADS, 1) {
+KERNEL_CLUSTER(matmul_roles_128_q5k, struct matmul_args, ROLES_WIDE_THREADS, 1, ROLES_CLUSTER) {
     ROLES_WIDE_BODY(128, TILE_Q5_K, TILE_Q6_K);
 }

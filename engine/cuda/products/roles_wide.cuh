@@ -12,10 +12,16 @@
  * Only two stages of 256 columns fit. Each half of a stage's slices therefore has barriers of its
  * own, so that its room is copied to while the next slices are multiplied.
  *
+ * Two blocks are a cluster (kernels_roles.h): they have neighbouring panels of a matrix and the
+ * same rows, and each copies half of these rows for both. A part of a stage is therefore free when
+ * the warps of both blocks have used it.
+ *
  * A kernel has few formats (F): with all of them ptxas finds too few registers to have products in
  * flight, and each wgmma waits for the one before (C7512).
  */
 
+#include "engine/cuda/cluster.cuh"
+#include "engine/cuda/products/kernels_roles.h"
 #include "engine/cuda/products/roles.cuh"
 
 #if defined(WEFT_SIMT) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -88,31 +94,32 @@ struct RolesWideAt {
     }
 };
 
-/* A part of the product: a panel, or some of its segments. */
+/* A part of the product: a panel, or some of its segments. The block of a cluster with the last
+ * panel of a matrix may have a neighbour with none, which copies, multiplies and stores nothing. */
 struct RolesWidePart {
     /* with gates: the gate */
     const struct matrix *m;
     /* its number */
     uint32_t which;
-    /* number of the panel in the grid and of its matrix; panels of matrices before */
+    /* number of the panel among all and in its matrix; panels of matrices before */
     uint32_t panel, local, before;
     /* which N rows of the activations */
     uint32_t column;
     /* segments */
     uint32_t first, last;
 
-    /* Finds part @part of panels of @n rows. */
+    /* Finds the block's one of parts @part of its cluster, of panels of @n rows. */
     MEMBER void find(const struct matmul_args &a, uint32_t part, uint32_t n) {
         uint32_t each = TILE_SEGMENTS / a.n_splits, columns = roles_columns(a.n_rows, n), i = 0;
 
-        panel = part / a.n_splits;
+        panel = part / a.n_splits * ROLES_CLUSTER + cluster_rank();
         first = part % a.n_splits * each;
         last = first + each;
-        local = panel / columns;
-        column = panel % columns;
+        column = part / a.n_splits % columns;
+        local = part / a.n_splits / columns * ROLES_CLUSTER + cluster_rank();
         before = 0;
-        while (!a.gated && i + 1 < a.n_mats && local >= panels_of(a.m[i])) {
-            local -= panels_of(a.m[i]);
+        while (!a.gated && i + 1 < a.n_mats && local >= paired_of(a.m[i])) {
+            local -= paired_of(a.m[i]);
             before += panels_of(a.m[i++]);
         }
         which = i;
@@ -120,6 +127,10 @@ struct RolesWidePart {
     }
     static MEMBER uint32_t panels_of(const struct matrix &m) {
         return (m.n_row_tiles + ROLES_WIDE_TILES - 1) / ROLES_WIDE_TILES;
+    }
+    /* Returns the number of a matrix's panels, with that of a neighbour that has none. */
+    static MEMBER uint32_t paired_of(const struct matrix &m) {
+        return (panels_of(m) + ROLES_CLUSTER - 1) / ROLES_CLUSTER * ROLES_CLUSTER;
     }
     /* Returns the row tile of warp @warp, counted in its matrix. */
     MEMBER uint32_t tile_of(const struct matmul_args &a, uint32_t warp) const {
@@ -138,10 +149,11 @@ struct RolesWidePart {
 /* -- the warp that copies ---------------------------------------------------------------------- */
 
 /* Copies of one lane, one for each stage: the first lanes copy tiles of a row of tiles, the others
- * slices of the activations. A row of tiles that does not exist is replaced by the last one, since
- * four warps multiply together. */
+ * the block's share of slices of the activations, to all blocks of the cluster. A row of tiles that
+ * does not exist is replaced by the last one, since four warps multiply together. */
 template <uint32_t N, int... F> struct RolesWideCopies {
     static constexpr uint32_t slice_bytes = N * 128; /* bytes of a slice in the ring */
+    static constexpr uint32_t share_bytes = slice_bytes / ROLES_CLUSTER;
     using Ring = RolesWideRing<N, F...>;
 
     const uint8_t *from;
@@ -173,10 +185,12 @@ template <uint32_t N, int... F> struct RolesWideCopies {
             from = own.tiles + ((size_t)tile * own.bytes[TILE_SEGMENTS] + own.bytes[part.first]);
             to = slices * slice_bytes + lane * tile_stage;
         } else {
-            from = (const uint8_t *)a.x + ((size_t)part.column * (a.n_blocks / 4) +
-                                           m.unit[part.first] * tile_k(m.format) / 64 + slice) *
-                                              WGMMA_SLICE_BYTES(WGMMA_ROWS);
-            to = slice * slice_bytes;
+            from = (const uint8_t *)a.x +
+                   ((size_t)part.column * (a.n_blocks / 4) +
+                    m.unit[part.first] * tile_k(m.format) / 64 + slice) *
+                       WGMMA_SLICE_BYTES(WGMMA_ROWS) +
+                   cluster_rank() * share_bytes;
+            to = slice * slice_bytes + cluster_rank() * share_bytes;
         }
     }
     static MEMBER uint64_t *full(uint32_t i) {
@@ -215,7 +229,8 @@ template <uint32_t N, int... F> struct RolesWideCopies {
         uint32_t n = count() / n_barriers;
 
         if (slice - i * n < n)
-            bulk_copy(place(slot), from, slice_bytes, full(slot * n_barriers + i));
+            cluster_copy(place(slot), from, share_bytes, full(slot * n_barriers + i),
+                         (1u << ROLES_CLUSTER) - 1);
     }
     /* Goes to the next stage. */
     MEMBER void advance() {
@@ -245,12 +260,13 @@ template <uint32_t N, int... F> struct RolesWideCopies {
         }
     }
     /* Copies the stages that are left. The warps' loads from a stage precede their arrivals, and a
-     * fence orders them before the copies. */
+     * fence orders them before the copies. The other block's rows for the next round cannot come
+     * before the last round's have been waited for, since its warps wait for ours, too. */
     MEMBER void run(struct RolesWideAt &at) {
         while (left > 0) {
             for (uint32_t i = 0; i < n_barriers; i++) {
                 if (at.round > 0) {
-                    bulk_wait(empty(at.slot * n_barriers + i), at.round - 1);
+                    cluster_bulk_wait(empty(at.slot * n_barriers + i), at.round - 1);
                     bulk_publish();
                 }
                 expect(at.slot, i);
@@ -296,11 +312,12 @@ template <uint32_t N, int... ALL> struct RolesWideWalk {
         }
         wgmma_hold(c);
     }
-    /* Gives back what barrier @bar counts; what the warp reads there has been read. */
+    /* Gives back what barrier @bar counts to all blocks of the cluster, a lane to each; what the
+     * warp reads there has been read. */
     static MEMBER void release(uint64_t *bar) {
         sync_warp();
-        if (threadIdx.x % 32 == 0)
-            bulk_arrive(bar);
+        if (threadIdx.x % 32 < ROLES_CLUSTER)
+            cluster_bulk_arrive(bar, threadIdx.x % 32);
     }
     template <int F> MEMBER void of() const {
         constexpr uint32_t slices = Steps<F>::slices;     /* of a tile */
@@ -569,11 +586,12 @@ template <uint32_t N, int... F> DEVICE void roles_wide_copy(const struct matmul_
     struct RolesWideAt at = {0, 0};
     struct RolesWidePart part;
 
-    part.find(a, blockIdx.x, N);
+    part.find(a, blockIdx.x / ROLES_CLUSTER, N);
     copies.start(a, part);
     copies.fill(at);
     copies.run(at);
-    for (uint32_t i = blockIdx.x + gridDim.x; i < a.n_panels * a.n_splits; i += gridDim.x) {
+    for (uint32_t i = (blockIdx.x + gridDim.x) / ROLES_CLUSTER; i < a.n_panels * a.n_splits;
+         i += gridDim.x / ROLES_CLUSTER) {
         part.find(a, i, N);
         copies.start(a, part);
         copies.run(at);
@@ -589,18 +607,20 @@ template <uint32_t N, int... F> DEVICE void roles_wide_run(const struct matmul_a
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < ROLES_WIDE_BARRIERS; i++) {
             bulk_init(roles_wide_full(ring_bytes, i));
-            bulk_init(roles_wide_empty(ring_bytes, i), ROLES_WIDE_TILES);
+            bulk_init(roles_wide_empty(ring_bytes, i), ROLES_CLUSTER * ROLES_WIDE_TILES);
         }
-        bulk_publish();
+        cluster_publish();
     }
-    sync_block();
+    cluster_arrive();
+    cluster_wait();
     if (threadIdx.x < ROLES_WIDE_MULTIPLY) {
         struct RolesWideAt at = {0, 0};
         float total[N / 2];
 
         wgmma_more<ROLES_WIDE_MANY>();
         wait_for_previous();
-        for (uint32_t i = blockIdx.x; i < a.n_panels * a.n_splits; i += gridDim.x) {
+        for (uint32_t i = blockIdx.x / ROLES_CLUSTER; i < a.n_panels * a.n_splits;
+             i += gridDim.x / ROLES_CLUSTER) {
             roles_wide_multiply<N, F...>(a, i, at, total);
             roles_wide_store<N>(a, anew(i), ring_bytes, total);
         }
@@ -611,6 +631,8 @@ template <uint32_t N, int... F> DEVICE void roles_wide_run(const struct matmul_a
         else
             wait_for_previous();
     }
+    cluster_arrive();
+    cluster_wait();
 }
 
 #define ROLES_WIDE_BODY(N, ...) roles_wide_run<N, __VA_ARGS__>(a)
