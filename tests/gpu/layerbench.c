@@ -10,8 +10,8 @@
  *               with --ada those of an RTX 4090
  *   --steps     measures whole steps, and no kernel alone
  *   --reps N    repetitions of each measurement (200)
- *   --rows L    rows of a step (1,5,16,64): 5 verify a draft of one sequence, the others decode as
- *               many sequences
+ *   --rows L    rows of a step (1,5,16,64): 5 verify a draft of one sequence, more than 128 are a
+ *               prompt, the others decode as many sequences
  *   --context   tokens of each sequence (1024)
  *   --variant   environment with which the engine is opened; without it there is one, "as built"
  *
@@ -43,7 +43,8 @@
 
 enum {
     VARIANTS = 16,
-    SEQS = 64,
+    SEQS = 128,
+    PROMPT = 2048,
     GRAPH_COPIES = 20,
     DRAFTED = 5,
     MOST_REPS = 1000,
@@ -141,14 +142,14 @@ static void bench_look(void *ctx, struct driver_seq *s, uint32_t pos, const stru
 
 static void variant_open(struct variant *v) {
     struct err err = {0};
-    uint32_t tokens = SEQS * (bench.context + 64);
+    uint32_t tokens = SEQS * (bench.context + 64) + PROMPT;
     struct driver_opts o = {.backend = "cuda",
                             .path = bench.path,
                             .page_tokens = 32,
-                            .max_rows = 512,
+                            .max_rows = PROMPT,
                             .n_pages = tokens / 32 + 2 * SEQS,
                             .max_wants = SEQS,
-                            .max_seqs = SEQS,
+                            .max_seqs = SEQS + 1,
                             .on_out = bench_look,
                             .ctx = v};
 
@@ -190,11 +191,26 @@ static void variant_grow(struct variant *v, uint32_t n) {
     free(prompt);
 }
 
+/* Runs a prompt of @rows tokens in one step. */
+static void variant_prompt(struct variant *v, uint32_t rows) {
+    int32_t prompt[PROMPT];
+
+    for (uint32_t i = 0; i < rows; i++)
+        prompt[i] = (int32_t)(i * i % 256);
+    struct driver_seq *s = driver_add(&v->d, prompt, rows, 1, NULL);
+    driver_step(&v->d, &(struct driver_part){s, rows}, 1);
+    driver_drop(&v->d, s);
+}
+
 /* Runs one step of @rows rows. */
 static void variant_step(struct variant *v, uint32_t rows) {
     struct driver_part part = {v->seq[0], DRAFTED};
 
     v->digest = 0;
+    if (rows > SEQS) {
+        variant_prompt(v, rows);
+        return;
+    }
     if (rows != DRAFTED) {
         driver_decode(&v->d, v->seq, rows, 1, false);
         return;
@@ -209,7 +225,8 @@ static void variant_step(struct variant *v, uint32_t rows) {
 
 /* Records the launches of a step of @rows rows, after one that is not recorded. */
 static void variant_record(struct variant *v, uint32_t rows) {
-    variant_grow(v, rows == DRAFTED ? 1 : rows);
+    if (rows <= SEQS)
+        variant_grow(v, rows == DRAFTED ? 1 : rows);
     variant_step(v, rows);
     bench.launches->n = 0;
     bench.launches->on = true;
@@ -358,7 +375,7 @@ static void measure_kernels(uint32_t rows) {
 /* Prints the launches of a step of @rows rows, after a line with its sizes. */
 static void dump_launches(const struct variant *v, uint32_t rows) {
     FILE *f = report_json() ? report_json() : stdout;
-    uint32_t n_seqs = rows == DRAFTED ? 1 : rows;
+    uint32_t n_seqs = rows == DRAFTED || rows > SEQS ? 1 : rows;
 
     print_json(f, "{'step': %u, 'sequences': %u, 'context': %u, 'kv_bytes': %llu}\n", rows, n_seqs,
                bench.context,
@@ -427,7 +444,7 @@ static void take_rows(char *list) {
 
     bench.n_rows = 0;
     while ((one = strsep(&list, ",")) && bench.n_rows < ARRAY_SIZE(bench.rows))
-        bench.rows[bench.n_rows++] = number_of(one, SEQS);
+        bench.rows[bench.n_rows++] = number_of(one, PROMPT);
 }
 
 static void take_variant(char *text) {
