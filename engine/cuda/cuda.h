@@ -822,7 +822,7 @@ bool cuda_are_alike(const struct matrix *gate, const struct matrix *up);
 int cuda_matvec(struct be *b, const struct matmul_args *a, const struct pack_args *norm);
 /* Return true if matvec_cluster can compute the product; launch it; launch it where it is on, else
  * matvec. The last two return 0 or -EIO. */
-bool cuda_cluster_takes(const struct be *b, const struct matmul_args *a);
+bool cuda_cluster_fits(const struct be *b, const struct matmul_args *a);
 int cuda_matvec_cluster(struct be *b, const struct matmul_args *a);
 int cuda_multiply_few(struct be *b, const struct matmul_args *a, const struct pack_args *norm);
 /* Returns true if blocks of matvec have room for @n_rows rows of @norm. */

@@ -33,7 +33,8 @@ struct LivePass {
 struct DryPass {
     static constexpr uint32_t dry = 1;
 
-    uint32_t live; /* 0 or 1; the compiler must not know it, or it would write the code twice */
+    /* 0 or 1; the compiler must not know it, or it would write the code twice */
+    uint32_t live;
 
     /* @skip 1: there is no dry pass. */
     MEMBER void start(uint32_t skip = 0) {

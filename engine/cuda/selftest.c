@@ -248,7 +248,7 @@ static int by_cluster(struct be *b, const struct product *p, const struct operan
                       const struct way *w) {
     struct matmul_args a = cuda_matmul_args(&p->w, x, false);
 
-    if (!cuda_cluster_takes(b, &a))
+    if (!cuda_cluster_fits(b, &a))
         return cuda_matvec(b, &a, NULL);
     return cuda_matvec_cluster(b, &a);
 }

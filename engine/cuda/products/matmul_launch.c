@@ -209,16 +209,19 @@ int cuda_matvec(struct be *b, const struct matmul_args *a, const struct pack_arg
     assert(!a->gated || (a->n_mats == 2 && cuda_are_alike(&a->m[0], &a->m[1])));
     struct matvec_way way = matvec_way(&b->about.device, a->n_rows, a->stage_bytes,
                                        a->n_tiles - a->gated, own_bytes(b, a, norm));
-    bool dry = b->products.dry == WAY_ON;
-    struct launch l = {dry ? matvec_dry_for(a->n_rows) : matvec_for(a->n_rows),
+    struct launch l = {matvec_for(a->n_rows),
                        is_uniform(a) ? way.n_blocks : a->n_tiles,
                        1,
                        CUDA_THREADS,
-                       dry ? "matvec_dry" : "matvec",
+                       "matvec",
                        way.shared};
     struct matvec_norm_args args = {.product = *a};
 
     args.product.n_stages = way.n_stages;
+    if (b->products.dry == WAY_ON) {
+        l.kernel = matvec_dry_for(a->n_rows);
+        l.what = "matvec_dry";
+    }
     if (!norm)
         return cuda_launch(b, &l, &args.product, sizeof(args.product));
     assert(cuda_matvec_packs(a->n_rows, norm) && norm->n_padded == a->n_blocks * 16);
@@ -228,7 +231,7 @@ int cuda_matvec(struct be *b, const struct matmul_args *a, const struct pack_arg
     return cuda_launch(b, &l, &args, sizeof(args));
 }
 
-bool cuda_cluster_takes(const struct be *b, const struct matmul_args *a) {
+bool cuda_cluster_fits(const struct be *b, const struct matmul_args *a) {
     return a->n_rows >= MATVEC_CLUSTER_LEAST && a->n_rows <= MATVEC_ROWS && cluster_fits(a) &&
            cluster_way(&b->about.device, a).n_blocks > 0;
 }
@@ -239,13 +242,13 @@ int cuda_matvec_cluster(struct be *b, const struct matmul_args *a) {
                        CUDA_THREADS,           "matvec_cluster", way.shared};
     struct matmul_args args = *a;
 
-    assert(cuda_cluster_takes(b, a));
+    assert(cuda_cluster_fits(b, a));
     args.n_stages = way.n_stages;
     return cuda_launch(b, &l, &args, sizeof(args));
 }
 
 int cuda_multiply_few(struct be *b, const struct matmul_args *a, const struct pack_args *norm) {
-    if (!norm && b->products.cluster == WAY_ON && cuda_cluster_takes(b, a))
+    if (!norm && b->products.cluster == WAY_ON && cuda_cluster_fits(b, a))
         return cuda_matvec_cluster(b, a);
     return cuda_matvec(b, a, norm);
 }

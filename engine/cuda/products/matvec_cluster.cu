@@ -123,7 +123,7 @@ template <int G> struct ClusterWalk {
         }
     }
     /* Stores the warp's sums of its row tile in the block that adds them up. */
-    MEMBER void give(uint32_t half, const float c[G][4]) const {
+    MEMBER void send(uint32_t half, const float c[G][4]) const {
         float *to = sums(half) + OfCluster::segment() * TILE_LANES + threadIdx.x % 32;
 
 #pragma unroll
@@ -168,7 +168,7 @@ template <int G> struct ClusterWalk {
             cluster_wait(); /* all blocks have begun, or have given the sums before */
             finish(half ^ 1, before, element);
             if (tile < a.n_tiles)
-                give(half, c);
+                send(half, c);
             cluster_arrive();
             before = lead;
             half ^= 1;
