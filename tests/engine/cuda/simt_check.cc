@@ -584,7 +584,8 @@ static inline void check(uintptr_t a, size_t n, enum simt_access kind, const voi
             fault_at(a, pc, "static shared memory, in a cluster");
         if (m && n_members > 1)
             check_visit(a, pc);
-        if (m && simt_banks_on && !simt_is_ahead && n <= 16)
+        bool own = n_members == 1 || a - (uintptr_t)dynamic_shared() < SIMT_DYNAMIC_MAX;
+        if (m && own && simt_banks_on && !simt_is_ahead && n <= 16)
             simt_banks_note(kernel, simt_lane->thread, a, n, pc);
         if (m && !simt_is_ahead)
             see_all(m, a, n, kind, pc);
