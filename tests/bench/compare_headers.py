@@ -6,8 +6,10 @@ usage: compare_headers.py --llama DIR --models DIR [--only NAME,...] [--pairs N]
 
 DIR of --llama has llama-bench; --models is a folder for the files, which are made where they are missing. What counts is
 CPU time on one thread, so that other programs of the machine disturb little: the seconds of a process that computes the
-prompt, or the tokens, several times, less those of one that does so once, and so without loading and warming up. Who
-goes first alternates from pair to pair.
+prompt, or the tokens, several times, less those of one that does so once, and so without loading and warming up. Of a
+model with three times the layers, the seconds of one with the layers of the table are taken off, too: what is left is
+the time of whole layers. llama.cpp computes the FFN of the last layer only for the rows whose logits are wanted, which
+would be most of the work that a model of one layer has. Who goes first alternates from pair to pair.
 """
 import argparse
 import json
@@ -28,11 +30,11 @@ MODELS = {"smollm3-3b": (2, 0), "glm-4-32b-0414": (1, 0), "command-r7b": (1, 0),
           "granite-4.0-h-tiny": (6, 16), "falcon-h1-1.5b": (2, 0)}
 
 
-def model(folder, name):
+def model(folder, name, times):
     n_layer, n_expert = MODELS[name]
-    path = folder / f"{name}.gguf"
+    path = folder / f"{name}-{times * n_layer}.gguf"
     if not path.exists():
-        header_model.make(path, name, n_layer, n_expert, N_VOCAB)
+        header_model.make(path, name, times * n_layer, n_expert, N_VOCAB)
     return path
 
 
@@ -70,13 +72,14 @@ def llama(a, path, n_prompt, n_tokens):
 
 
 def measure(a, name):
-    """Returns {row: [[tokens per CPU second of weft, of llama.cpp], ...]}."""
-    path, rows = model(a.models, name), {"prompt": [], "decode": []}
+    """Returns {row: [[tokens per CPU second of weft, of llama.cpp], ...]} of the layers of the table."""
+    one, three, rows = model(a.models, name, 1), model(a.models, name, 3), {"prompt": [], "decode": []}
     for i in range(a.pairs):
         for row, n_prompt, n_tokens in (("prompt", a.prompt, 0), ("decode", 0, a.tokens)):
             pair = {}
             for program in (weft, llama) if i % 2 == 0 else (llama, weft):
-                pair[program] = (n_prompt + n_tokens) / program(a, path, n_prompt, n_tokens)
+                took = program(a, three, n_prompt, n_tokens) - program(a, one, n_prompt, n_tokens)
+                pair[program] = 2 * (n_prompt + n_tokens) / took
             rows[row].append([round(pair[weft], 2), round(pair[llama], 2)])
     return rows
 
