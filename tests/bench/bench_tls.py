@@ -5,9 +5,19 @@
 
 For each kind of key: processor time of the front for one whole handshake, and for a client that leaves at once. Then a
 kept and a new connection of another address, each of which asks for /health, and a chat of four tokens on a UNIX
-socket, alone and beside three floods. `hello` replays the first message and leaves, so that the client computes nothing;
-`whole` ends its handshake and leaves; `records` sends 200 records of one byte. Prints p50 and p99 of the waits, floods a
-second, and the longest iteration of the event loop in processor time, of those of at least 20 ms.
+socket, alone and beside each flood:
+
+    hello    replays the first message and leaves, so that the client computes nothing
+    whole    ends its handshake and leaves
+    records  sends 200 records of one byte
+    halves   sends a part of the first message on each of 100 connections, and leaves them open
+    drip     sends the first message byte by byte
+    plain    sends a request of HTTP without TLS
+    junk     sends random records before and after a handshake
+    again    asks for a new handshake on an old connection (openssl s_client, TLS 1.2)
+
+Prints p50 and p99 of the waits, floods a second, and the longest iteration of the event loop in processor time, of those
+of at least 20 ms. With a build under AddressSanitizer it fails if there is a report.
 """
 import argparse
 import contextlib
@@ -16,6 +26,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import random
 import socket
 import ssl
 import subprocess
@@ -28,6 +39,7 @@ parser.add_argument("build")
 parser.add_argument("--seconds", type=float, default=5)
 parser.add_argument("--clients", type=int, default=8)
 parser.add_argument("--keys", default="ec,rsa4096")
+parser.add_argument("--floods", default="hello,whole,records,halves,drip,plain,junk,again")
 arguments = parser.parse_args()
 os.environ["WEFT_BUILD"] = arguments.build
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "e2e"))
@@ -72,11 +84,52 @@ def records(port, context, message):
             s.sendall(b"G")
 
 
+def halves(port, context, message):
+    del context
+    with contextlib.ExitStack() as all_of_them:
+        for i in range(100):
+            s = all_of_them.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+            s.sendall(message[:1 + i * (len(message) - 2) // 99])
+        time.sleep(1)
+
+
+def drip(port, context, message):
+    del context
+    with socket.create_connection(("127.0.0.1", port), 30) as s:
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for i in range(len(message)):
+            s.sendall(message[i:i + 1])
+
+
+def plain(port, context, message):
+    del context, message
+    with socket.create_connection(("127.0.0.1", port), 30) as s:
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 65536)
+        s.recv(1000)
+
+
+def junk(port, context, message):
+    with socket.create_connection(("127.0.0.1", port), 0.2) as s:
+        s.sendall(random.choice((os.urandom(3000), message[:random.randrange(1, 200)] + os.urandom(300), message + os.urandom(2000))))
+        with contextlib.suppress(OSError):
+            s.recv(1000)
+    with context.wrap_socket(socket.create_connection(("127.0.0.1", port), 30), server_hostname="localhost") as s:
+        s.settimeout(0.2)
+        os.write(s.fileno(), random.choice((b"\x17\x03\x03", b"\x16\x03\x03", b"\x14\x03\x03")) + os.urandom(400))
+        with contextlib.suppress(OSError):
+            s.recv(1000)
+
+
+def again(port, context, message):
+    del context, message
+    subprocess.run(["openssl", "s_client", "-tls1_2", "-connect", f"127.0.0.1:{port}"], input=b"R\n" * 20, capture_output=True, timeout=60)
+
+
 def flood(what, port, count):
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     context, message = ssl._create_unverified_context(), first_message()
     while True:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             what(port, context, message)
             with count.get_lock():
                 count.value += 1
@@ -90,9 +143,9 @@ def cpu_s(pid):
 class Probes:
     """A client of another address: /health on a kept connection, on a new one, and a chat."""
 
-    def __init__(self, port, plain):
+    def __init__(self, port, unix):
         self.port, self.context = port, ssl._create_unverified_context()
-        self.kept, self.plain = self.connect(), plain
+        self.kept, self.unix = self.connect(), unix
         self.waits = {"kept": [], "new": [], "chat": []}
 
     def connect(self):
@@ -108,21 +161,21 @@ class Probes:
         self.timed("kept", self.kept, "GET", "/health")
         with contextlib.closing(self.connect()) as new:
             self.timed("new", new, "GET", "/health")
-        self.timed("chat", self.plain, "POST", "/v1/chat/completions", json.dumps(soak.QUIET), {"Content-Type": "application/json"})
+        self.timed("chat", self.unix, "POST", "/v1/chat/completions", json.dumps(soak.QUIET), {"Content-Type": "application/json"})
         time.sleep(0.01)
 
     def line(self):
         return "  ".join(f"{k} {soak.share(w, .5):5.1f} {soak.share(w, .99):6.1f}" for k, w in self.waits.items())
 
 
-def beside(d, port, plain, what):
+def beside(d, port, unix, what):
     count = multiprocessing.Value("L", 0)
     clients = [multiprocessing.Process(target=flood, args=(what, port, count), daemon=True) for _ in range(arguments.clients if what else 0)]
     for c in clients:
         c.start()
     time.sleep(1 if what else 0)
     seen, used, began = len(d.log), cpu_s(d.process.pid), count.value
-    probes = Probes(port, UnixConnection(plain, 60))
+    probes = Probes(port, UnixConnection(unix, 60))
     end = time.monotonic() + arguments.seconds
     while time.monotonic() < end:
         probes.round()
@@ -138,8 +191,8 @@ def beside(d, port, plain, what):
 def run(kind):
     with tempfile.TemporaryDirectory() as folder:
         cert, key = pair(folder, kind)
-        plain = os.path.join(folder, "plain.sock")
-        with Weftd("--listen", "tls:127.0.0.1:0", "--listen", "unix:" + plain, "--tls-certificate", cert, "--tls-key", key, "--log-requests", "0",
+        unix = os.path.join(folder, "plain.sock")
+        with Weftd("--listen", "tls:127.0.0.1:0", "--listen", "unix:" + unix, "--tls-certificate", cert, "--tls-key", key, "--log-requests", "0",
                    env={"WEFT_WATCH_LOOP": ""}) as d:
             port = d.port
             used, n = cpu_s(d.process.pid), 300
@@ -151,8 +204,8 @@ def run(kind):
                 hello(port, None, message)
             time.sleep(2)
             print(f"  {(cpu_s(d.process.pid) - used) / n * 1e3:.2f} ms for a first message whose client has left", flush=True)
-            for what in (None, hello, whole, records):
-                beside(d, port, plain, what)
+            for what in (None, *(globals()[name] for name in arguments.floods.split(","))):
+                beside(d, port, unix, what)
 
 
 for name in arguments.keys.split(","):
