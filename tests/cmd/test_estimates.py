@@ -13,9 +13,9 @@ LOAD_SIZES = os.environ["LOAD_SIZES"]
 FOLDER = pathlib.Path(os.environ["WEFT_SOURCE"]) / "tests" / "data" / "headers"
 N_VOCAB = 512
 SMALL = 48 << 20  # bytes of a model of a header, unless one layer has more
-LAYERS = {"granite-4.0-h-tiny": 6}  # of a file whose first attention comes late
-# The first attention of Jamba comes after 1 GB of weights; the MTP block of the others stands behind all of their layers.
-LEFT_OUT = {"jamba-v0.1", "glm-4.5-air", "glm-5.3-flash"}
+LAYERS = {"granite-4.0-h-tiny": 6, "kimi-linear-48b-a3b": 4, "lfm2-8b-a1b": 3}  # of files whose first attention comes late
+# The first attention of the first two comes after 1 GB of weights; the MTP block of the others stands behind all of their layers.
+LEFT_OUT = {"jamba-v0.1", "nemotron-3-nano-30b-a3b", "glm-4.5-air", "glm-5.3-flash"}
 DRAFTERS = ("it is a draft model", "it is a block drafter")  # reasons for which these are not served alone
 
 

@@ -64,7 +64,7 @@ with tempfile.TemporaryDirectory() as folder:
     env["FAKE_CUDA_BLIND"] = "1"  # gpu_kernels_emulated and gpu_models_emulated look at accesses
     env["PATH"] = f"{tools}:{env['PATH']}"
     result = subprocess.run(
-        [run, "--packed", packed, "--tiny", "--stages", "micro,kernels,sanitize,times,profile", "--seconds", "280", "--shards", "2"],
+        [run, "--packed", packed, "--tiny", "--stages", "micro,kernels,sanitize,times,profile", "--seconds", "900", "--shards", "2"],
         env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )
     lines = result.stdout.splitlines()
