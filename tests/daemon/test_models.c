@@ -199,7 +199,7 @@ Test(models, one_that_changes_while_the_folder_is_read_is_read_again, .timeout =
     cr_expect_eq(models_n_live(models), 2);
 }
 
-/* What lists say of a model that no worker has loaded. */
+/* Lists describe a model that no worker has loaded by its header. */
 Test(models, one_that_was_found_is_described_by_the_header_of_its_file, .timeout = 60) {
     struct served *s = find("b");
 

@@ -27,7 +27,7 @@ DEVICE uint32_t cluster_tile(const struct matmul_args &a, uint32_t lead, uint32_
     return lead + i < end ? lead + i : a.n_tiles;
 }
 
-/* What a warp multiplies: its block's segment of one row tile in each eight of the cluster. */
+/* Multiplies, in a warp, its block's segment of one row tile in each eight of the cluster. */
 struct OfCluster {
     static MEMBER uint32_t segment() {
         return blockIdx.x % MATVEC_CLUSTER;

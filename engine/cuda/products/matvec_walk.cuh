@@ -41,7 +41,7 @@ DEVICE uint32_t matrix_of(const struct matmul_args &a, uint32_t tile, uint32_t *
     return i;
 }
 
-/* What a warp of matvec multiplies: its own segment of each of the block's row tiles. */
+/* Multiplies, in a warp of matvec, its own segment of each of the block's row tiles. */
 struct OfBlock {
     static MEMBER uint32_t segment() {
         return threadIdx.x / 32;

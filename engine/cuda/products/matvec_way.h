@@ -53,7 +53,7 @@ static inline uint32_t matvec_norm_most(const struct cuda_device *d, uint32_t st
     return most;
 }
 
-/* What the driver reserves for each block, which has no static shared memory; the most dynamic
+/* Bytes that the driver reserves for a block, which has no static shared memory; the most dynamic
  * shared memory of a block of matvec_cluster. */
 #define CLUSTER_STATIC 1024u
 #define CLUSTER_SHARED (128u << 10)

@@ -38,7 +38,7 @@ static_assert(128 * ROLES_WIDE_FEW + ROLES_WIDE_MULTIPLY * ROLES_WIDE_MANY <=
                   ROLES_WIDE_THREADS * ROLES_WIDE_LAUNCHED,
               "the registers that one warpgroup gives back are those that the others take");
 
-/* What the ring of a kernel for formats F, REST... has: its bytes, of a stage those of the largest
+/* Sizes of the ring of a kernel for formats F, REST...: its bytes, of a stage those of the largest
  * format, and as many stages as all of them allow. */
 template <uint32_t N, int F, int... REST> struct RolesWideRing {
     static MEMBER uint32_t stage_bytes() {

@@ -264,7 +264,7 @@ struct PackedPlace {
     }
 };
 
-/* The same place, to which only the live pass writes. */
+/* Place like the one above, to which only the live pass writes. */
 struct DryPlace {
     const struct pack_args &a;
     uint32_t r;
