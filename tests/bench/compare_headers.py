@@ -4,19 +4,18 @@ widths with random weights, fewer layers, experts and tokens.
 
 usage: compare_headers.py --llama DIR --models DIR [--only NAME,...] [--pairs N] [--prompt N] [--tokens N] [--json FILE]
 
-DIR of --llama has llama-bench; --models is a folder for the files, which are made where they are missing. What counts is
-CPU time on one thread, so that other programs of the machine disturb little: the seconds of a process that computes the
-prompt, or the tokens, several times, less those of one that does so once, and so without loading and warming up. Of a
-model with three times the layers, the seconds of one with the layers of the table are taken off, too: what is left is
-the time of whole layers. llama.cpp computes the FFN of the last layer only for the rows whose logits are wanted, which
-would be most of the work that a model of one layer has. Who goes first alternates from pair to pair.
+DIR of --llama has llama-bench; --models is a folder for the files, which are made where they are missing. Both programs
+run on one thread of one processor, and what counts is the fastest of their repetitions by their own clocks, so the
+machine must be quiet. Models have three times the layers of the table. Of a prompt's time, that of a model with the
+layers of the table is taken off: what is left is the time of whole layers, since llama.cpp computes the FFN of the last
+layer only for the rows whose logits are wanted. Decode is the whole model, more than a processor's cache holds. Who
+goes first alternates from pair to pair.
 """
 import argparse
 import json
 import math
 import os
 import pathlib
-import resource
 import subprocess
 import time
 
@@ -38,48 +37,40 @@ def model(folder, name, times):
     return path
 
 
-def seconds(command):
-    """Returns the CPU seconds of a program that succeeds."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+REPS = 4
+
+
+def output(command):
+    """Returns what a program that succeeds prints, as JSON."""
     r = subprocess.run([str(c) for c in command], capture_output=True, text=True)
     assert r.returncode == 0, (command, r.stderr[-2000:])
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-REPEATED = {}  # by command: how many repetitions take a second
-
-
-def once(command, flag):
-    """Returns the CPU seconds of one repetition: of as many as take a second more than one."""
-    key = tuple(map(str, command))
-    one, n = seconds([*command, flag, 1]), REPEATED.get(key, 1)
-    while True:
-        more = seconds([*command, flag, n + 1]) - one
-        if more > 1 or n >= 256:
-            REPEATED[key] = n
-            return more / n
-        n = max(n + 1, min(4 * n, math.ceil(1.2 * n / max(more, 0.3))))
+    return json.loads(r.stdout)
 
 
 def weft(a, path, n_prompt, n_tokens):
-    return once([a.build / "weft-bench", "engine", "--model", path, "--backend", "cpu", "--threads", 1, "--batch", 1,
-                 "--no-bandwidth", "-p", n_prompt, "-n", n_tokens], "--reps")
+    """Returns the seconds of the fastest repetition."""
+    r = output([a.build / "weft-bench", "engine", "--model", path, "--backend", "cpu", "--threads", 1, "--batch", 1,
+                "--no-bandwidth", "-p", n_prompt, "-n", n_tokens, "--reps", REPS, "--json", "-"])
+    return (n_prompt + n_tokens) / r["results"][0]["tokens_per_s"]["max"]
 
 
 def llama(a, path, n_prompt, n_tokens):
-    return once([a.llama / "llama-bench", "-m", path, "-t", 1, "-p", n_prompt, "-n", n_tokens], "-r")
+    """Returns the seconds of the fastest repetition."""
+    r = output([a.llama / "llama-bench", "-m", path, "-t", 1, "-p", n_prompt, "-n", n_tokens, "-r", REPS, "-o", "json"])
+    return min(r[0]["samples_ns"]) / 1e9
 
 
 def measure(a, name):
-    """Returns {row: [[tokens per CPU second of weft, of llama.cpp], ...]} of the layers of the table."""
+    """Returns {row: [[tokens/s of weft, of llama.cpp], ...]} of the layers of the table."""
     one, three, rows = model(a.models, name, 1), model(a.models, name, 3), {"prompt": [], "decode": []}
     for i in range(a.pairs):
         for row, n_prompt, n_tokens in (("prompt", a.prompt, 0), ("decode", 0, a.tokens)):
             pair = {}
             for program in (weft, llama) if i % 2 == 0 else (llama, weft):
-                took = program(a, three, n_prompt, n_tokens) - program(a, one, n_prompt, n_tokens)
-                pair[program] = 2 * (n_prompt + n_tokens) / took
+                took = program(a, three, n_prompt, n_tokens)
+                if row == "prompt":
+                    took = (took - program(a, one, n_prompt, n_tokens)) * 1.5
+                pair[program] = (n_prompt + n_tokens) / took
             rows[row].append([round(pair[weft], 2), round(pair[llama], 2)])
     return rows
 
@@ -97,7 +88,7 @@ def main():
     a = p.parse_args()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     result = {"date": time.strftime("%Y-%m-%d"), "commit": commit(), "cpu": cpu_name(), "pairs": a.pairs,
-              "prompt": a.prompt, "tokens": a.tokens, "unit": "tokens per CPU second: weft, llama.cpp", "models": {}}
+              "prompt": a.prompt, "tokens": a.tokens, "unit": "tokens/s of the larger model on one thread: weft, llama.cpp", "models": {}}
     for name in a.only.split(","):
         rows = result["models"][name] = measure(a, name)
         for row, pairs in rows.items():
