@@ -7,7 +7,7 @@ import tempfile
 
 from golden_models import golden
 from test_models import folder_of
-from weftd import BACKEND, LIMIT_S, Weftd, main, program, random_tokens, recomputed, tiny_model, wait_until
+from weftd import BACKEND, LIMIT_S, Weftd, fewer, main, program, random_tokens, recomputed, tiny_model, wait_until
 
 FLAGS = ("--max-context", "4096", "--kv-pages", "256", "--backend", BACKEND, "--threads", "2")
 PROMPT = random_tokens(70, 1000)
@@ -188,7 +188,7 @@ def test_a_hybrid_model_goes_on_where_its_state_is():
     """Before a restart all 900 tokens of a prompt are computed; after it only those behind the last page before the
     template's tail."""
     prompt = random_tokens(71, 900, 300)  # ordinary tokens: none ends a message
-    for name in ("nemotron-h-moe-mtp", "qwen4exp", "deepseek4", "qwen35-mtp"):
+    for name in fewer(("nemotron-h-moe-mtp", "qwen4exp", "deepseek4", "qwen35-mtp")):
         flags = ("--max-context", "1024", "--kv-pages", "256", "--backend", BACKEND, "--threads", "2")
         with Folder() as f:
             disk = (*flags, "--kv-disk", f.name, "--kv-disk-size", "64M")

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 
-from weftd import BACKEND, LIMIT_S, Weftd, beside, dead_mount, main, parallel, program, random_tokens, seen, synth, wait_until
+from weftd import BACKEND, LIMIT_S, Weftd, beside, dead_mount, fewer, main, parallel, program, random_tokens, seen, synth, wait_until
 
 MIB = 1 << 20
 # KV of 16 MiB, weights and buffers of about 37 MiB: two models fit.
@@ -208,7 +208,7 @@ def test_swaps_under_load_lose_nothing():
         def client(i):
             r = random.Random(i)
             n, end = 0, time.monotonic() + LIMIT_S
-            while n < 12 or loads() <= 6:
+            while n < fewer(12) or loads() <= fewer(6):
                 assert time.monotonic() < end, f"{loads()} loads"
                 n += 1
                 m, seed = r.choice("abc"), r.randrange(3)
@@ -283,7 +283,7 @@ def test_a_swap_of_the_only_model_loses_nothing_and_leaves_nothing_behind():
         should.append(tuple(ask(d, "a", 200)))
         assert should[0] != should[1]
         fds = len(os.listdir(f"/proc/{d.process.pid}/fd"))
-        swap_under_load(d, "a", [a, b], should, 10)
+        swap_under_load(d, "a", [a, b], should, fewer(10))
         assert swap(d, "a", f"{folder}/none.gguf").startswith("failed: ")
         assert tuple(ask(d, "a", 200)) == should[1], "the old one is not served on"
         wait_until("descriptors are left open", lambda: len(os.listdir(f"/proc/{d.process.pid}/fd")) <= fds + 6)
