@@ -9,22 +9,27 @@
 
 void gen_ids_note(struct gen_ids *ids, uint32_t tenant, const char *request_id, uint64_t id,
                   const struct gen_times *times, const char *left_out) {
-    struct gen_id *r = &ids->list[ids->n++ % GEN_IDS];
+    struct gen_id *r = &ids->list[share_ring_add(&ids->ring, GEN_IDS, tenant)];
 
     snprintf(r->request_id, sizeof(r->request_id), "%s", request_id);
     snprintf(r->left_out, sizeof(r->left_out), "%s", left_out);
     r->tenant = tenant;
     r->id = id;
+    r->order = ids->n++;
     r->times = *times;
 }
 
 /* Returns what is noted about generation @id, or NULL. */
 static const struct gen_id *ids_of(const struct gen_ids *ids, uint64_t id) {
-    for (uint64_t i = ids->n; i > 0 && i + GEN_IDS > ids->n; i--) {
-        if (ids->list[(i - 1) % GEN_IDS].id == id)
-            return &ids->list[(i - 1) % GEN_IDS];
+    const struct gen_id *last = NULL;
+
+    for (uint32_t i = 0; i < ids->ring.n_used; i++) {
+        const struct gen_id *r = &ids->list[i];
+
+        if (r->id == id && (!last || r->order > last->order))
+            last = r;
     }
-    return NULL;
+    return last;
 }
 
 const char *gen_ids_left_out(const struct gen_ids *ids, uint64_t id) {
@@ -110,14 +115,14 @@ uint32_t gen_ids_story(const struct gen_ids *ids, uint64_t id, const struct flig
 int gen_ids_find(const struct gen_ids *ids, const char *request_id, uint64_t *id) {
     const struct gen_id *latest = NULL;
 
-    for (uint64_t i = ids->n; i > 0 && i + GEN_IDS > ids->n; i--) {
-        const struct gen_id *r = &ids->list[(i - 1) % GEN_IDS];
+    for (uint32_t i = 0; i < ids->ring.n_used; i++) {
+        const struct gen_id *r = &ids->list[i];
 
         if (strcmp(r->request_id, request_id) != 0)
             continue;
         if (latest && latest->tenant != r->tenant)
             return -ENOTUNIQ;
-        if (!latest)
+        if (!latest || r->order > latest->order)
             latest = r;
     }
     if (!latest)

@@ -6,6 +6,7 @@
 
 #include <stdint.h>
 
+#include "base/share_ring.h"
 #include "proto/flight.h"
 
 #define GEN_IDS 512u
@@ -24,16 +25,19 @@ struct gen_times {
     int64_t ended_ns;
 };
 
-/* The last GEN_IDS first generations of text answers, and of their further rounds, in a ring. */
+/* The last GEN_IDS first generations of text answers, and of their further rounds; where one tenant
+ * has most of them, its last ones and more of the others. */
 struct gen_ids {
     struct gen_id {
         char request_id[64];
         uint32_t tenant;
-        uint64_t id;
+        /* order: how many came before */
+        uint64_t id, order;
         struct gen_times times;
         /* parts of tools' schemas: loosened_text() */
         char left_out[GEN_LEFT_OUT_MAX];
-    } list[GEN_IDS]; /* [n % GEN_IDS] is the next */
+    } list[GEN_IDS];
+    struct share_ring ring;
     uint64_t n;
 };
 

@@ -9,14 +9,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/share_ring.h"
+
 struct exchange;
 
-#define RECENT_MAX 4096u
+#define RECENT_MAX SHARE_RING_PLACES
 
 /* A request that has ended. Times from its receipt; 0: not reached. */
 struct recent_request {
     /* x-request-id */
     char id[64];
+    /* how many had ended before */
+    uint64_t order;
     const char *path, *finish;
     /* generation that the worker's records are about; 0: none */
     uint64_t gen;
@@ -25,10 +29,11 @@ struct recent_request {
     int64_t ended_ns, queue_ns, ttft_ns, total_ns;
 };
 
-/* The last RECENT_MAX of them, in a ring. */
+/* The last RECENT_MAX of them; where one tenant has most of them, its last ones and more of the
+ * others. */
 struct recent {
-    /* [n % RECENT_MAX] is the next */
     struct recent_request list[RECENT_MAX];
+    struct share_ring ring;
     uint64_t n;
 };
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "api/generation/env.h"
+#include "api/http/dialect.h"
 #include "api/http/json.h"
 #include "api/service/history.h"
 #include "api/service/recent.h"
@@ -313,9 +314,9 @@ Test(page, the_slowest_requests_come_first) {
 
     cr_assert(ring);
     cr_expect_eq(recent_find(ring, &all, 0, list, 50), 0);
-    for (ring->n = 0; ring->n < RECENT_MAX + 100; ring->n++)
-        ring->list[ring->n % RECENT_MAX] =
-            (struct recent_request){.gen = ring->n, .total_ns = (int64_t)(ring->n * 7919 % 1009)};
+    for (; ring->n < RECENT_MAX + 100; ring->n++)
+        ring->list[share_ring_add(&ring->ring, RECENT_MAX, 0)] = (struct recent_request){
+            .gen = ring->n, .order = ring->n, .total_ns = (int64_t)(ring->n * 7919 % 1009)};
     cr_assert_eq(recent_find(ring, &all, 0, list, 50), 50);
     cr_expect_eq(list[0]->total_ns, 1008);
     for (uint32_t i = 1; i < 50; i++) {
@@ -387,6 +388,34 @@ Test(page, a_story_begins_with_the_waits_of_the_front) {
     const struct gen_times none = {5 * MS, 5 * MS, 5 * MS, 5 * MS, 5 * MS, 0};
     gen_ids_note(&ids, 1, "y", 9, &none, "");
     cr_expect_eq(tell(&ids, 9, NULL, 0, 16, text), 0);
+}
+
+/* The requests of a tenant stay known while another one sends thousands. */
+Test(page, a_flood_leaves_the_requests_of_others) {
+    static struct gen_ids ids;
+    const struct gen_times none = {0};
+    struct recent *ring = calloc(1, sizeof(*ring));
+    const struct recent_filter two = {.tenant = 2, .oldest_ns = INT64_MAX};
+    const struct recent_request *list[2];
+    const struct route route = {.path = "/v1/completions", .generates = true};
+    struct exchange x = {.route = &route, .id = "a"};
+    uint64_t id;
+
+    cr_assert(ring);
+    for (uint32_t i = 0; i < 3 * RECENT_MAX; i++) {
+        char name[16];
+
+        x.tenant = 1 + (i == 5);
+        x.gen = i;
+        recent_note(ring, &x, i);
+        snprintf(name, sizeof(name), "r%u", i);
+        gen_ids_note(&ids, x.tenant, name, i, &none, "");
+    }
+    cr_assert_eq(recent_find(ring, &two, 3 * RECENT_MAX, list, 2), 1);
+    cr_expect_eq(list[0]->gen, 5);
+    cr_expect_eq(gen_ids_find(&ids, "r5", &id), 0);
+    cr_expect_eq(gen_ids_find(&ids, "r6", &id), -ENOENT);
+    free(ring);
 }
 
 /* The time of a request that ended before its first token is told as well. */
