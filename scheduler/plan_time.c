@@ -363,7 +363,7 @@ static uint32_t end_of_group(const struct plan *p, const uint32_t *list, uint32_
 static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
     struct plan *p = w->p;
     int64_t begin = cost_bound_ns(p->cost, &w->shape);
-    uint32_t rows = w->rows, k = 0, len;
+    uint32_t rows = w->rows, keep = 0, k = 0, len;
     double sum = 0, have = 0;
 
     if (p->n_groups > 1)
@@ -397,8 +397,13 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
             part.limit_ns = MIN(part.limit_ns, most);
         }
         share_part(w, list + k, len, part);
+        if (k == 0 && p->req[list[0]].n_rows == 0 && w->rows < w->max_rows) {
+            w->max_rows--; /* the others leave the row that plan_min_chunk() gives it */
+            keep = 1;
+        }
     }
     share_rest(w, list, n);
+    w->max_rows += keep;
 }
 
 void plan_note_passed(struct plan_work *w) {

@@ -554,6 +554,24 @@ Test(plan, a_short_prompt_is_not_stuck_behind_a_long_one) {
     cr_expect_geq(longer->n_rows, 32);
 }
 
+Test(plan, the_last_row_of_a_step_is_for_the_first_prompt) {
+    static struct fixture f;
+
+    setup(&f, 5, 0.1);
+    cost_init(&f.cost); /* 32 rows are trusted */
+    memset(f.cost.a, 0, sizeof(f.cost.a));
+    f.cost.a[0] = 30;  /* a step takes 30 ms, */
+    f.cost.a[2] = 128; /* each row beyond 16 1 ms */
+    f.cost.a[5] = 160; /* and each sequence 10 ms */
+    f.cost.error = 0;
+    add_running(&f, 2, 1);
+    struct plan_req *first = add_running(&f, 100, 0), *second = add_running(&f, 31, 0);
+    plan_step(&f.p);
+    check(&f);
+    cr_expect_gt(first->n_rows, 0, "%u rows of the second", second->n_rows);
+    cr_expect_gt(second->n_rows, 0);
+}
+
 Test(plan, the_latest_is_preempted_for_the_earliest) {
     static struct fixture f;
 
