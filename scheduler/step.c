@@ -72,8 +72,10 @@ static int64_t pictures_ns(const struct sched *s) {
     bool prompts = !list_empty(&s->waiting);
 
     LIST_FOREACH_ENTRY(r, &s->running, struct request, queued.link) {
+        if (pictures_block(r))
+            continue;
         if (r->n_tokens - r->n_computed > 1) {
-            prompts |= !pictures_block(r);
+            prompts = true;
             continue;
         }
         cost_add(&decode, r->n_computed, 1);

@@ -117,6 +117,33 @@ void rules_launched(void *of) {
     note_expected(of);
 }
 
+/* Returns true if the next row of @r is one of a picture that is not computed yet. */
+static bool lacks_picture(const struct request *r) {
+    for (uint32_t i = 0; i < r->picture.n; i++) {
+        const struct request_picture *q = &r->picture.list[i];
+
+        if (r->n_computed - q->in.at < q->in.n_rows) /* unsigned: a later picture is far away */
+            return !q->held || q->held->state != PICTURE_READY;
+    }
+    return false;
+}
+
+void rules_drew(void *of, int64_t ns) {
+    const struct sim *s = of;
+    const struct sched *d = s->sched;
+    int64_t piece_ns = s->opts.pixel_ns * (s->opts.piece ? s->opts.piece : 8);
+    struct cost_shape decodes = {0};
+    double most_ns = 0.5 * (double)d->plan.max_step_ns;
+
+    LIST_FOREACH_ENTRY(r, &d->running, const struct request, queued.link) {
+        if (r->n_computed + 1 >= r->n_tokens && !lacks_picture(r))
+            cost_add(&decodes, r->n_computed, 1);
+    }
+    if (decodes.rows > 0)
+        most_ns = 0.75 * (double)cost_bound_ns(&d->cost, &decodes);
+    HOLD(s, NULL, PIECES, ns <= (int64_t)most_ns + piece_ns + 1);
+}
+
 void rules_cancelled(struct sim *s, const struct sim_client *c) {
     const struct request *r = *sched_slot(s->sched, c->m.id);
 
@@ -902,31 +929,6 @@ static int64_t target_of(const struct plan *p, bool *alone) {
     return target;
 }
 
-/* Checks that pieces of a picture took no more than their part of the time of decoding requests, or
- * of the longest step, and one piece more. Requests that attached pages of others since then may
- * not have counted. */
-static void check_pieces(const struct sim *s, const struct plan *p) {
-    int64_t piece_ns = s->opts.pixel_ns * (s->opts.piece ? s->opts.piece : 8);
-    struct cost_shape decodes = {0};
-    bool sure = true;
-
-    for (uint32_t i = 0; i < p->n_running; i++) {
-        const struct plan_req *q = &p->req[i];
-        const struct request *r = s->sched->planned[i];
-
-        if (q->last && !q->waits) /* its row is computed again with a mask */
-            sure = false;
-        if (q->n_tokens - q->n_computed != 1)
-            continue;
-        cost_add(&decodes, q->n_computed, 1);
-        sure &= q->begun && r->n_preempted == 0 && s->client[r->id - 1].n_given == 0;
-    }
-    double most = 0.75 * (double)cost_bound_ns(&s->was.cost, &decodes);
-    if (!sure || decodes.rows == 0)
-        most = MAX(most, 0.5 * (double)p->max_step_ns);
-    HOLD(s, NULL, PIECES, p->spent_ns <= (int64_t)most + piece_ns + 1);
-}
-
 /* Compares the plan of the step just launched with the estimates that it was made with. Returns
  * true if decode, or one row, takes so long that the limit is above the target. */
 static bool check_budget(struct sim *s) {
@@ -957,7 +959,6 @@ static bool check_budget(struct sim *s) {
     uint32_t n_least = drafted.rows + PLAN_MIN_CHUNK;
     HOLD(s, NULL, BUDGET, shape.rows == p->n_rows);
     HOLD(s, NULL, LIMITS, whole || shape.rows <= MAX(MAX(32, 2 * s->was.cost.max_rows), n_least));
-    check_pieces(s, p);
     /* The rows of a picture are added to the row that the first prompt has. */
     bool raised = !whole && is_raised(s, p, before, limit);
     struct limits low = limits_of(s, p, before, limit, alone, raised);

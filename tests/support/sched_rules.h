@@ -141,6 +141,8 @@ _Noreturn void rule_broken(const struct sim *s, const struct sim_client *c, enum
 void rules_before(struct sim *s);
 /* Stores, when simulator @of launches a step, what only holds until it ends. */
 void rules_launched(void *of);
+/* Checks PIECES, when simulator @of has computed a piece of a picture in @ns. */
+void rules_drew(void *of, int64_t ns);
 /* Checks the invariants of the scheduler's state after a step, which returned @r. */
 void rules_after(struct sim *s, int r);
 /* Checks the invariants that hold when all requests have ended. */

@@ -166,6 +166,7 @@ static void new_worker(struct sim *s) {
     int r = new_draft_engine(s, t, e);
     if (!o->unwatched) {
         t.launched = rules_launched;
+        t.drew = rules_drew;
         t.of = s;
     }
     telltale_set(&t);

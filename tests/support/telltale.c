@@ -499,8 +499,11 @@ int engine_picture_step(struct engine *e, uint64_t work, uint64_t *left) {
     if (e->lost)
         return -EIO;
     *left = d->left -= n;
+    int64_t ns = e->set.pixel_ns * (int64_t)n;
     if (e->set.clock)
-        e->set.clock->ns += e->set.pixel_ns * (int64_t)n;
+        e->set.clock->ns += ns;
+    if (e->set.drew)
+        e->set.drew(e->set.of, ns);
     if (d->left > 0)
         return 0;
     text_rows(d->out, e->set.picture_width, d->rgb, &d->layout, 0, d->layout.n_rows);

@@ -80,6 +80,8 @@ struct telltale {
     int64_t hang_ns;
     /* called with @of at each launch, when what the plan saw is still so; NULL: nothing is */
     void (*launched)(void *of);
+    /* called with @of after each piece of a picture, which took @ns; NULL: nothing is */
+    void (*drew)(void *of, int64_t ns);
     void *of;
 
     /* Virtual time; NULL: no time passes. A step starts when it was launched and the step before
