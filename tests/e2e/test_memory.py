@@ -71,14 +71,14 @@ def test_the_loop_returns_no_memory_to_the_system_and_a_thread_does():
 
 
 def test_the_largest_body_is_what_the_memory_at_the_start_allows():
-    """Reading a body takes up to 22 times its size, so the largest is a thirty-second part of the memory."""
+    """Reading a body takes up to 22 times its size, so the largest is a sixty-fourth part of the memory."""
     path, head = "/tokenize", len(json.dumps({"prompt": "weft", "padding": ""}))
     limit = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (ROOM, ROOM))}
     with Weftd(*SMALL, popen=limit) as d:
         words = re.search(r" bodies_limited max_body=(\d+) available=(\d+)", d.log)
         assert words, d.log
         most, available = map(int, words.groups())
-        assert most == available // 32 and 4 << 20 < most < ROOM // 32, words
+        assert most == available // 64 and 2 << 20 < most < ROOM // 64, words
         for n, expected in ((most, 200), (most + 1, 413), (32 << 20, 413), (most, 200)):
             status, _, answer = d.request("POST", path, json.dumps({"prompt": "weft", "padding": "x" * (n - head)}))
             assert status == expected, (n, status, answer)
