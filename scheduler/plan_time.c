@@ -197,10 +197,14 @@ void plan_min_chunk(struct plan_work *w, uint32_t i) {
     bool whole = p->whole || r->whole;
     if (whole && plan_lag(r) > p->max_rows - w->rows)
         return;
+    /* Alone it is not cut to a turn: in steps of two rows a prompt takes many times as long. */
+    int64_t until_ns = w->limit_ns;
+    if (w->rows > 0)
+        until_ns = plan_time_turn(w, r, cost_bound_ns(p->cost, &w->shape));
     if (whole)
         n = plan_lag(r);
     else
-        n = fit_time(w, r, 1, n, plan_time_turn(w, r, cost_bound_ns(p->cost, &w->shape)));
+        n = fit_time(w, r, 1, n, until_ns);
     if (plan_pages_to_add(p, r, n) > w->available && !whole)
         n = MIN(n, page_left);
     if (i < p->n_running && !plan_make_room(w, i, n))

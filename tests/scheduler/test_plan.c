@@ -971,6 +971,22 @@ Test(plan, while_a_tenant_is_expected_rows_take_turns) {
     cr_expect_eq(n_rows[24], 5, "one that is behind waits for nobody");
 }
 
+/* In steps of two rows a prompt would take many times as long. */
+Test(plan, while_a_tenant_is_expected_a_prompt_alone_has_its_smallest_chunk) {
+    static struct fixture f;
+
+    setup(&f, 1, 1);
+    struct plan_req *first = add_running(&f, 26, 0);
+    f.p.expects = true;
+    plan_step(&f.p);
+    check(&f);
+    cr_expect_eq(first->n_rows, PLAN_MIN_CHUNK);
+    add_running(&f, 101, 100);
+    plan_step(&f.p);
+    check(&f);
+    cr_expect_lt(first->n_rows, PLAN_MIN_CHUNK, "beside decode it is cut");
+}
+
 /* Virtual time bounds how long a tenant waits that is ahead. */
 Test(plan, a_tenant_that_is_behind_does_not_wait_for_who_is_due) {
     struct fixture f;
