@@ -225,6 +225,9 @@ struct be_ops {
     const struct be_ops *one;
     int (*mask)(struct step *s, uint32_t want, const uint32_t *bits);
     int (*sample)(struct step *s);
+    /* Called before an op with op_links.narrows: may leave rows without a want out of the rest of
+     * the pass. NULL: the backend computes all rows. */
+    void (*narrow)(struct step *s);
     /* waits for the results */
     int (*end)(struct step *s, struct engine_result *out);
 

@@ -147,6 +147,58 @@ static void fuse_run(struct fusing *f, struct model_op *begin, struct model_op *
         fuse_op(f, op);
 }
 
+/* Returns true if the op computes each row from the row's activations alone, wherever they lie. A
+ * GATE without a matrix reads what QKV left, and a table of picks the row's token. */
+static bool fuse_is_by_row(const struct model_op *op) {
+    switch (op->kind) {
+    case OP_GATE:
+        return op->w[0] != NULL;
+    case OP_ROUTE:
+        return op->picks == NULL;
+    case OP_NORM:
+    case OP_MLA_OUT:
+    case OP_PROJ:
+    case OP_JOIN:
+    case OP_GATE_UP:
+    case OP_EXPERTS:
+    case OP_SHARED:
+    case OP_LOGITS:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Returns true if one of @n ops uses experts that an op before them has picked. */
+static bool fuse_has_picks(const struct model_op *op, uint32_t n) {
+    for (uint32_t i = 0; i < n && op[i].kind != OP_ROUTE; i++)
+        if (op[i].kind == OP_EXPERTS || op[i].kind == OP_SHARED)
+            return true;
+    return false;
+}
+
+/* Returns true if a pass other than the model's has ops: drafts read hidden states of all rows. */
+static bool fuse_drafts(const struct model *m) {
+    for (uint32_t p = 0; p < PASSES; p++)
+        if (p != PASS_MODEL && m->pass[p].run[0].begin < m->pass[p].run[0].end)
+            return true;
+    return false;
+}
+
+/* Marks the first op behind the last one that mixes rows, which is the attention of the last layer
+ * in most models. */
+static void fuse_narrow(struct model *m) {
+    const struct op_run *all = &m->pass[PASS_MODEL].run[0];
+    uint32_t first = all->end;
+
+    while (first > all->begin && fuse_is_by_row(&m->op[first - 1]))
+        first--;
+    uint32_t n = all->end - first;
+    if (n < 2 || fuse_drafts(m) || fuse_has_picks(m->op + first, n))
+        return;
+    m->op[first].links.narrows = true;
+}
+
 void fuse_model(struct model *m, const struct be_ops *ops) {
     for (uint32_t i = 0; i < m->n_ops; i++)
         m->op[i].links = (struct op_links){0};
@@ -156,6 +208,8 @@ void fuse_model(struct model *m, const struct be_ops *ops) {
         for (int k = 0; k < 2; k++)
             fuse_run(&f, m->op + m->pass[p].run[k].begin, m->op + m->pass[p].run[k].end);
     }
+    if (ops->narrow)
+        fuse_narrow(m);
 }
 
 void fuse_list(struct model_op *op, uint32_t n, const struct model_shape *shape,
@@ -189,6 +243,8 @@ static int fuse_print_op(const struct model *m, struct buf *out, const struct mo
     TRY(fuse_print_link(m, out, "completes", op->links.from, &any));
     if (op->links.first >> pass & 1)
         TRY(buf_printf(out, "%s lists", any ? "," : ":"));
+    if (op->links.narrows)
+        TRY(buf_printf(out, ": wanted rows"));
     return buf_add_char(out, '\n');
 }
 

@@ -169,6 +169,8 @@ int model_forward(const struct model *m, const struct be_ops *ops, struct step *
     assert(pass < PASSES && m->pass[pass].run[0].begin < m->pass[pass].run[0].end);
     for (int k = 0; k < 2; k++)
         for (uint32_t i = m->pass[pass].run[k].begin; i < m->pass[pass].run[k].end && r == 0; i++) {
+            if (m->op[i].links.narrows)
+                ops->narrow(s);
             r = ops->op[m->op[i].kind]->run(s, &m->op[i]);
             if (progress)
                 __atomic_fetch_add(progress, 1, __ATOMIC_RELAXED);

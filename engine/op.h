@@ -244,6 +244,8 @@ struct op_links {
     bool paired;
     /* LOGITS: a KEEP precedes it in the pass */
     bool kept;
+    /* From this op on, each row depends on itself alone, and only rows with a want are read. */
+    bool narrows;
 };
 
 /*

@@ -753,6 +753,7 @@ const struct be_ops backend_cpu = {
     .begin = ops_begin,
     .op = cpu_ops,
     .mask = ops_mask,
+    .narrow = ops_narrow,
     .sample = ops_sample,
     .end = ops_end,
     .copy = copy_page,

@@ -101,6 +101,7 @@ int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out)
     assert(batch->n_rows <= b->max_rows && batch->n_wants <= b->max_wants);
     host_step_begin(&s->host, batch);
     s->n_rows = batch->n_rows;
+    s->narrowed = false;
     each_row(&r, fill_rope);
     *out = s;
     return 0;
@@ -109,6 +110,40 @@ int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out)
 /* Returns row @row of the activations of a role. */
 static float *ops_act_row(const struct be *b, enum act_role role, uint32_t row) {
     return b->act[role] + row * b->act_width[role];
+}
+
+/* Returns true if the rows of the wants can be moved to the front one by one: they ascend, and are
+ * not all rows. */
+static bool ops_wants_ascend(const struct engine_batch *b) {
+    for (uint32_t i = 1; i < b->n_wants; i++)
+        if (b->want[i].row <= b->want[i - 1].row)
+            return false;
+    return b->n_wants < b->n_rows;
+}
+
+/* Keeps the first row of a step without wants, because a product has at least one. */
+void ops_narrow(struct step *s) {
+    static const enum act_role roles[] = {ACT_X, ACT_O, ACT_H, ACT_D, ACT_B};
+    const struct engine_batch *batch = s->host.batch;
+
+    if (!ops_wants_ascend(batch))
+        return;
+    for (size_t k = 0; k < ARRAY_SIZE(roles); k++) {
+        size_t n = s->be->act_width[roles[k]] * sizeof(float);
+
+        for (uint32_t i = 0; i < batch->n_wants && n; i++)
+            memmove(ops_act_row(s->be, roles[k], i),
+                    ops_act_row(s->be, roles[k], batch->want[i].row), n);
+    }
+    s->n_rows = MAX(batch->n_wants, 1);
+    s->narrowed = true;
+}
+
+/* Returns the row of the activations that want @want reads. */
+static uint32_t ops_row_of(const struct step *s, uint32_t want) {
+    if (s->narrowed)
+        return want;
+    return s->host.batch->want[want].row;
 }
 
 /* Computes x of a row (OP_EMBED). */
@@ -244,8 +279,10 @@ void ops_norm_input(const struct be *b, const struct weights *w, const float *x,
 /* Norms a row, if the op has a norm, and converts it to each format of activations in r->acts. */
 static void prepare_row(const struct rows *r, uint32_t row, uint32_t thread) {
     struct be *b = r->step->be;
-    const struct host_step *host = &r->step->host;
-    uint32_t from = r->wanted ? host->batch->want[host->scored[row]].row : row;
+    uint32_t from = row;
+
+    if (r->wanted)
+        from = ops_row_of(r->step, r->step->host.scored[row]);
     const float *x = r->in + from * r->in_stride;
 
     if (r->w->norm) {
@@ -691,7 +728,7 @@ static void write_hidden(const struct rows *r, uint32_t want, uint32_t thread) {
 
     if (w->what != WANT_HIDDEN)
         return;
-    const float *x = ops_act_row(b, ACT_X, w->row);
+    const float *x = ops_act_row(b, ACT_X, ops_row_of(r->step, want));
     float *to = host_step_vector(&r->step->host, want);
     if (r->w && r->w->norm)
         ops_norm_input(b, r->w, x, to, b->shape.n_embd);

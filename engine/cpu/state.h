@@ -83,7 +83,9 @@ struct attend_scratch {
 struct step {
     struct host_step host;
     struct be *be;
+    /* rows of the activations: those of the batch, or with @narrowed those of its wants */
     uint32_t n_rows;
+    bool narrowed;
 };
 
 /*
@@ -309,6 +311,8 @@ struct matmul ops_prepare_row(struct step *s, const struct weights *w, const flo
 void ops_store(struct step *s, struct matmul mm, float *out, size_t stride);
 /* Computes a prepared product of matrix i to out[i], whose rows have no gaps. */
 void ops_store_each(struct step *s, struct matmul mm, float *const *out);
+/* Implements be_ops.narrow, unless wants are out of order or share a row. */
+void ops_narrow(struct step *s);
 int ops_mask(struct step *s, uint32_t want, const uint32_t *bits);
 int ops_sample(struct step *s);
 int ops_end(struct step *s, struct engine_result *out);

@@ -26,6 +26,8 @@ struct run {
     struct gguf *file;
     struct engine *engine;
     uint64_t step;
+    /* a vector is asked for at each multiple of it */
+    uint32_t every;
     int32_t token[2][N];
     float vector[2][N][N_EMBD];
 };
@@ -35,6 +37,7 @@ static void open_run(struct run *r, const char *backend, uint32_t n_threads) {
     struct rng rng = {5};
 
     memset(r, 0, sizeof(*r));
+    r->every = 1;
     tiny_model_temp(&(struct tiny_model){.arch = "qwen3", .type = TENSOR_Q8_0}, r->path);
     cr_assert_eq(gguf_open(&r->file, r->path, &err), 0);
     unlink(r->path);
@@ -87,7 +90,9 @@ static struct engine_result compute(struct run *r, uint32_t n_seqs, uint32_t fro
             token[row] = r->token[s][p];
             if (sample && p + 1 == to && s == 0)
                 want[b.n_wants++] = (struct engine_want){.row = row, .param = s};
-            want[b.n_wants++] = (struct engine_want){.row = row, .param = s, .what = WANT_HIDDEN};
+            if (p % r->every == 0)
+                want[b.n_wants++] =
+                    (struct engine_want){.row = row, .param = s, .what = WANT_HIDDEN};
             if (sample && p + 1 == to && s == 1)
                 want[b.n_wants++] = (struct engine_want){.row = row, .param = s};
         }
@@ -200,5 +205,20 @@ Test(hidden, is_what_the_logits_are_made_of_and_depends_on_nothing_else) {
 Test(hidden, is_what_the_logits_are_made_of_and_depends_on_nothing_else) {
     check_backend("reference", 1, 1e-4);
     check_backend("cpu", 3, 0.3); /* matrices take activations of 8 bits */
+}
+
+/* Steps have more rows than wants, and none at all in one of them. */
+Test(hidden, of_some_rows_are_those_of_all_rows) {
+    open_run(&a, "cpu", 1);
+    open_run(&b, "cpu", 3);
+    b.every = 7;
+    compute(&a, 1, 0, N, false);
+    compute(&b, 1, 0, HALF + 6, false);
+    compute(&b, 1, HALF + 6, HALF + 10, false);
+    compute(&b, 1, HALF + 10, N, false);
+    for (uint32_t p = 0; p < N; p += b.every)
+        cr_expect_eq(memcmp(a.vector[0][p], b.vector[0][p], sizeof(a.vector[0][p])), 0, "%u", p);
+    close_run(&a);
+    close_run(&b);
 }
 #endif

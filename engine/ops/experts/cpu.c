@@ -335,13 +335,15 @@ static void compute_pairs(struct step *s, const struct model_op *op) {
     multiply_groups(s, op, 2, MATMUL_STORE, e->out, false);
 }
 
-/* Counts the picks of @layer. Draft blocks, which are numbered after the layers, are not
- * counted. */
-static void cpu_experts_count_picks(struct be *b, uint32_t layer) {
-    uint32_t n = b->shape.n_expert;
+/* Counts the picks of @layer. Draft blocks, which are numbered after the layers, are not counted.
+ * Rows with a want stand for those that ops_narrow() has left out, so that layers can be
+ * compared. */
+static void cpu_experts_count_picks(struct step *s, uint32_t layer) {
+    struct be *b = s->be;
+    uint32_t n = b->shape.n_expert, weight = s->host.batch->n_rows / s->n_rows;
 
     for (uint32_t i = 0; b->experts->picks && layer < b->shape.n_layer && i < n; i++)
-        b->experts->picks[(size_t)layer * n + i] += b->experts->group[i].n_rows;
+        b->experts->picks[(size_t)layer * n + i] += (uint64_t)weight * b->experts->group[i].n_rows;
 }
 
 const uint64_t *experts_picks(const struct be *b) {
@@ -356,7 +358,7 @@ int ops_experts(struct step *s, const struct model_op *op) {
     if (k.w->norm)
         be_each(s->be, s->n_rows, norm_again, &k);
     compute_pairs(s, op);
-    cpu_experts_count_picks(s->be, op->layer);
+    cpu_experts_count_picks(s, op->layer);
     be_each(s->be, s->n_rows, cpu_experts_add_row, &k);
     return 0;
 }

@@ -71,10 +71,35 @@ Test(fuse, host_backends_compute_each_op_alone) {
                 "    5 proj 0\n"
                 "    6 qkv 1\n"
                 "    7 attend 1\n"
-                "    8 proj 1\n"
+                "    8 proj 1: wanted rows\n"
                 "    9 gate_up 1\n"
                 "   10 proj 1\n"
                 "   11 logits 0\n");
+}
+
+/* Checks that the CPU leaves rows out from the op @first on, and the device none; "": neither. */
+static void expect_narrow(const struct tiny_model *t, const char *first) {
+    CLEANUP(buf_deinit) struct buf host = list_of(t, "cpu"), device = list_of(t, "cuda");
+    const char *found = strstr((char *)host.data, ": wanted rows\n");
+
+    cr_expect(!strstr((char *)device.data, "wanted"));
+    cr_expect_eq(found != NULL, *first != 0, "%s:\n%s", t->arch, (char *)host.data);
+    if (!found || !*first)
+        return;
+    size_t n = strlen(first);
+    cr_expect_eq(strncmp(found - n, first, n), 0, "%s:\n%s", t->arch, (char *)host.data);
+    cr_expect(!strstr(found + 1, "wanted"));
+}
+
+/* Gates that QKV has computed lie in the order of all rows, and drafts read all hidden states. */
+Test(fuse, rows_without_a_want_are_left_out_behind_the_last_attention) {
+    struct tiny_model blocks = mixed;
+
+    blocks.n_blocks = 1;
+    expect_narrow(&mixed, "10 proj 1");
+    expect_narrow(&latent, "11 mla_out 1");
+    expect_narrow(&blocks, "");
+    expect_narrow(&(struct tiny_model){.arch = "gemma4"}, "");
 }
 
 Test(fuse, the_shared_expert_completes_the_sum_of_the_experts) {
