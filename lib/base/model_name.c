@@ -327,18 +327,18 @@ static bool is_general(const char *name) {
 int model_projector_fit(const char *name, const char *model) {
     char p[256], bare[256], stem[256];
     struct model_name parts;
+    size_t stem_len = model_name_stem(model, strlen(model));
 
     if (!strcasestr(name, "mmproj") || strlen(name) < 5 ||
-        strcasecmp(name + strlen(name) - 5, ".gguf") != 0 || !model_name_parse(model, &parts) ||
-        parts.stem_len >= sizeof(bare))
+        strcasecmp(name + strlen(name) - 5, ".gguf") != 0 || stem_len >= sizeof(bare))
         return 0;
-    snprintf(bare, sizeof(bare), "%.*s", (int)parts.stem_len, model);
+    snprintf(bare, sizeof(bare), "%.*s", (int)stem_len, model);
     const char *quant = model_quant(bare);
     plain(bare, quant ? (size_t)(quant - bare) : strlen(bare), stem);
     plain(name, strlen(name), p);
     if (*stem && strstr(p, stem))
         return 200 - model_name_rank(name);
-    if (!is_general(p))
+    if (!model_name_parse(model, &parts) || !is_general(p)) /* folders lie beside many others */
         return 0;
     return 100 - model_name_rank(name);
 }

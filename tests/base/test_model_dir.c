@@ -229,6 +229,8 @@ Test(model_dir, a_projector_fits_by_its_name) {
         cr_expect_eq(model_projector_fit(cases[i].name, "Qwen3-VL-4B-UD-Q4_K_XL.gguf"),
                      cases[i].fit, "%s", cases[i].name);
     cr_expect_eq(model_projector_fit("mmproj-F16.gguf", "model.bin"), 0);
+    cr_expect_eq(model_projector_fit("mmproj-F16.gguf", "GLM-4.1V-9B"), 0);
+    cr_expect_gt(model_projector_fit("mmproj-GLM-4.1V-9B-F16.gguf", "GLM-4.1V-9B"), 100);
 }
 
 Test(model_dir, shards_are_one_model) {
