@@ -681,6 +681,7 @@ static const struct arch archs[] = {
     {
         .name = "ernie4_5-moe",
         .rope = ROPE_NORM,
+        .mtp = mtp_dense_block,
         .experts = EXPERTS_MUST,
         .routing = {.by_keys = true, .normed = true, .gating = GATING_SOFTMAX},
         .bind = decoder_bind,

@@ -44,6 +44,13 @@ void mtp_block(struct binder *b, struct model *m, const struct decoder *d, uint3
     decoder_mlp(b, m, d, &l);
 }
 
+void mtp_dense_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {
+    const struct layer l = decoder_layer(m, index);
+
+    decoder_attention(b, m, d, &l);
+    decoder_ffn(b, m, d, &l);
+}
+
 uint32_t mtp_found(const struct binder *b, const struct model *m) {
     char name[64];
     uint32_t n = 0;

@@ -15,6 +15,9 @@ typedef void (*block_fn)(struct binder *b, struct model *m, const struct decoder
 /* Implements block_fn with the layers of decoder.h. */
 void mtp_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index);
 
+/* Does the same with a dense FFN, in models whose last layers have experts. */
+void mtp_dense_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index);
+
 /* Kinds of a block's final norm: an RMS norm; a layer norm without bias (MTP_CENTRED); an RMS norm
  * after the hidden state is taken, of either name (MTP_LATE); the RMS norm layer_output_norm, which
  * the block must have (MTP_NAMED). */

@@ -12,7 +12,8 @@
 enum name_how {
     /* a matrix in place; a vector as F32 */
     NAME_PLAIN,
-    /* rows of q or k, in the order of struct tensor.interleave if row.permuted */
+    /* rows of q or k, in the order of struct tensor.interleave if row.permuted, and of
+     * reader_halved() if row.halved */
     NAME_ROTATED,
     /* F32, without dimensions of 1 */
     NAME_FLOATS,
@@ -85,6 +86,8 @@ struct arch_row {
     const struct arch_default *defaults;
     /* GGUF has the rows of q and k in RoPE's order of neighbours */
     bool permuted;
+    /* RoPE rotates neighbours, and GGUF has the rows of q and k as if it rotated halves */
+    bool halved;
     /* norms are stored without the one */
     bool gains_minus_one;
     /* the engine always divides experts' weights by their sum */

@@ -636,7 +636,7 @@ static int rope_sections(struct reader *r, const struct config_rope *p) {
     yyjson_val *list = yyjson_obj_get(p->from, "mrope_section");
     struct config_key key = config_name(r, "rope.dimension_sections");
 
-    if (!list)
+    if (!list && !r->row->halved)
         return 0;
     if (yyjson_arr_size(list) != 3)
         return config_bad(r, "mrope_section");
@@ -711,6 +711,9 @@ static int config_rope(struct reader *r) {
     struct config_rope p;
 
     TRY(rope_find(r, &p));
+    if (r->row->halved && p.n_rot % 2)
+        return config_bad(r, "partial_rotary_factor");
+    r->n_rot = p.n_rot;
     TRY(config_add_u32(r, "rope.dimension_count", p.n_rot));
     if (r->row->two_heads)
         TRY(config_add_u32(r, "rope.dimension_count_swa", r->head_dim));

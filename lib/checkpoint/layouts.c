@@ -47,6 +47,14 @@ static int layout_bad(const struct reader *r, const struct st_tensor *t) {
                    r->file[t->file].name, t->name);
 }
 
+/* Sets the format of the values of @rows. Returns 0 or -EINVAL. */
+static int layout_type(const struct reader *r, struct layout_rows *rows) {
+    if (!rows->q)
+        return reader_type(r, rows->t, &rows->type);
+    rows->type = repack_type(&rows->q->how, rows->q->n_in);
+    return 0;
+}
+
 /* Counts the rows of @rows, and those of each of its matrices. Returns 0 or -EINVAL. */
 static int layout_count(const struct reader *r, struct layout_rows *rows, uint64_t *n,
                         uint64_t *n_each) {
@@ -436,14 +444,42 @@ int reader_write_turned(struct reader *r, const struct st_tensor *t, enum name_h
     return layout_turned(r, t, "blk.#.ffn_up_exps.weight", layer, 1, 1);
 }
 
+int reader_write_halved(struct reader *r, const struct st_tensor *t, const char *name,
+                        const struct quantised *q) {
+    struct layout_rows rows = {.t = t, .q = q};
+    uint64_t each = 1;
+
+    if (q)
+        each = REPACK_PARTS;
+    TRY(layout_type(r, &rows));
+    TRY(layout_divide(r, 0, 0, &rows));
+    uint64_t n = rows.n_each, dim = r->head_dim;
+    struct gguf_built b = {.type = rows.type, .n_dims = 2, .piece_rows = 1};
+    if (rows.n_groups != 1 || n % dim || n > 1 << 20)
+        return layout_bad(r, t);
+    snprintf(b.name, sizeof(b.name), "%s", name);
+    b.ne[0] = rows.n_columns;
+    b.ne[1] = n;
+    b.ne[2] = b.ne[3] = 1;
+    CLEANUP(freep) struct gguf_piece *piece = calloc(n, each * sizeof(*piece));
+    if (!piece)
+        return -ENOMEM;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t row = i - i % dim + reader_halved(r, (uint32_t)(i % dim));
+
+        TRY(layout_place(r, &rows, row, 1, &b.repack, &piece[i * each]));
+    }
+    TRY(gguf_build_scattered(&r->build, &b, piece, (uint32_t)(n * each)));
+    if (!q)
+        return 0;
+    return reader_write_factors(r, &b, &q->factor, 1);
+}
+
 int reader_write_layout(struct reader *r, const struct st_tensor *t, enum name_how how,
                         uint32_t layer, const struct quantised *q) {
     struct layout_rows rows = {.t = t, .q = q, .layer = layer};
 
-    if (q)
-        rows.type = repack_type(&q->how, q->n_in);
-    else
-        TRY(reader_type(r, t, &rows.type));
+    TRY(layout_type(r, &rows));
     switch (how) {
     case NAME_GATE_UP:
         return layout_gate_up(r, &rows);

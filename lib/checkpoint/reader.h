@@ -50,6 +50,8 @@ struct reader {
     uint32_t used[READER_FILES_MAX], n_used;
     /* size of heads, and that of the heads of layers without a window if row->two_heads */
     uint32_t head_dim, full_dim;
+    /* first values of a head that RoPE rotates */
+    uint32_t n_rot;
     /* n_mtp: blocks of multi-token prediction, which follow the layers */
     uint32_t n_head, n_head_kv, n_layer, n_mtp, n_vocab;
     /* first rows of the table of positions that no token has */
@@ -60,6 +62,18 @@ struct reader {
 /* Returns the number of the first of the @keys (blanks separate them) that config.json has, or its
  * default; NAN if there is none or it is no number. */
 double reader_number(const struct reader *r, const char *keys);
+
+/* Returns which row of a head in the folder is row @i of the head in GGUF (arch_row.halved): of the
+ * rows that RoPE rotates, those with even numbers come first. */
+static inline uint32_t reader_halved(const struct reader *r, uint32_t i) {
+    uint32_t half = r->n_rot / 2;
+
+    if (i >= r->n_rot)
+        return i;
+    if (i < half)
+        return 2 * i;
+    return 2 * (i - half) + 1;
+}
 
 /* Opens the folder @dir, whose converted tensors have at most @data_max bytes. Returns 0 or -errno
  * with @err. */
@@ -120,6 +134,10 @@ int reader_write_blocks(struct reader *r, const struct st_tensor *t, enum name_h
 /* Writes the experts' matrices that @t has by columns (layouts.c). Returns 0 or -errno. */
 int reader_write_turned(struct reader *r, const struct st_tensor *t, enum name_how how,
                         uint32_t layer);
+/* Writes the matrix @t of q or k as @name, in the order of reader_halved() (layouts.c). @q: as in
+ * reader_write_layout(). Returns 0 or -errno. */
+int reader_write_halved(struct reader *r, const struct st_tensor *t, const char *name,
+                        const struct quantised *q);
 /* Writes the tensors of GGUF that @t holds together (layouts.c). @q: the matrix whose codes are @t;
  * NULL: the values stand for themselves. Returns 0 or -errno. */
 int reader_write_layout(struct reader *r, const struct st_tensor *t, enum name_how how,

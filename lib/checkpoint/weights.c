@@ -93,7 +93,7 @@ static const char *weights_text_name(const char *name) {
     static const char *const others[] = {
         "model.vision",      "vision", "visual.",     "model.visual.",      "multi_modal",
         "model.multi_modal", "audio",  "model.audio", "model.embed_vision", "model.embed_audio",
-        "model.mtp"};
+        "model.mtp."};
     static const char *const own[] = {"model.language_model.",
                                       "language_model.model.",
                                       "language_model.",
@@ -158,6 +158,29 @@ static bool weights_mtp_name(const struct reader *r, const char *name, struct we
     return true;
 }
 
+/* Does what weights_mtp_name() does for ERNIE's names, which begin with "mtp_" and have the number
+ * of the block behind that of the part. */
+static bool weights_mtp_part(const struct reader *r, const char *name, struct weight_name *out) {
+    static const char *const parts[][2] = {
+        {"mtp_block.", ""},
+        {"mtp_emb_norm.", ".enorm"},
+        {"mtp_hidden_norm.", ".hnorm"},
+        {"mtp_linear_proj.", ".eh_proj"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++) {
+        size_t len = strlen(parts[i][0]);
+        const char *rest = name + len;
+        uint32_t block;
+
+        if (strncmp(name, parts[i][0], len) != 0 || !weights_digits(&rest, &block))
+            continue;
+        snprintf(out->s, sizeof(out->s), "layers.%u%s%s", r->n_layer + block, parts[i][1], rest);
+        return true;
+    }
+    return false;
+}
+
 /* Finds the name of tensor @name in the text model. Returns false if it is left out: as part of
  * another model, or of a block of multi-token prediction that is not kept. */
 static bool weights_own_name(const struct reader *r, const char *name, struct weight_name *out) {
@@ -168,6 +191,8 @@ static bool weights_own_name(const struct reader *r, const char *name, struct we
         return false;
     snprintf(out->s, sizeof(out->s), "%s", text);
     if (strncmp(text, "mtp.", 4) == 0 && !weights_mtp_name(r, text, out))
+        return false;
+    if (strncmp(text, "mtp_", 4) == 0 && !weights_mtp_part(r, text, out))
         return false;
     if (strncmp(out->s, "layers.", 7) != 0)
         return true;
@@ -284,6 +309,8 @@ static int weights_rows(const struct reader *r, const struct st_tensor *t, enum 
 static size_t weights_interleaved(const struct reader *r, size_t i) {
     size_t in_head = i % r->head_dim;
 
+    if (r->row->halved)
+        return i - in_head + reader_halved(r, (uint32_t)in_head);
     return i - in_head + in_head % 2 * (r->head_dim / 2) + in_head / 2;
 }
 
@@ -322,7 +349,7 @@ static int weights_convert(struct reader *r, const struct st_tensor *t, enum nam
                            struct gguf_built *b) {
     size_t n = t->n_bytes / st_type_bytes(t->type);
     CLEANUP(freep) uint8_t *bytes = NULL;
-    bool rotated = how == NAME_ROTATED && r->row->permuted;
+    bool rotated = how == NAME_ROTATED && (r->row->permuted || r->row->halved);
     uint8_t *to;
 
     TRY(reader_bytes(r, t, &bytes));
@@ -528,9 +555,13 @@ static int weights_add(struct weights *w, const struct st_tensor *t) {
     if (p.name->how == NAME_EXPERT)
         return weights_add_expert(w, &p, t);
     weights_name(b.name, &p);
+    const struct quantised *codes = NULL;
+    if (form == QUANTISED_MATRIX)
+        codes = &q;
     if (p.name->how >= NAME_GATE_UP && p.name->how <= NAME_KV_B)
-        return reader_write_layout(r, t, p.name->how, p.layer,
-                                   form == QUANTISED_MATRIX ? &q : NULL);
+        return reader_write_layout(r, t, p.name->how, p.layer, codes);
+    if (p.name->how == NAME_ROTATED && r->row->halved && t->n_dims > 1)
+        return reader_write_halved(r, t, b.name, codes);
     if (form == QUANTISED_MATRIX)
         return weights_quantised(r, t, &q, p.name->how, &b);
     if (p.name->how == NAME_BLOCKS_GATE_UP || p.name->how == NAME_BLOCKS_DOWN)

@@ -123,6 +123,7 @@ MTP = {"nextn.eh_proj": "eh_proj", "nextn.enorm": "enorm", "nextn.hnorm": "hnorm
        "nextn.shared_head_norm": "shared_head.norm", "nextn.shared_head_head": "shared_head.head"}
 QWEN_MTP = {"nextn.eh_proj": "mtp.fc", "nextn.enorm": "mtp.pre_fc_norm_embedding", "nextn.hnorm": "mtp.pre_fc_norm_hidden",
             "nextn.shared_head_norm": "mtp.norm"}
+ERNIE_MTP = {"nextn.eh_proj": "mtp_linear_proj", "nextn.enorm": "mtp_emb_norm", "nextn.hnorm": "mtp_hidden_norm"}
 # architecture of GGUF: model_type, names that differ, whether the rows of q and k are permuted
 ARCHS = {
     "llama": ("llama", {}, True), "mistral3": ("ministral3", {}, True), "granite": ("granite", {}, True),
@@ -301,6 +302,9 @@ def config_of(g):
         scaling["mscale_all_dim"] /= 0.1
     if scaling:
         config["rope_scaling"] = scaling
+    if arch == "glm4" and "glm4.rope.dimension_sections" in g.keys:
+        sections = g.keys["glm4.rope.dimension_sections"]
+        config.update(model_type="glm4v_text", rope_scaling={"rope_type": "default", "mrope_section": sections[:3]})
     if arch == "gemma4":
         config.update(gemma4_config(g, config))
     if arch.startswith("nemotron_h"):
@@ -318,6 +322,16 @@ def unpermuted(tensor, head_dim):
     half = head_dim // 2
     out = [rows[h + 2 * i + k] for h in range(0, len(rows), head_dim) for k in range(2) for i in range(half)]
     return kind, dims, b"".join(out)
+
+
+def neighbours(tensor, head_dim, n_rot):
+    """Returns the rows of q or k in the order in which RoPE rotates neighbours: of the first @n_rot of a head, row i and
+    row i + n_rot / 2 follow each other."""
+    pairs = [i + k * (n_rot // 2) for i in range(n_rot // 2) for k in range(2)]
+    order = pairs + [*range(n_rot, head_dim)]
+    dims = tensor[1]
+    n = dims[1] if len(dims) > 1 else dims[0]
+    return taken(tensor, [h + i for h in range(0, n, head_dim) for i in order])
 
 
 def minus_one(tensor):
@@ -446,6 +460,11 @@ def with_dense_ffns(gguf, out):
     stored[new + "feed_forward_length"] = numbers([width * (ff > 0) for ff in g.keys[old + "feed_forward_length"][:n]])
     tensors = {name.replace("_shexp", ""): tensor for name, tensor in g.tensors.items()
                if not name.startswith(f"blk.{n}.") and not any(part in name for part in ("_exps", "ffn_gate_inp", "exp_probs"))}
+    return write_gguf(out, g, stored, tensors)
+
+
+def write_gguf(out, g, stored, tensors):
+    """Writes a GGUF file of the keys @stored and of @tensors, which is otherwise like @g."""
     kinds = {name: number for number, (name, _) in TYPES.items()}
     head = g.data[:8] + struct.pack("<QQ", len(tensors), len(stored))
     head += b"".join(struct.pack("<Q", len(key)) + key.encode() + value for key, value in stored.items())
@@ -456,6 +475,26 @@ def with_dense_ffns(gguf, out):
         data += content + b"\0" * (-len(content) % 32)
     pathlib.Path(out).write_bytes(head + b"\0" * (-len(head) % 32) + data)
     return str(out)
+
+
+def with_block(gguf, out):
+    """Copies ERNIE's golden model with a block of multi-token prediction, whose layer is the first of the model. Layers
+    add little, and the block takes the embedding of the token alone, so that it predicts what the model does."""
+    g = Gguf(gguf)
+    arch = "ernie4_5-moe."
+    n, width = g.keys[arch + "block_count"], g.keys[arch + "embedding_length"]
+    tensors = {}
+    for name, (kind, dims, data) in g.tensors.items():
+        if name.endswith((".attn_output.weight", ".ffn_down.weight", ".ffn_down_exps.weight", ".ffn_down_shexp.weight")):
+            data = struct.pack(f"<{len(data) // 4}f", *(v * 0.02 for v in struct.unpack(f"<{len(data) // 4}f", data)))
+        tensors[name] = (kind, dims, data)
+    block = {name.replace("blk.0.", f"blk.{n}.", 1): tensor for name, tensor in tensors.items() if name.startswith("blk.0.")}
+    one = ("F32", (width,), struct.pack(f"<{width}f", *[1] * width))
+    tokens = [float(i == row) for row in range(width) for i in range(2 * width)]
+    block[f"blk.{n}.nextn.enorm.weight"] = block[f"blk.{n}.nextn.hnorm.weight"] = one
+    block[f"blk.{n}.nextn.eh_proj.weight"] = ("F32", (2 * width, width), struct.pack(f"<{len(tokens)}f", *tokens))
+    stored = {**g.stored, arch + "block_count": struct.pack("<II", 4, n + 1), arch + "nextn_predict_layers": struct.pack("<II", 4, 1)}
+    return write_gguf(out, g, stored, {**tensors, **block})
 
 
 def joined_tensors(g):
@@ -505,8 +544,12 @@ def tensors_of(g):
         role, end = rest.rsplit(".", 1) if "." in rest else (rest, "")
         block = int(layer) - config["num_hidden_layers"]
         place = f"mtp.layers.{block}" if block >= 0 and arch.startswith("qwen") else f"model.layers.{layer}"
+        if block >= 0 and arch == "ernie4_5-moe":
+            place = f"model.mtp_block.{block}"
         if permuted and role in ("attn_q", "attn_k"):
             tensor = unpermuted(tensor, head_dim)
+        if arch == "glm4" and "glm4.rope.dimension_sections" in g.keys and role in ("attn_q", "attn_k"):
+            tensor = neighbours(tensor, head_dim, g.keys["glm4.rope.dimension_count"])
         kind, dims, data = tensor
         if role == "ssm_a":
             kind, dims, data = logarithm(tensor)
@@ -523,6 +566,8 @@ def tensors_of(g):
         to = f"{place}.{names[rest]}" if rest in names and "." in rest else f"{place}.{names[role]}{suffix}"
         if role in QWEN_MTP and place.startswith("mtp."):
             to = f"{QWEN_MTP[role]}.{end}"
+        if role in ERNIE_MTP and place.startswith("model.mtp_"):
+            to = f"model.{ERNIE_MTP[role]}.{block}.{end}"
         if "{}" in to:
             each = len(data) // dims[2]
             for e in range(dims[2]):

@@ -138,18 +138,20 @@ def with_break(gguf, projector, out):
 
 
 def write_folder(gguf, projector, folder, model_type):
-    """Writes the folder of a model with pictures, with its weights in two files."""
+    """Writes the folder of a model with pictures, with its weights in two files; without the encoder if its kind is none of
+    KINDS."""
     g, mm = hf_folder.Gguf(gguf), hf_folder.Gguf(projector)
     prefix = "language_model.model." if model_type in ("gemma3", "mistral3") else "model.language_model."
     tensors = {name.replace("model.", prefix, 1): t for name, t in hf_folder.tensors_of(g).items()}
-    hf_folder.write_folder(gguf, folder, 2, {**tensors, **encoder_of(mm)})
+    own = kind_of(mm) in KINDS
+    hf_folder.write_folder(gguf, folder, 2, {**tensors, **(encoder_of(mm) if own else {})})
     folder = pathlib.Path(folder)
     text = json.loads((folder / "config.json").read_text())
     arch = g.keys["general.architecture"]
     sections = g.keys.get(arch + ".rope.dimension_sections")
     if sections:
         text["rope_scaling"] = {"rope_type": "default", "mrope_section": sections[:3]}
-    config = {"model_type": model_type, "text_config": text, "vision_config": vision_config_of(mm)}
+    config = {"model_type": model_type, "text_config": text, "vision_config": vision_config_of(mm) if own else {}}
     if model_type == "gemma3":
         rows = mm.keys["clip.vision.image_size"] // mm.keys["clip.vision.patch_size"] // mm.keys["clip.vision.projector.scale_factor"]
         config["mm_tokens_per_image"] = rows * rows

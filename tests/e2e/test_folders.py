@@ -159,6 +159,22 @@ def test_a_folder_drafts_with_its_own_block():
                 until_accepted(d, "mtp", turn)
 
 
+def test_ernies_block_drafts_in_a_folder():
+    with tempfile.TemporaryDirectory() as where:
+        model = hf_folder.with_block(golden("ernie4-5-moe"), os.path.join(where, "model.gguf"))
+        folder = hf_folder.write_folder(model, os.path.join(where, "folder"), 2)
+        assert "model.mtp_linear_proj.0.weight" in (pathlib.Path(folder) / "model.safetensors.index.json").read_text()
+        ops = [subprocess.run([program("weft-gguf"), "info", "--ops", "cpu", path], capture_output=True, text=True) for path in (folder, model)]
+        assert ops[0].returncode == 0 and ops[0].stdout == ops[1].stdout and "draft_in" in ops[0].stdout, ops
+        request = {**REQUESTS[1], "temperature": 0}
+        with Weftd(*FLAGS, "--speculation", "off", model=model) as d:
+            should = ask(d, request, 24)
+        with Weftd(*FLAGS, *ANY_TIME, "--draft-sources", "mtp", model=folder) as d:
+            def turn():
+                assert ask(d, request, 24) == should
+            until_accepted(d, "mtp", turn)
+
+
 def test_the_text_model_of_a_model_with_pictures():
     def change(config):
         n = config["head_dim"] // 2
@@ -213,6 +229,20 @@ def test_the_encoder_in_a_folder_gives_the_rows_of_a_projector_file():
                 assert rows[0] == rows[1] and any(rows[0]), (name, picture)
             answers = [said_of_picture(path) for path in (model, folder)]
             assert answers[0] == answers[1] and answers[0][1] > 10, (name, answers)
+
+
+def test_a_folder_of_glm_with_a_projector_beside_it():
+    """RoPE rotates neighbours in the folder, and halves of a head in the file."""
+    model, projector = pictures.FOLDER / "glm4v.gguf", pictures.FOLDER / "mmproj-glm4v.gguf"
+    with tempfile.TemporaryDirectory() as where:
+        folder = hf_pictures.write_folder(model, projector, os.path.join(where, "glm4v"), "glm4v")
+        assert digests(folder) == digests(model)
+        os.symlink(projector, os.path.join(where, "mmproj-glm4v.gguf"))
+        answers = [said_of_picture(path) for path in (model, folder)]
+        assert answers[0] == answers[1] and answers[0][1] > 10, answers
+        edit(folder, "config.json", lambda c: c["text_config"].pop("rope_scaling"))
+        code, message = info(folder)
+        assert code == 1 and "config.json: mrope_section" in message, message
 
 
 def test_backend_reference_computes_pictures_once_the_model_is_loaded():

@@ -231,6 +231,19 @@ static const struct seed seeds[] = {
      "'rope_scaling':{'type':'longrope','long_factor':[1,2],'short_factor':[1,1]}}",
      {"model.layers.0.self_attn.qkv_proj.weight BF16 16 8"},
      {0}},
+    {"{'model_type':'glm4v','text_config':{'model_type':'glm4v_text'," CONFIG
+     "'partial_rotary_factor':0.5,'rope_scaling':{'rope_type':'default','mrope_section':[1,0,0]},"
+     "'quantization_config':{'quant_method':'fp8','weight_block_size':[4,8]}}}",
+     {"model.language_model.layers.0.self_attn.q_proj.weight F8_E4M3 8 8",
+      "model.language_model.layers.0.self_attn.q_proj.weight_scale_inv F32 2 1",
+      "model.language_model.layers.0.self_attn.k_proj.weight BF16 4 8",
+      "model.language_model.layers.0.self_attn.q_proj.bias BF16 8"},
+     {0x12345678}},
+    {"{'model_type':'ernie4_5_moe'," CONFIG "'moe_num_experts':2,'moe_k':1,"
+     "'moe_intermediate_size':8}",
+     {"model.mtp_block.0.self_attn.q_proj.weight BF16 8 8", "model.mtp_emb_norm.0.weight BF16 8",
+      "model.mtp_linear_proj.0.weight BF16 8 16"},
+     {0}},
     {"{'model_type':'x','text_config':{'model_type':'qwen3_moe'," CONFIG
      "'num_experts':2,'num_experts_per_tok':1,'moe_intermediate_size':8,"
      "'norm_topk_prob':true}}",
