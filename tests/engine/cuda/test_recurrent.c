@@ -6,6 +6,7 @@
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "tests/engine/cuda/fake_find.h"
@@ -122,4 +123,82 @@ Test(cuda_recurrent, a_device_that_is_wrong_is_refused) {
         bool opened = ways_open(path); /* and runs without graphs, if a capture failed */
         cr_expect(opened == fake->failed_capture, "call %u of %u", fake->fail_at, n);
     }
+}
+
+/* Returns what follows @name in a file of @n bytes: of a key its type and its value, of a tensor the
+ * number of its dimensions (4 bytes), these (8 each), its type (4) and the offset of its data. */
+static uint8_t *behind_name(uint8_t *bytes, size_t n, const char *name) {
+    uint8_t text[8 + 64];
+    uint64_t len = strlen(name);
+
+    cr_assert(len <= 64);
+    memcpy(text, &len, 8);
+    memcpy(text + 8, name, len);
+    uint8_t *at = memmem(bytes, n, text, 8 + len);
+    cr_assert(at, "%s", name);
+    return at + 8 + len;
+}
+
+/* Writes PLaMo 2's golden model with states of @n_state values to @out. Returns its size. */
+static size_t shrink_states(const struct gguf *g, uint32_t n_state, uint8_t *out) {
+    const uint8_t *from = gguf_tensor(g, 0)->data;
+    size_t head = gguf_tensor(g, 0)->file_offset, at = 0;
+
+    memcpy(out, from - head, head);
+    memcpy(behind_name(out, head, "plamo2.ssm.state_size") + 4, &n_state, 4);
+    for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const struct tensor *t = gguf_tensor(g, i);
+        uint8_t *entry = behind_name(out, head, t->name);
+        uint64_t rows = t->ne[1], columns = t->ne[0], dim;
+        uint32_t n_dims;
+
+        memcpy(&n_dims, entry, 4);
+        if (strstr(t->name, "ssm_x."))
+            rows -= 2 * (16 - n_state);
+        if (strstr(t->name, "ssm_b_norm") || strstr(t->name, "ssm_c_norm"))
+            columns = n_state;
+        for (uint32_t d = 0; d < MIN(n_dims, 2u); d++) {
+            dim = d ? rows : columns;
+            memcpy(entry + 4 + 8 * d, &dim, 8);
+        }
+        memcpy(entry + 4 + 8 * n_dims + 4, &at, 8);
+        cr_assert(t->format->type == TENSOR_F32 && t->ne[2] == 1);
+        memcpy(out + head + at, t->data, 4 * rows * columns);
+        at += round_up(4 * rows * columns, 32);
+    }
+    return head + at;
+}
+
+/* Opens the file, of @n bytes, on @backend. Returns the reason of a refusal, or "". */
+static const char *reason_on(const char *backend, const uint8_t *bytes, size_t n) {
+    char path[] = "/tmp/weft-states-XXXXXX";
+    const struct driver_opts o = {.backend = backend, .path = path, .max_rows = 8, .n_pages = 4};
+    static struct err err;
+    struct driver d;
+    int fd = mkstemp(path);
+
+    err = (struct err){0};
+    cr_assert(fd >= 0 && write(fd, bytes, n) == (ssize_t)n);
+    if (driver_open(&d, &o, &err) == 0)
+        driver_close(&d);
+    close(fd);
+    unlink(path);
+    return err.message;
+}
+
+/* The CPU has lanes for rows of a state, the device a thread for each of its values. */
+Test(cuda_recurrent, states_of_heads_that_16_does_not_divide_are_left_to_the_cpu) {
+    CLEANUP(gguf_freep) struct gguf *g = NULL;
+    static uint8_t bytes[4 << 20];
+    char path[TEST_DATA_PATH];
+
+    ways_golden("plamo2", path);
+    cr_assert_eq(gguf_open(&g, path, NULL), 0);
+    cr_assert_lt(gguf_bytes(g), sizeof(bytes));
+    size_t n = shrink_states(g, 8, bytes);
+    cr_expect_str_empty(reason_on("cpu", bytes, n));
+    const char *reason = reason_on("cuda", bytes, n);
+    cr_expect(strstr(reason, "does not compute Mamba-1 states of heads of other than 16, 32, 64 or "
+                             "128 values, which this plamo2 model has"),
+              "%s", reason);
 }
