@@ -8,8 +8,10 @@ import struct
 import subprocess
 import tempfile
 
-from golden_models import golden, random_tokens
-from weftd import BUILD, Weftd, copy_daemon, main, open_files, program, synth, tiny_model, wait_until
+import hf_folder
+import hf_quantise
+from golden_models import REQUESTS, ask, golden, random_tokens
+from weftd import BUILD, Weftd, copy_daemon, every, main, open_files, program, synth, tiny_model, wait_until
 
 
 def metrics(d):
@@ -224,6 +226,40 @@ def test_experts_stay_where_they_are_until_the_model_is_loaded_anew():
         with Weftd(*flags, **start) as d:
             wait_placed(d, 8)
             assert "8 of 16 experts, in 1 of 2 layers, are in host memory" in d.log, d.log
+
+
+def pairs_of(where, forms):
+    """Writes for each form a folder and a GGUF file of the same numbers, or of a golden model without quantising it."""
+    for form in forms:
+        folder, file = os.path.join(where, form), os.path.join(where, form + ".gguf")
+        name = form.rpartition(" of ")[2]
+        if form == "gpt-oss":
+            hf_quantise.write_gpt_oss(golden("gpt-oss-f32"), folder, file)
+        elif " of " in form:
+            assert hf_quantise.write_pair(form.split(" of ")[0], golden(name), folder, file) > 0, form
+        else:
+            folder, file = hf_folder.write_folder(golden(name), folder, 2), golden(name)
+        yield form, folder, file
+
+
+# forms of the page of measurements, as they are and of models with experts
+PLAIN = ("llama-gqa", "llama-f16", "llama-bf16")
+ON_DEVICE = (*PLAIN, *(f"{form} of llama-gqa" for form in hf_quantise.FORMS), "awq of lfm2moe", "nvfp4-modelopt of lfm2moe", "fp8-channel of lfm2moe",
+             "gpt-oss")
+
+
+def test_folders_have_the_bits_of_a_gguf_file():
+    flags = ("--backend", "cuda", "--kv-memory", "16M", "--max-context", "512", "--threads", "1", "--speculation", "off")
+    few = ("llama-bf16", "fp8-block of llama-gqa", "awq of llama-gqa", "gptq-act-order of llama-gqa", "nvfp4-modelopt of lfm2moe", "gpt-oss")
+    with tempfile.TemporaryDirectory(prefix="weft-device-") as where:
+        copy_daemon(where)
+        for form, *paths in pairs_of(where, every(ON_DEVICE, few)):
+            results = []
+            for path in paths:
+                with Weftd(*flags, path=os.path.join(where, "weftd"), model=path) as d:
+                    results.append([ask(d, r, 8) for r in REQUESTS[:2]])
+                    assert " worker_ready " in d.log and "backend=cuda" in d.log, d.log
+            assert results[0] == results[1], form
 
 
 main(globals())
