@@ -125,8 +125,8 @@ Test(cuda_recurrent, a_device_that_is_wrong_is_refused) {
     }
 }
 
-/* Returns what follows @name in a file of @n bytes: of a key its type and its value, of a tensor the
- * number of its dimensions (4 bytes), these (8 each), its type (4) and the offset of its data. */
+/* Returns what follows @name in a file of @n bytes: of a key its type and its value; of a tensor
+ * the number of its dimensions (4 bytes), these (8 each), its type (4), the offset of its data. */
 static uint8_t *behind_name(uint8_t *bytes, size_t n, const char *name) {
     uint8_t text[8 + 64];
     uint64_t len = strlen(name);
