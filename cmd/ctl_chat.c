@@ -135,6 +135,12 @@ static void show_figures(const struct chat *c, const struct chat_answer *a) {
     fputs("\n", stdout);
 }
 
+/* Tells a loop apart from an answer that the model ended. */
+static void show_loop(const struct chat_answer *a) {
+    if (strcmp(a->finish, "repetition") == 0)
+        fputs("weftctl: the answer only repeated itself and was ended (loop-breaker)\n", stderr);
+}
+
 static void show_json(const struct chat_answer *a) {
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(d);
@@ -181,6 +187,8 @@ static int chat_answer_turn(struct chat *c) {
         puts("");
     if (r == CTL_OK && c->terminal && !c->json)
         show_figures(c, &a);
+    if (r == CTL_OK && !c->json)
+        show_loop(&a);
     if (r != CTL_OK)
         ctl_fail(c->json, r, err.message);
     else if (chat_talk_add(&c->talk, "assistant", a.text.data, a.text.len, &a.reasoning) < 0)

@@ -94,6 +94,16 @@ def test_a_message_of_the_command_line_is_answered():
     assert s.bodies[0]["model"] == "m" and s.bodies[0]["stream"] is True
 
 
+def test_an_answer_says_that_a_loop_was_ended():
+    ended = {"choices": [{"index": 0, "delta": {}, "finish_reason": "repetition"}]}
+    answer = [chunk(content="sea, sea, sea"), ended, USAGE, "[DONE]"]
+    with Server(answer, answer, [chunk(content="sea"), END, USAGE, "[DONE]"]) as s:
+        plain, asked, other = chat("--url", s.url, "a"), chat("--url", s.url, "a", before=("--json",)), chat("--url", s.url, "a")
+    assert (plain.stdout, plain.stderr.count("\n")) == ("sea, sea, sea\n", 1) and "only repeated itself" in plain.stderr, plain
+    assert json.loads(asked.stdout)["finish_reason"] == "repetition" and asked.stderr == "", asked
+    assert other.stderr == "", other
+
+
 def test_stdin_is_a_message_and_json_has_the_usage():
     path = os.path.join(FOLDER.name, "unix.sock")
     with Server([chunk(reasoning_content="Hm."), chunk(content="Yes."), END, USAGE, "[DONE]"], unix=path) as s:

@@ -35,6 +35,7 @@ BY_HAND = [
     ("weftctl run tiny hello", 0, r"."),
     ("weftctl run", 64, r"run takes the name of a model"),
     ("weftctl launch crush", 64, r"base URL, OpenAI +http://127.0.0.1:PORT/v1\n(?s:.*)model +tiny\n"),
+    ("weftctl launch gemini", 64, r"base URL, OpenAI +http://127.0.0.1:PORT/v1\n(?s:.*)model +tiny\n"),
     ("weftctl launch claude --print", 0, r"ANTHROPIC_BASE_URL=\S*http://127.0.0.1:PORT"),
     ("weftctl stop tiny", 0, r"tiny: unloaded"),
     ("weftctl help", 0, r"^usage: weftctl"),
@@ -61,6 +62,9 @@ CHECKED = [
     ("weftd -m tiny --host 0.0.0.0", 78, r"add --api-key KEY, or --anonymous yes"),
     ("weftd -m tiny --api-keys FOLDER/none", 78, r"api-keys: FOLDER/none: cannot be read: No such file"),
     ("weftd -m tiny --api-keys FOLDER/short", 0, r"short_key .*too short: weftctl key new"),
+    ("weftd -m tiny --listen 192.0.2.1:8080 --api-key secret-of-16-letters", 0, r"192.0.2.1:8080 cannot be used now: Cannot assign"),
+    ("weftd --config FOLDER/wrong.conf", 78, r"^weftd: FOLDER/wrong.conf:2: .*\bmdoel\b"),
+    ("weftd -m tin", 78, r"no file and no model has this name; is tiny meant\?"),
     ("weftd -m tini", 78, r"no file and no model has this name \(weftctl models lists"),
     ("weftd -m FOLDER/nothing.gguf", 78, r"^weftd: model: FOLDER/nothing.gguf: No such file or directory\n$"),
     ("weftd -m FOLDER/cut.gguf", 78, r"was it copied or downloaded whole\?"),
@@ -102,6 +106,7 @@ class ByHand:
         model = pathlib.Path(shutil.copy(tiny_model(), self.path / "models" / "tiny.gguf"))
         (self.path / "cut.gguf").write_bytes(model.read_bytes()[:1000])
         (self.path / "short").write_text("abcde\n")
+        (self.path / "wrong.conf").write_text("[model]\nmdoel = tiny\n")
         command = [program("weftd"), "-m", str(model), "--port", str(self.port), "--kv-memory", "64M", "--threads", "1", "--default-max-tokens", "32"]
         with open(self.path / "log", "w") as log:
             self.process = subprocess.Popen(command, env=self.env, cwd=self.path, stderr=log)
@@ -122,6 +127,12 @@ class ByHand:
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
         return response.status, response.headers["x-request-id"], response.read().decode()
+
+    def get(self, path):
+        """the status"""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
+        connection.request("GET", path)
+        return connection.getresponse().status
 
     def filled(self, text):
         for name, value in (("PORT", str(self.port)), ("FOLDER", str(self.path))):
@@ -158,6 +169,16 @@ def test_requests_of_other_habits_are_answered_or_told():
         for path, body, status, pattern in REQUESTS:
             got, _, text = d.post(path, body)
             assert got == status and re.search(pattern, text), (path, body, got, text)
+
+
+def test_the_log_has_requests_and_not_what_the_live_view_asks():
+    with ByHand() as d:
+        for path in ("/", "/metrics", "/health", "/web/history", "/v1/requests"):
+            assert d.get(path) == 200, path
+        assert d.get("/v1/nothing") == 404
+        wait_until("the last request is in the log", lambda: "/v1/nothing" in (d.path / "log").read_text())
+        paths = re.findall(r"request id=.* path=(\S+)", (d.path / "log").read_text())
+    assert paths == ["/v1/chat/completions", '"/v1/nothing"'], paths
 
 
 def test_chat_waits_for_a_daemon_that_loads():
