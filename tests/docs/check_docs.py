@@ -172,6 +172,14 @@ def bad_values(page, folder):
             yield f"{page.path}:{block.line}: {p.stderr}"
 
 
+def endless_requests(path, text):
+    """Finds commands whose answer may be as long as the context: a small model may fill it."""
+    for m in re.finditer(r"^ *curl[^\n]*/(?:chat/completions|completions|messages|responses|api/chat|api/generate)\b", text, re.M):
+        request = text[m.start():].split("```")[0].split("\n\n")[0]
+        if not re.search(r'"(max_tokens|max_output_tokens|num_predict)"', request):
+            yield f"{path}:{text[:m.start()].count(chr(10)) + 1}: a request without max_tokens"
+
+
 METRIC = re.compile(r"(?<![\w@-])((?:vllm|llamacpp):[a-z0-9_]+|weft_[a-z0-9_]+)\b")
 
 
@@ -201,6 +209,8 @@ def test_the_checks_can_fail():
     assert [m for m in missing_functions(bad)] == [f"docs/bad.md:9: absent_{'one'}(): no such function"]
     assert len(list(bad_options(bad))) == 3, list(bad_options(bad))
     assert len(list(bad_keys(bad))) == 1
+    curl = "curl http://x/v1/chat/completions -d '{}'\n"
+    assert list(endless_requests("a.md", curl + "\n" + curl.replace("{}", '{"max_tokens": 4}'))) == ["a.md:1: a request without max_tokens"]
     assert len(list(bad_metrics(bad, {"weft_steps_total"}))) == 1
     values = Page("docs/values.md", "```ini\n[engine]\nthreads = 2\n```\n```ini\n[engine]\nthreads = 2  # two\n```\n")
     with tempfile.TemporaryDirectory() as folder:
@@ -230,6 +240,12 @@ def test_every_page_is_in_the_index():
     index = next(p for p in all_pages() if p.path == "docs/README.md")
     linked = {os.path.normpath(os.path.join("docs", t.split("#")[0])) for _, t in index.links()}
     none_of([p.path for p in all_pages() if p.path.startswith("docs/") and p.path not in linked | {"docs/README.md"}])
+
+
+def test_requests_have_an_end():
+    """every curl for an answer, on a page or printed by quickstart, has max_tokens"""
+    texts = [(p.path, p.text) for p in all_pages()] + [("quickstart", (ROOT / "quickstart").read_text())]
+    none_of([m for path, text in texts for m in endless_requests(path, text)])
 
 
 def test_source_files_exist():
