@@ -325,7 +325,7 @@ static const struct column tenant_columns[] = {
 static const struct column served_columns[] = {
     {"id", "MODEL", true, 0, 0},
     {"state", "STATE", true, 0, 0},
-    {"bytes", "MEMORY", false, BYTES, 2},
+    {"memory_bytes", "MEMORY", false, BYTES, 2},
     {"running", "RUNNING", false, 0, 0},
     {"waiting", "WAITING", false, 0, 0},
     {"loads", "LOADS", false, 0, 3},

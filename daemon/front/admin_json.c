@@ -150,6 +150,8 @@ static void add_models(doc_t *d, val_t *root, const struct models *models) {
             yyjson_mut_obj_add_strcpy(d, o, "swap", m.swap);
         yyjson_mut_obj_add_strcpy(d, o, "file", m.file);
         yyjson_mut_obj_add_uint(d, o, "bytes", m.bytes);
+        if (m.memory)
+            yyjson_mut_obj_add_uint(d, o, "memory_bytes", m.memory);
         yyjson_mut_obj_add_real(d, o, "progress", (double)m.progress);
         yyjson_mut_obj_add_bool(d, o, "pinned", m.pinned);
         yyjson_mut_obj_add_uint(d, o, "running", m.n_running);
@@ -173,6 +175,16 @@ char *admin_json_models(const struct admin_opts *o) {
     return admin_json_finish(d);
 }
 
+/* Describes the first model that is loaded, else the first. */
+static void admin_json_pick(const struct models *models, struct models_info *out) {
+    for (uint32_t i = 0; i < models_n(models); i++) {
+        models_info(models, i, out);
+        if (out->memory)
+            return;
+    }
+    models_info(models, 0, out);
+}
+
 char *admin_json_stats(const struct admin_opts *o) {
     struct models_info first;
     val_t *root;
@@ -184,7 +196,7 @@ char *admin_json_stats(const struct admin_opts *o) {
     yyjson_mut_obj_add_str(d, root, "version", WEFT_VERSION);
     yyjson_mut_obj_add_int(d, root, "uptime_s", (clock_now(o->clock) - o->started_ns) / 1000000000);
     yyjson_mut_obj_add_str(d, root, "health", o->health(o->ctx));
-    models_info(o->models, 0, &first);
+    admin_json_pick(o->models, &first);
     add_model(d, root, first.info);
     add_front(d, root, o->api);
     add_worker(d, root, first.workers);
@@ -364,7 +376,7 @@ char *admin_json_health(const struct admin_opts *o) {
 
     if (!d)
         return NULL;
-    models_info(o->models, 0, &first);
+    admin_json_pick(o->models, &first);
     workers_stats(first.workers, &w);
     yyjson_mut_obj_add_str(d, root, "health", o->health(o->ctx));
     yyjson_mut_obj_add_str(d, root, "worker", w.state);

@@ -905,9 +905,12 @@ void models_info(const struct models *m, uint32_t i, struct models_info *out) {
     assert(i < m->n);
     const struct served *s = m->served[i];
     struct api_model_use use = {0};
+    uint64_t memory = 0;
 
     if (!s->closing)
         use = api_model_use(s->model);
+    if (has_memory(s))
+        memory = s->bytes;
     int64_t used = MAX(s->used_ns, use.last_used_ns);
 
     *out = (struct models_info){
@@ -916,6 +919,7 @@ void models_info(const struct models *m, uint32_t i, struct models_info *out) {
         .why = s->state == SERVED_FAILED ? s->why : "",
         .file = s->config.model,
         .bytes = s->bytes,
+        .memory = memory,
         .progress = s->progress,
         .pinned = s->config.pinned,
         .n_running = use.n_running,

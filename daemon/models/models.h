@@ -108,8 +108,8 @@ struct models_info {
     /* reason, if the state is "failed" */
     const char *why;
     const char *file;
-    /* bytes that it uses or would need */
-    uint64_t bytes;
+    /* bytes that it uses or would need, and those that it uses now */
+    uint64_t bytes, memory;
     float progress;
     bool pinned;
     uint32_t n_running, n_waiting, n_loads;

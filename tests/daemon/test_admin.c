@@ -30,6 +30,7 @@ static struct models_info infos[] = {
      .file = "/a",
      .swap = "",
      .bytes = 70,
+     .memory = 60,
      .progress = 0.5f,
      .pinned = true,
      .n_running = 1,
@@ -469,9 +470,9 @@ Test(admin, each_model_is_listed) {
     budget = 80;
     expect("GET /models", 200,
            R"({"models":[{"model":{"id":"tiny",)" MODEL
-           R"(},"id":"tiny","state":"ready","file":"/a","bytes":70,"progress":0.5,)"
-           R"("pinned":true,"running":1,"waiting":2,"loads":3,"idle_ms":4,"unload_ms":5,)"
-           R"("worker":{)");
+           R"(},"id":"tiny","state":"ready","file":"/a","bytes":70,"memory_bytes":60,)"
+           R"("progress":0.5,"pinned":true,"running":1,"waiting":2,"loads":3,)"
+           R"("idle_ms":4,"unload_ms":5,"worker":{)");
     expect("GET /models", 200,
            R"("id":"b","state":"failed","reason":"no? room","swap":"next",)"
            R"("file":"/b","bytes":0,"progress":0.0,"pinned":false,)");

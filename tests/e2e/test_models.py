@@ -76,6 +76,25 @@ def test_models_are_loaded_when_they_are_asked_for_and_the_least_recently_used_l
         assert status == 200 and value["model"] == "a", value  # the first model
 
 
+def test_figures_are_of_a_model_that_is_loaded():
+    """a file that cannot be loaded stands before it"""
+    with folder_of("ab") as folder:
+        a = pathlib.Path(folder, "a.gguf")
+        content = a.read_bytes()[:1000]
+        a.unlink()
+        a.write_bytes(content)
+        with Weftd("--models-dir", folder, *FLAGS, model="") as d:
+            assert d.request("POST", "/v1/completions", {"model": "a", "prompt": "x"})[0] == 503
+            assert not any("memory_bytes" in m for m in models(d).values()), models(d)
+            ask(d, "b")
+            got = models(d)
+            assert "memory_bytes" not in got["a"] and got["b"]["memory_bytes"] == got["b"]["bytes"] > 0, got
+            assert d.stats()["model"]["id"] == "b", d.stats()
+            wait_until("the figures are not b's", lambda: d.stats()["worker"]["output_tokens"] == 8)
+            table = subprocess.run([program("weftctl"), "--socket", d.admin, "ps"], capture_output=True, text=True, check=True).stdout
+            assert re.search(r"(?m)^a +failed +- ", table) and re.search(r"(?m)^b +loaded +[\d.]+ [KM]iB ", table), table
+
+
 def stream(d, model, n, begun=None):
     """Returns the tokens of a stream; sets @begun when the first tokens have arrived."""
     got = []
