@@ -7,7 +7,7 @@
  */
 
 #include "engine/cuda/bulk.cuh"
-#include "engine/cuda/products/wgmma.cuh"
+#include "engine/cuda/wgmma.cuh"
 #include "tests/gpu/limits.h"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -24,7 +24,7 @@
 
 #include "engine/cuda/bulk.cuh"
 #include "engine/cuda/products/gated.cuh"
-#include "engine/cuda/products/wgmma.cuh"
+#include "engine/cuda/wgmma.cuh"
 
 #if defined(WEFT_SIMT) || defined(WEFT_SM90A)
 extern "C" const bool matmul_wgmma_built = true;

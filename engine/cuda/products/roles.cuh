@@ -4,7 +4,7 @@
 
 #include "engine/cuda/bulk.cuh"
 #include "engine/cuda/products/gated.cuh"
-#include "engine/cuda/products/wgmma.cuh"
+#include "engine/cuda/wgmma.cuh"
 
 #define ROLES_BLOCKS (2 * SLICE_PAIRS) /* blocks of 16 columns of a slice */
 

@@ -17,7 +17,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 ENGINE = "engine/cuda/"
-DEVICE, BULK, WGMMA = "device.cuh", "bulk.cuh", "products/wgmma.cuh"
+DEVICE, BULK, WGMMA = "device.cuh", "bulk.cuh", "wgmma.cuh"
 LATENT, SHORT, PRODUCTS = "../ops/attention/attention_latent", "../ops/attention/attention", "products/matmul_wgmma"
 WIDE, DELTA, EXPERTS = "../ops/attention/attention_wide", "../ops/recurrent/recurrent", "../ops/experts/experts"
 IN_LATENT, IN_SHORT, IN_PRODUCTS = "latent attention", "attention dim 64", "matrices Q4_K"
