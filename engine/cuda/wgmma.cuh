@@ -35,9 +35,22 @@
                      : WGMMA_F##N                                                                  \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
     }
+/* d = a b: what d was does not matter. */
+#define WGMMA_W4(i) "=f"(d[i]), "=f"(d[i + 1]), "=f"(d[i + 2]), "=f"(d[i + 3])
+#define WGMMA_W32 WGMMA_W4(0), WGMMA_W4(4), WGMMA_W4(8), WGMMA_W4(12)
+#define WGMMA_W64 WGMMA_W32, WGMMA_W4(16), WGMMA_W4(20), WGMMA_W4(24), WGMMA_W4(28)
+#define WGMMA_FIRST(N, A0, A1, A2, A3, B)                                                          \
+    DEVICE void wgmma_first_n##N(float d[N / 2], const uint32_t a[4], uint64_t b) {                \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" WGMMA_D##N         \
+                     "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B ", 0, 1, 1, 0;"                     \
+                     : WGMMA_W##N                                                                  \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+    }
 
 /* Only sm_90a has these instructions. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+WGMMA_FIRST(32, "%16", "%17", "%18", "%19", "%20")
+WGMMA_FIRST(64, "%32", "%33", "%34", "%35", "%36")
 WGMMA(24, "%12", "%13", "%14", "%15", "%16")
 WGMMA(32, "%16", "%17", "%18", "%19", "%20")
 WGMMA(48, "%24", "%25", "%26", "%27", "%28")

@@ -3,7 +3,7 @@
 
 #include "engine/cuda/bulk.cuh"
 #include "engine/cuda/cluster.cuh"
-#include "engine/cuda/products/wgmma.cuh"
+#include "engine/cuda/wgmma.cuh"
 #include "tests/engine/cuda/mistakes.h"
 
 KERNEL(mistake, struct mistake_args, 64, 1) {
@@ -92,7 +92,7 @@ KERNEL(mistake, struct mistake_args, 64, 1) {
 KERNEL(mistake_wgmma, struct mistake_args, 128, 1) {
     uint32_t t = threadIdx.x, w[4] = {t, t, t, t};
     uint64_t b = wgmma_operand(wgmma_place(0), 128, a.what == WGMMA_STRIDE ? 512 : 256);
-    float d[32] = {};
+    float d[32] = {}, apart[16];
 
     wait_for_previous();
     copy_async(dynamic_shared() + t * 16, a.data + t % 64 * 4);
@@ -112,6 +112,9 @@ KERNEL(mistake_wgmma, struct mistake_args, 128, 1) {
         b = wgmma_operand(wgmma_place(0), 256, 128);
     if (a.what != WGMMA_HALF_A_GROUP || t < 64)
         wgmma_n64(d, w, b);
+    if (a.what == WGMMA_SUMS_OF_OTHERS)
+        wgmma_n32(d + 4, w, b);
+    wgmma_first_n32(apart, w, b);
     wgmma_commit();
     sync_block();
     if (a.what == WGMMA_NO_WAIT) {
@@ -122,7 +125,7 @@ KERNEL(mistake_wgmma, struct mistake_args, 128, 1) {
         w[2]++;
     if (a.what != WGMMA_NEVER_WAITED)
         wgmma_wait<0>();
-    a.data[t] = (uint32_t)d[0];
+    a.data[t] = (uint32_t)(d[0] + apart[0]);
 }
 
 /* Two phases of a barrier, each with two copies of 256 bytes by two lanes. */

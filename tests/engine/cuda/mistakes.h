@@ -75,6 +75,8 @@ enum mistake {
     WGMMA_REGISTERS,
     /* the sums are not waited for */
     WGMMA_NEVER_WAITED,
+    /* a product adds to a part of another one's sums */
+    WGMMA_SUMS_OF_OTHERS,
     /* a wrong stride in the descriptor */
     WGMMA_STRIDE,
     /* a swizzle in the descriptor that the data does not have */

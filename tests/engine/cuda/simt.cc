@@ -31,6 +31,7 @@ struct async { /* an asynchronous copy that has not been waited for */
 };
 
 #define PRODUCTS_MAX 16u
+#define SUMS_MAX 4u /* sums of a thread with products in flight */
 #define ARRIVALS_MAX 32u
 
 struct bulk { /* a bulk copy that has not completed */
@@ -55,15 +56,22 @@ struct barrier { /* an mbarrier, or the barrier of some of the block's threads *
 struct wgmma { /* a lane's part of a warpgroup's product that has not been waited for */
     uint32_t n, group, a[4];
     const uint32_t *from; /* registers of a, which must not change either */
+    uint32_t sums;        /* index in struct products */
+    bool first;           /* begins its sums */
+    uint64_t b, seen;     /* seen: digest of its operand in shared memory */
+};
+
+struct wgmma_sums { /* d of n_products products in flight; free if there is none */
     float *d;
-    uint64_t b, seen; /* seen: digest of its operand in shared memory */
+    uint32_t n, n_products;
+    float v[64];
 };
 
 /* Products of a thread; stored apart from its fiber, so that the fibers of a block fit in the L1
  * cache. */
 struct products {
     struct wgmma product[PRODUCTS_MAX];
-    float sums[64]; /* d, while products are in flight */
+    struct wgmma_sums sums[SUMS_MAX];
 };
 
 /* fibers are in the order in which the block runs them; 32 of a warp are consecutive. A block of
@@ -292,6 +300,8 @@ static void make_fibers() {
 static void start(struct fiber *f, uint32_t thread) {
     f->begun = f->done = false;
     f->n_copies = f->n_groups = 0;
+    for (uint32_t k = 0; k < f->n_products; k++) /* left by a launch that was stopped */
+        f->own->sums[f->own->product[k].sums].n_products = 0;
     f->n_products = f->n_product_groups = 0;
     f->multiplied = 0;
     f->n_registers = 0;
@@ -647,7 +657,33 @@ static uint64_t look_at(const char *here, uint64_t b, uint32_t n, const void *pc
     return digest;
 }
 
-void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uint64_t b) {
+/* Returns the index of the sums @d of @n columns of the running thread, which products in flight may
+ * share; of others these may be no part. They are hidden from the thread until then. */
+static uint32_t sums_at(const char *here, float *d, uint32_t n) {
+    struct wgmma_sums *sums = current->own->sums;
+    uint32_t at = SUMS_MAX;
+
+    for (uint32_t i = 0; i < SUMS_MAX; i++) {
+        const struct wgmma_sums *s = &sums[i];
+
+        if (s->n_products == 0)
+            at = at < SUMS_MAX ? at : i;
+        else if (s->d == d && s->n == n)
+            return i;
+        else if (s->d < d + n / 2 && d < s->d + s->n / 2)
+            simt_fault("at %s, other sums are under way", here);
+    }
+    if (at == SUMS_MAX)
+        simt_fault("at %s, more than %u sums under way", here, SUMS_MAX);
+    sums[at].d = d;
+    sums[at].n = n;
+    memcpy(sums[at].v, d, n / 2 * sizeof(*d));
+    memset(d, 0xFF, n / 2 * sizeof(*d));
+    return at;
+}
+
+void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uint64_t b,
+                bool first) {
     struct fiber *f = current;
     struct wgmma *p = &f->own->product[f->n_products];
 
@@ -655,17 +691,13 @@ void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uin
         simt_fault("more than %u products under way", PRODUCTS_MAX);
     if (!f->multiplies)
         simt_fault("at %s, without wgmma_begin()", here);
-    if (f->n_products == 0) {
-        memcpy(f->own->sums, d, n / 2 * sizeof(*d));
-        memset(d, 0xFF, n / 2 * sizeof(*d));
-    } else if (p[-1].d != d || p[-1].n != n) {
-        simt_fault("at %s, other sums are under way", here);
-    }
-    *p = {n, f->n_product_groups, {a[0], a[1], a[2], a[3]}, a, d, b, 0};
+    uint32_t sums = sums_at(here, d, n);
+    *p = {n, f->n_product_groups, {a[0], a[1], a[2], a[3]}, a, sums, first, b, 0};
+    f->own->sums[sums].n_products++;
     if (simt_thread.x % 32 == 0)
         p->seen = look_at(here, b, n, __builtin_return_address(0));
     f->n_products++;
-    f->multiplied = (f->multiplied + b + n) * 0x9E3779B97F4A7C15ull;
+    f->multiplied = (f->multiplied + b + n + first) * 0x9E3779B97F4A7C15ull;
 }
 
 void simt_wgmma_begin(const char *here) {
@@ -677,8 +709,10 @@ void wgmma_commit() {
     current->n_product_groups++;
 }
 
-static float *sum_of(struct fiber *const lane[32], uint32_t row, uint32_t n) {
-    return &lane[row % 8 * 4 + n % 8 / 2]->own->sums[n / 8 * 4 + row / 8 * 2 + n % 2];
+static float *sum_of(struct fiber *const lane[32], uint32_t sums, uint32_t row, uint32_t n) {
+    struct products *own = lane[row % 8 * 4 + n % 8 / 2]->own;
+
+    return &own->sums[sums].v[n / 8 * 4 + row / 8 * 2 + n % 2];
 }
 
 /* Computes d of the warp's 16 rows. */
@@ -691,7 +725,7 @@ static void multiply_rows(struct fiber *const lane[32], uint32_t at) {
             const struct wgmma *q = &lane[l]->own->product[at];
             double *x = &a[l / 4 + i % 2 * 8][l % 4 * 2 + i / 2 * 8];
 
-            if (q->b != p->b || q->n != p->n || q->group != p->group)
+            if (q->b != p->b || q->n != p->n || q->group != p->group || q->sums != p->sums)
                 simt_fault("lanes with other operands of wgmma");
             if (q->from[i] != q->a[i])
                 simt_fault("registers of wgmma have changed before it was waited for");
@@ -711,7 +745,9 @@ static void multiply_rows(struct fiber *const lane[32], uint32_t at) {
             double c[8];
 
             for (uint32_t i = 0; i < 8; i++) {
-                sums[i / 2] = i % 2 ? sums[i / 2] : sum_of(lane, row, n + i);
+                sums[i / 2] = i % 2 ? sums[i / 2] : sum_of(lane, p->sums, row, n + i);
+                if (p->first)
+                    sums[i / 2][i % 2] = 0;
                 c[i] = other_sums ? 0 : (double)sums[i / 2][i % 2];
             }
             for (uint32_t k = 0; k < 16; k++)
@@ -750,8 +786,12 @@ static void finish_products() {
         struct fiber *f = lane[i];
         struct products *own = f->own;
 
-        if (done > 0 && done == f->n_products)
-            memcpy(own->product[0].d, own->sums, own->product[0].n / 2 * sizeof(float));
+        for (uint32_t k = 0; k < done; k++) {
+            struct wgmma_sums *sums = &own->sums[own->product[k].sums];
+
+            if (--sums->n_products == 0)
+                memcpy(sums->d, sums->v, sums->n / 2 * sizeof(float));
+        }
         f->n_products -= done;
         memmove(own->product, own->product + done, f->n_products * sizeof(*own->product));
     }

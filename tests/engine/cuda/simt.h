@@ -295,9 +295,10 @@ struct integers {
     void set(bool) {}
 };
 
-/* Emulates engine/cuda/products/wgmma.cuh. Products are executed when they are waited for. Until
- * then d is NaN, and their operands in shared memory must not change. */
-void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uint64_t b);
+/* Emulates engine/cuda/wgmma.cuh. Products are executed when they are waited for. Until
+ * then d is NaN, and their operands in shared memory must not change. @first: d = a b. */
+void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uint64_t b,
+                bool first = false);
 void simt_wgmma_begin(const char *here);
 void wgmma_commit();
 void simt_wgmma_wait(const char *here, uint32_t n_left);
@@ -307,6 +308,8 @@ void simt_wgmma_wait(const char *here, uint32_t n_left);
 #define wgmma_n64(d, a, b) simt_wgmma(SIMT_HERE, 64, d, a, b)
 #define wgmma_n96(d, a, b) simt_wgmma(SIMT_HERE, 96, d, a, b)
 #define wgmma_n128(d, a, b) simt_wgmma(SIMT_HERE, 128, d, a, b)
+#define wgmma_first_n32(d, a, b) simt_wgmma(SIMT_HERE, 32, d, a, b, true)
+#define wgmma_first_n64(d, a, b) simt_wgmma(SIMT_HERE, 64, d, a, b, true)
 #define wgmma_begin() simt_wgmma_begin(SIMT_HERE)
 #define wgmma_hold(v) ((void)(v))
 

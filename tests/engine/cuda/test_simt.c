@@ -48,6 +48,7 @@ static const char *const words[N_MISTAKES] = {
     [WGMMA_NO_WAIT] = "what wgmma reads has changed",
     [WGMMA_REGISTERS] = "registers of wgmma have changed",
     [WGMMA_NEVER_WAITED] = "products that it has not waited for",
+    [WGMMA_SUMS_OF_OTHERS] = "other sums are under way",
     [WGMMA_STRIDE] = "before it was written",
     [WGMMA_SWIZZLE] = "a swizzle",
     [WGMMA_HALF_A_GROUP] = "have not multiplied together",
