@@ -269,6 +269,8 @@ struct attention {
     bool bulk;
     /* with few rows, one kernel stores keys, computes attention and merges (attend_decode) */
     enum way_state decode;
+    /* attend_wgmma takes the place of attend_wide: an experiment */
+    enum way_state wgmma;
     /* decode_args.arrived: [MATVEC_ROWS][widest.n_kv] */
     uint32_t *arrived;
     /* sequences on the same pages share their items; many: by attend_wide, too */

@@ -116,8 +116,22 @@ static void round_keys(struct attention *t) {
 }
 
 /* Ways to compute attention: an item for each block of queries; an item for each chunk of keys;
- * blocks of many queries; an item for each chunk with all queries, which also stores keys. */
-enum { AT_ONCE, SPLIT, MANY, DECODE };
+ * blocks of many queries, also by wgmma; an item for each chunk with all queries, which also stores
+ * keys. */
+enum { AT_ONCE, SPLIT, MANY, WGMMA_MANY, DECODE };
+
+/* Returns the kernel for blocks of many queries in way @how, if @wide, or the kernel for what it
+ * leaves. */
+static struct attend_kernel attention_kernel(const struct attention *t, int how, bool wide) {
+    if (wide && how == WGMMA_MANY)
+        return attend_wgmma_for(&t->shape, t->bulk);
+    return attend_kernel_for(&t->shape, wide, t->bulk);
+}
+
+/* Returns true if attend_wgmma computes attention of such heads here. */
+static bool wgmma_attends(const struct page_shape *s) {
+    return matmul_wgmma_built && device.major == 9 && !s->latent && s->head_dim <= 128;
+}
 
 /* Returns the number of chunks up to the last key that query @query sees. As in plan.cu, a block of
  * queries has no items after the last chunk that its last query sees; kernels may leave the results
@@ -170,11 +184,10 @@ static void run_decode(const struct attention *t, const struct attend_args *a, u
 
 /* Computes attention of all queries in way @how to @out, [n_rows][heads][dim or n_value]. */
 static void run_attention(struct attention *t, int how, float *out) {
-    bool split = how == SPLIT || how == DECODE;
+    bool split = how == SPLIT || how == DECODE, many = how == MANY || how == WGMMA_MANY;
     uint32_t n_queries = t->n_rows * t->group, all = (uint32_t)round_up(n_queries, ATTN_QUERIES);
     uint32_t few = how == DECODE ? all : t->n_value ? ATTN_LATENT : ATTN_QUERIES;
-    uint32_t at_once =
-        how == DECODE ? few : attend_kernel_for(&t->shape, how == MANY, t->bulk).queries;
+    uint32_t at_once = how == DECODE ? few : attention_kernel(t, how, many).queries;
     uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, tokens = t->shape.page_tokens;
     uint32_t n_items = 0, n_merges = 0, n_partials = 0, most = chunks_seen(t, n_queries - 1);
     uint32_t n_value = attention_values(t), stride = n_value + 4;
@@ -206,8 +219,7 @@ static void run_attention(struct attention *t, int how, float *out) {
                                                  .merge = n_merges - 1,
                                                  .n_merges = 1};
     }
-    uint32_t n_wide =
-        how == MANY && attend_kernel_for(&t->shape, true, t->bulk).leaves ? n_items : 0;
+    uint32_t n_wide = many && attention_kernel(t, how, true).leaves ? n_items : 0;
     if (n_wide && item[n_wide - 1].n_q <= few) /* a last block of few queries is not a wide item */
         n_wide--;
     struct batch_head batch = {
@@ -244,8 +256,8 @@ static void run_attention(struct attention *t, int how, float *out) {
 
     if (how == DECODE)
         run_decode(t, &a, (n_items + 1) / 2, n_merges);
-    for (int wide = how == MANY; wide >= 0 && how != DECODE; wide--) {
-        struct attend_kernel k = attend_kernel_for(&t->shape, wide, t->bulk);
+    for (int wide = many; wide >= 0 && how != DECODE; wide--) {
+        struct attend_kernel k = attention_kernel(t, how, wide);
 
         must(api->launch(k.kernel, split ? (n_items + 1) / 2 : n_items + 3, n_kv, CUDA_THREADS,
                          k.shared, &a, false, stream),
@@ -361,6 +373,10 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     report_check(name, attention_error(&t, direct, 1e-3), 1e-3);
     check_same_bits("attention split", &t, split, direct);
     check_same_bits("attention wide", &t, wide, direct);
+    if (wgmma_attends(&shape)) {
+        run_attention(&t, WGMMA_MANY, wide);
+        check_same_bits("attend_wgmma", &t, wide, direct);
+    }
     if (decode_handles(&t)) {
         run_attention(&t, DECODE, split);
         check_same_bits("attend_decode", &t, split, direct);
@@ -445,6 +461,8 @@ static void check_attentions(bool tiny) {
             {{2, 128, 32, k, v, false}, 5, 517, 9, 0},
             /* the window of some rows begins after the first chunk; all rows see some tiles */
             {{1, 64, 16, k, v, false}, 3, 300, 9, 39},
+            /* groups of 64 queries begin and end at different tiles */
+            {{1, 128, 16, k, v, false}, 4, 300, 33, 39},
             {{1, 512, 16, k, v, false}, 2, tiny ? 280 : 1100, 3, 0},
             {{2, 256, 16, k, v, false}, 3, tiny ? 280 : 700, tiny ? 18 : 27, 0},
             {{1, 320, 32, k, v, false}, 2, 280, 23, 0},
@@ -456,7 +474,7 @@ static void check_attentions(bool tiny) {
             {{1, 256, 32, k, v, false}, 4, 800, 5, 100},
         };
 
-        for (size_t i = 0; i < (tiny ? 7 : ARRAY_SIZE(cases)); i++) {
+        for (size_t i = 0; i < (tiny ? 8 : ARRAY_SIZE(cases)); i++) {
             char name[60];
 
             snprintf(name, sizeof(name), "attention dim %u, group %u%s%s", cases[i].shape.head_dim,

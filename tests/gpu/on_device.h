@@ -177,6 +177,9 @@ static void allow_all_shared(void) {
             continue;
         few = attend_decode_for(&s);
         allow_shared(few.kernel, few.shared, "attend_decode");
+        k = attend_wgmma_for(&s, false);
+        if (matmul_wgmma_built && device.major == 9)
+            allow_shared(k.kernel, k.shared, "attend_wgmma");
     }
     for (uint32_t n = PACK_ROWS; n <= MATVEC_ROWS; n += PACK_ROWS)
         allow_shared(cluster_for(n), MIN(CLUSTER_SHARED, (uint32_t)device.block_bytes),

@@ -31,10 +31,11 @@ static uint32_t *tables_of(const struct attention *t, uint32_t common, uint32_t 
     return table;
 }
 
-/* Computes attention of all rows to @out. @shared: plan_args.shared; 0: no page is shared. Returns
- * the batch as kernel_plan has left it. */
+/* Computes attention of all rows to @out, in blocks of many queries in way @how. @shared:
+ * plan_args.shared; 0: no page is shared. Returns the batch as kernel_plan has left it. */
 static struct batch_head run_shared(const struct attention *t, const struct sharing_case *c,
-                                    const uint32_t *tables_on, uint32_t shared, float *out) {
+                                    const uint32_t *tables_on, uint32_t shared, int how,
+                                    float *out) {
     uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n = t->n_rows, stride = dim + 4;
     uint32_t n_pages = (t->n_keys + t->shape.page_tokens - 1) / t->shape.page_tokens;
     struct plan_seq *seq = host_new(n * sizeof(*seq));
@@ -91,7 +92,7 @@ static struct batch_head run_shared(const struct attention *t, const struct shar
     launch(kernel_plan, 1, 1, CUDA_THREADS, &p, "plan");
     fetch(&head, batch, sizeof(head));
     for (int many = head.n_wide_items > 0; many >= 0; many--) {
-        struct attend_kernel k = attend_kernel_for(&t->shape, many, false);
+        struct attend_kernel k = attention_kernel(t, how, many);
 
         must(api->launch(k.kernel, (many ? head.n_wide_items + 1 : head.n_items) / 2 + 1, n_kv,
                          CUDA_THREADS, k.shared, &a, false, stream),
@@ -144,14 +145,18 @@ static void check_sharing(const void *arg) {
     t.pages = device_of(twice, 2 * bytes);
     table = tables_of(&t, c->common, n_pages * 8 + 1);
     uint32_t *tables_on = device_of(table, (size_t)c->n_seqs * n_pages * 4);
-    const uint32_t shared[] = {0, ATTN_QUERIES, ATTN_WIDE};
-    for (size_t i = 0; i < ARRAY_SIZE(shared); i++) {
-        struct batch_head head = run_shared(&t, c, tables_on, shared[i], out);
+    const struct {
+        uint32_t shared;
+        int how;
+    } ways[] = {{0, MANY}, {ATTN_QUERIES, MANY}, {ATTN_WIDE, MANY}, {ATTN_WIDE, WGMMA_MANY}};
+    for (size_t i = 0; i < 3u + wgmma_attends(&t.shape); i++) {
+        struct batch_head head = run_shared(&t, c, tables_on, ways[i].shared, ways[i].how, out);
         char name[100];
 
-        snprintf(name, sizeof(name), "attention shared by %u queries", shared[i]);
+        snprintf(name, sizeof(name), "attention shared by %u queries%s", ways[i].shared,
+                 ways[i].how == MANY ? "" : ", wgmma");
         check_same_bits(name, &t, out, direct);
-        if (shared[i] == ATTN_WIDE)
+        if (ways[i].shared == ATTN_WIDE)
             report_check("many queries share items as they should",
                          head.n_wide_items == 0 || (head.n_merges > 0) != c->merges, 0);
     }

@@ -31,10 +31,18 @@ static int load_attention(struct be *b) {
 
             TRY(cuda_check(b, b->api->allow_shared(k.kernel, k.shared), "cudaFuncSetAttribute"));
         }
-        if (i >= 4 || b->attention.decode != WAY_ON || b->shape->mla.rank)
+        if (i >= 4 || b->shape->mla.rank)
             continue;
-        struct attend_kernel k = attend_decode_for(&page);
-        TRY(cuda_check(b, b->api->allow_shared(k.kernel, k.shared), "cudaFuncSetAttribute"));
+        if (b->attention.decode == WAY_ON) {
+            struct attend_kernel k = attend_decode_for(&page);
+
+            TRY(cuda_check(b, b->api->allow_shared(k.kernel, k.shared), "cudaFuncSetAttribute"));
+        }
+        if (b->attention.wgmma == WAY_ON) {
+            struct attend_kernel k = attend_wgmma_for(&page, false);
+
+            TRY(cuda_check(b, b->api->allow_shared(k.kernel, k.shared), "cudaFuncSetAttribute"));
+        }
     }
     return 0;
 }
@@ -101,7 +109,7 @@ static uint32_t load_ahead_bytes(const struct cuda_device *d) {
  * on how a multiprocessor's memory is divided into cache and shared memory (api.c), which can only
  * change while no block runs there. WEFT_CUDA_WGMMA=0: be.products.wgmma is off;
  * WEFT_CUDA_ROLES=1, WEFT_CUDA_CLUSTER=1, WEFT_CUDA_DRY=1: be.products.roles, cluster, dry are
- * on. */
+ * on; WEFT_CUDA_ATTEND_WGMMA=1: be.attention.wgmma is. */
 int cuda_load_kernels(struct be *b) {
     uint32_t narrow = 0, norm = 0, expert = 0, wide = 0, wgmma = 0, wgmma_64 = 0;
 
@@ -123,6 +131,7 @@ int cuda_load_kernels(struct be *b) {
                      cuda_wants("WGMMA");
     b->products.wgmma = way_if(has_wgmma);
     b->products.roles = way_if(has_wgmma && cuda_asks("ROLES"));
+    b->attention.wgmma = way_if(has_wgmma && cuda_asks("ATTEND_WGMMA"));
     b->products.ahead = load_ahead_bytes(&b->about.device);
     b->products.dry = way_if(b->about.device.made_for == 90 && cuda_asks("DRY"));
 #define WITHOUT_SHARED(NAME)                                                                       \

@@ -10,12 +10,20 @@
 #include "engine/cuda/load.h"
 #include "engine/ops/attention/kernels_attention.h"
 
+/* Returns the kernel for many queries per block. */
+static struct attend_kernel attend_wide_for(const struct be *b, const struct page_shape *shape) {
+    if (b->attention.wgmma == WAY_ON)
+        return attend_wgmma_for(shape, b->attention.bulk);
+    return attend_kernel_for(shape, true, b->attention.bulk);
+}
+
 /* Returns the kernel for items that cover all chunks. */
 static struct attend_kernel kernel_for(const struct step *s, const struct heads *h) {
     struct page_shape shape = cuda_page_shape(s->be, h);
 
-    return attend_kernel_for(&shape, s->grid.rows > s->be->attention.wide_rows,
-                             s->be->attention.bulk);
+    if (s->grid.rows > s->be->attention.wide_rows)
+        return attend_wide_for(s->be, &shape);
+    return attend_kernel_for(&shape, false, s->be->attention.bulk);
 }
 
 bool attend_many_share(const struct be *b, const struct engine_batch *batch) {
@@ -43,7 +51,7 @@ bool attend_many_share(const struct be *b, const struct engine_batch *batch) {
 static struct attend_kernel sharing_kernel(const struct step *s, const struct heads *h) {
     const struct be *b = s->be;
     struct page_shape shape = cuda_page_shape(b, h);
-    struct attend_kernel k = attend_kernel_for(&shape, true, b->attention.bulk);
+    struct attend_kernel k = attend_wide_for(b, &shape);
 
     if (!b->attention.many || !k.leaves || !s->many_share)
         return (struct attend_kernel){0};

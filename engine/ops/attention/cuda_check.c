@@ -219,18 +219,19 @@ static int same_in(struct be *b, struct scene *t, const struct batch *p) {
 /* -- the ways ---------------------------------------------------------------------------------- */
 
 /* Ways; each is tested with all earlier ones turned on. */
-enum way { PLAIN, BULK, WIDE, SHARED, MANY, DECODE, WAYS };
+enum way { PLAIN, BULK, WIDE, SHARED, MANY, WGMMA, DECODE, WAYS };
 
 static const char *const way_name[] = {[BULK] = "attend_latent_bulk",
                                        [WIDE] = "attend_wide",
                                        [SHARED] = "pages shared by few queries",
                                        [MANY] = "pages shared by many queries",
+                                       [WGMMA] = "attend_wgmma",
                                        [DECODE] = "attend_decode"};
 
 /* Settings outside of the self-test. */
 struct wanted {
     uint32_t wide_rows;
-    bool bulk, shares, many, decode;
+    bool bulk, shares, many, wgmma, decode;
 };
 
 /* Turns a way on or off. */
@@ -243,6 +244,8 @@ static void selftest_attention_use(struct be *b, const struct wanted *all, enum 
         b->attention.shares = use && all->shares;
     else if (way == MANY)
         b->attention.many = use && all->many;
+    else if (way == WGMMA)
+        b->attention.wgmma = use && all->wgmma ? WAY_ON : WAY_OFF;
     else
         b->attention.decode = use && all->decode ? WAY_ON : WAY_OFF;
 }
@@ -261,6 +264,8 @@ static uint32_t batches_of(const struct be *b, const struct scene *t, enum way w
     /* Sequences for a block of ATTN_WIDE queries; runs have two chunks, or three if there are few
      * sequences. */
     uint32_t many = MIN(MAX(MATVEC_ROWS + 1, ATTN_WIDE / group), n_seqs);
+    struct batch prompt = {t->n_rows, CROWDED, false};
+    struct batch together = {many, many * group < 96 ? n_kv : 2 * n_kv, true};
 
     switch (way) {
     case PLAIN:
@@ -269,10 +274,10 @@ static uint32_t batches_of(const struct be *b, const struct scene *t, enum way w
         p[2] = (struct batch){1, real, false};
         return 3;
     case WIDE:
-        p[0] = (struct batch){t->n_rows, CROWDED, false};
+        p[0] = prompt;
         return 1;
     case BULK:
-        p[0] = (struct batch){t->n_rows, CROWDED, false};
+        p[0] = prompt;
         p[1] = (struct batch){t->n_rows, empty, false};
         p[2] = (struct batch){1, real, false};
         return 3;
@@ -281,8 +286,12 @@ static uint32_t batches_of(const struct be *b, const struct scene *t, enum way w
         p[1] = (struct batch){few, real, true};
         return 2;
     case MANY:
-        p[0] = (struct batch){many, many * group < 96 ? n_kv : 2 * n_kv, true};
+        p[0] = together;
         return many > MATVEC_ROWS;
+    case WGMMA:
+        p[0] = prompt;
+        p[1] = together;
+        return 1u + (many > MATVEC_ROWS);
     case DECODE:
         p[0] = (struct batch){1, real, false};
         p[1] = (struct batch){MIN(5u, t->n_rows), empty, false};
@@ -318,13 +327,16 @@ static bool selftest_is_wanted(const struct be *b, const struct scene *t, const 
         return all->shares;
     if (way == DECODE)
         return all->decode && !t->n_turned;
+    if (way == WGMMA)
+        return all->wgmma && attend_kernel_for(&shape, true, false).leaves;
     return all->many && b->attention.shares && attend_kernel_for(&shape, true, false).leaves;
 }
 
 /* Tests the plainest way, which must be right, then turns on each other way that has its bits. */
 static int selftest_try_ways(struct be *b, struct scene *t, struct err *err) {
-    const struct wanted all = {b->attention.wide_rows, b->attention.bulk, b->attention.shares,
-                               b->attention.many, b->attention.decode == WAY_ON};
+    const struct wanted all = {b->attention.wide_rows,       b->attention.bulk,
+                               b->attention.shares,          b->attention.many,
+                               b->attention.wgmma == WAY_ON, b->attention.decode == WAY_ON};
     const struct batch prompt = {t->n_rows, CROWDED, false};
     const char *what = "attention";
     char why[80];

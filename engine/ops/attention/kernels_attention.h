@@ -78,6 +78,12 @@ struct decode_args {
     (ATTN_TILE * (((k) != PAGE_F16 ? 2 : ATTEND_WIDE_STAGES) * ((head) + 32 + (head)) * 2 +        \
                   ((k) != PAGE_F16 ? ATTEND_WIDE_CODES(head, k, v) : 0)))
 
+/* Shared memory of attend_wgmma_64 and attend_wgmma_128, which take the place of attend_wide_64 and
+ * attend_wide_128 on a Hopper: tiles as halves; chunks and results of each thread. */
+#define ATTEND_WGMMA_STAGES 3u
+#define ATTEND_WGMMA_SHARED(head)                                                                  \
+    (ATTEND_WGMMA_STAGES * ATTN_TILE * 2 * 2 * (head) + ((head) / 8 + 1) * CUDA_THREADS * 16)
+
 /* A variant of attention. */
 struct attend_kernel {
     const void *kernel;
@@ -116,6 +122,8 @@ FOR_PAGES(ATTEND_DECLARE, attend_256)
 FOR_PAGES(ATTEND_DECLARE, attend_512)
 FOR_PAGES(ATTEND_DECLARE, attend_wide_64)
 FOR_PAGES(ATTEND_DECLARE, attend_wide_128)
+FOR_PAGES(ATTEND_DECLARE, attend_wgmma_64)
+FOR_PAGES(ATTEND_DECLARE, attend_wgmma_128)
 FOR_PAGES(ATTEND_DECLARE, attend_wide_256)
 FOR_PAGES(ATTEND_DECLARE, attend_wide_512)
 FOR_PAGES_ALIKE(ATTEND_DECLARE, attend_latent)
@@ -199,6 +207,22 @@ static inline struct attend_kernel attend_decode_for(const struct page_shape *s)
 
     assert(!s->latent && s->head_dim <= 128);
     k.kernel = *kernel[s->head_dim > 64][attend_format(s)];
+    return k;
+}
+
+/* Returns attend_wgmma for pages of shape @s, or attend_wide where there is none: for large heads
+ * and latent attention. */
+static inline struct attend_kernel attend_wgmma_for(const struct page_shape *s, bool bulk) {
+    static kernel_address *const kernel[][ATTEND_FORMATS] = {
+        {FOR_PAGES(ATTEND_ADDRESS, attend_wgmma_64)},
+        {FOR_PAGES(ATTEND_ADDRESS, attend_wgmma_128)},
+    };
+    struct attend_kernel k = attend_kernel_for(s, true, bulk);
+
+    if (!k.leaves)
+        return k;
+    k.kernel = *kernel[s->head_dim > 64][attend_format(s)];
+    k.shared = (uint32_t)ATTEND_WGMMA_SHARED(s->head_dim <= 64 ? 64 : 128);
     return k;
 }
 

@@ -22,10 +22,12 @@ LIMITS = {
     "attend_latent_bulk_q4": 4.5, "attend_latent_bulk_q8": 4.4, "attend_latent_q4": 5.7, "attend_latent_q8": 5.1,
     "attend_sparse": 20.1, "attend_sparse_q4": 19.4, "attend_sparse_q8": 22.9, "attend_sparse_q8_q4": 19.6,
     "attend_sparse_latent": 7.8, "attend_sparse_latent_q4": 8.2, "attend_sparse_latent_q8": 7.7,
-    "attend_wide_128": 1.8, "attend_wide_128_q4": 1.6, "attend_wide_128_q8": 1.5, "attend_wide_128_q8_q4": 1.6,
+    "attend_wide_128": 1.9, "attend_wide_128_q4": 1.6, "attend_wide_128_q8": 1.5, "attend_wide_128_q8_q4": 1.6,
     "attend_wide_256": 2.1, "attend_wide_256_q4": 2.0, "attend_wide_256_q8": 1.7, "attend_wide_256_q8_q4": 1.9,
     "attend_wide_512": 2.5, "attend_wide_512_q4": 2.4, "attend_wide_512_q8": 1.8, "attend_wide_512_q8_q4": 2.2,
     "attend_wide_64": 1.5, "attend_wide_64_q4": 2.1, "attend_wide_64_q8": 2.0, "attend_wide_64_q8_q4": 2.0,
+    "attend_wgmma_128": 3.5, "attend_wgmma_128_q4": 2.7, "attend_wgmma_128_q8": 2.4, "attend_wgmma_128_q8_q4": 2.7,
+    "attend_wgmma_64": 2.8, "attend_wgmma_64_q4": 2.9, "attend_wgmma_64_q8": 2.7, "attend_wgmma_64_q8_q4": 2.9,
     "choose_blocks": 0.8, "hc_in": 30.0, "route": 6.5, "sample_draw": 37.6, "sample_weigh": 13.8,
     # Lanes skip results of rows and outputs that do not exist, so stores of different rows are counted as one.
     "matmul_roles_24": 4.0, "matmul_roles_32": 7.0, "matmul_roles_48": 6.0, "matmul_roles_64": 10.0, "matmul_wgmma_64": 4.0,

@@ -153,6 +153,7 @@ LIMITS |= WIDE_ROLES
 LIMITS |= {f"attend_{size}_{pages}": limit for sizes, limit in (((64, 128), 128), ((256, 512), 255))
            for size in sizes for pages in ("q8_q4",)}
 LIMITS |= {f"attend_wide_{size}_{pages}": 255 for size in (64, 128, 256, 512) for pages in ("q8_q4",)}
+LIMITS |= {f"attend_wgmma_{size}{pages}": 255 for size in (64, 128) for pages in ("", "_q8", "_q4", "_q8_q4")}
 LIMITS |= {f"attend_decode_{size}{pages}": 128 for size in (64, 128) for pages in ("", "_q8", "_q4", "_q8_q4")}
 # Static shared memory: the limit without a request, or the rest of the 99 KiB that the smallest device gives a block,
 # beside the dynamic shared memory (matvec_shared(), wide_shared(), ATTEND_WIDE_SHARED(), which tests check).

@@ -7,8 +7,8 @@ disassembler.
 
 usage: [NVCC=PATH] count_kernels.py FOLDER [ARCHITECTURES [FILES]]
 FOLDER keeps the cubins, FILE.ARCHITECTURE.cubin; those that are missing or older than a source are compiled.
-Exit 1 where a kernel spills, a slice in matmul_roles or a product of bytes takes too many instructions, or products are
-not found in its code: then cubin.py does not understand it.
+Exit 1 where a kernel spills, a slice in matmul_roles, a tile in attend_wgmma or a product of bytes takes too many
+instructions, or products are not found in its code: then cubin.py does not understand it.
 ARCHITECTURES: 80,90 (all six); FILES: matmul,attention (all with kernels).
 """
 import collections
@@ -81,9 +81,11 @@ SHARES = {"attend_256": 4, "attend_512": 4, "attend_latent": 8, "attend_wide_256
 SOME = {"weigh_tile": 3 / 8, "fetch": 1 / 8, "add_chunk": 1 / 8}
 KEY_BLOCKS = 18
 # Code that runs once for a row of tiles, not for each stage; for scores with a cap; for items that attend_wide leaves.
-RARE = re.compile(r"Feed(?:ILi\d+EE)?4seek|fetch_few|soft_cap|store_results|store_partial")
+RARE = re.compile(r"Feed(?:ILi\d+EE)?4seek|fetch_few|soft_cap|store_results|store_partial|first_scores|pass_tile")
+TILE_MMA = {"attend_wgmma_64": 32, "attend_wgmma_128": 64}  # by wgmma, for 32 keys and 16 queries
+TILE_MOST = {"attend_wgmma_128": 630, "attend_wgmma_128_q8": 770}  # instructions of a warp for them
 UPPER = re.compile(r"halfILi\dELi1E")  # code of attend_64 and attend_128 for more than eight queries only
-END_OF_CHUNK = re.compile(r"end_chunk")  # of attend_wide, whose loop is over tiles
+END_OF_CHUNK = re.compile(r"end_chunk|4Room\w+E3(?:put|get)")  # of attend_wide, whose loop is over tiles
 
 # Columns of a row of tiles that the loop multiplies; its mma of those columns.
 Loop = collections.namedtuple("Loop", "kernel arch format instructions end mma in_flight needed columns", defaults=[0])
@@ -103,7 +105,7 @@ def compiled(folder, arch, files):
     for name in files:
         to = folder / f"{name}.{arch}.cubin"
         if not to.exists() or to.stat().st_mtime < newest:
-            wgmma = (name == "matmul_wgmma" or name.startswith("matmul_roles")) and arch == "90"
+            wgmma = (name.endswith("_wgmma") or name.startswith("matmul_roles")) and arch == "90"
             flags = ["-arch=sm_90a", "-DWEFT_SM90A"] if wgmma else [f"-arch=sm_{arch}"]
             subprocess.run([os.environ.get("NVCC", "nvcc"), *FLAGS, *flags, "-o", str(to), str(next(SOURCES.rglob(f"{name}.cu")))], check=True)
         yield from cubin.kernels_of(to, int(arch))
@@ -163,7 +165,7 @@ def loops_of(kernel, name, arch, sizes):
             else:
                 common += 1
         if not own:
-            n_mma = kernel.operations[first : last + 1].count(cubin.MMA)
+            n_mma = TILE_MMA.get(re.sub("(_q[48])+$", "", name)) or kernel.operations[first : last + 1].count(cubin.MMA)
             # Half of a chunk's tiles are merged at a time.
             merges = [l for l in kernel.within(first, last) if "merge_tiles" in str(kernel.calls[l[0]])]
             common += sum(b - a + 1 for a, b in merges)
@@ -247,6 +249,9 @@ def main():
         if loop.kernel in ROLES and loop.format == FORMATS.index("Q4_K") and slice_of(loop) > SLICE_MOST:
             problems += 1
             print(f"{loop.kernel}: {slice_of(loop):.0f} instructions for a slice, at most {SLICE_MOST}")
+        if with_ends(loop) > TILE_MOST.get(loop.kernel, with_ends(loop)):
+            problems += 1
+            print(f"{loop.kernel}: {with_ends(loop):.0f} instructions for a tile, at most {TILE_MOST[loop.kernel]}")
         # halves have two mma for 32 columns
         of_bytes = loop.kernel == "matmul_wide" and loop.mma * 32 == loop.columns * groups_of(loop.kernel)
         if of_bytes and loop.format == FORMATS.index("Q4_K") and with_ends(loop) / loop.mma > BYTES_MOST:

@@ -50,8 +50,8 @@ class Kernel:
 
     def whole(self):
         """Returns the innermost loop that contains all products, or none."""
-        n = self.count(MMA)
-        return [l for l in self.back() if self.operations[l[0] : l[1] + 1].count(MMA) == n][:1]
+        n = self.count(MMA, WGMMA)
+        return [l for l in self.back() if sum(o in (MMA, WGMMA) for o in self.operations[l[0] : l[1] + 1]) == n][:1]
 
     def target(self, i):
         """Returns the target of branch @i: its offset is in units of four bytes, from the next instruction."""

@@ -477,6 +477,10 @@ static bool has_roles(const void *kernel) {
            kernel == kernel_matmul_roles_96_plain || kernel == kernel_matmul_roles_128_plain;
 }
 
+static bool is_attend_wgmma(const struct simt_kernel *k) {
+    return strncmp(k->name, "attend_wgmma", 12) == 0;
+}
+
 static int allow_shared(const void *kernel, uint32_t bytes) {
     int r = call();
 
@@ -487,7 +491,8 @@ static int allow_shared(const void *kernel, uint32_t bytes) {
     bool servers = has_roles(kernel) || kernel == kernel_matvec_cluster ||
                    kernel == kernel_matvec_cluster_16 || kernel == kernel_matmul_wgmma ||
                    kernel == kernel_matmul_wgmma_64 || kernel == kernel_attend_latent_bulk ||
-                   kernel == kernel_attend_latent_bulk_q8 || kernel == kernel_attend_latent_bulk_q4;
+                   kernel == kernel_attend_latent_bulk_q8 ||
+                   kernel == kernel_attend_latent_bulk_q4 || is_attend_wgmma(kernel);
     if (bytes > (servers ? SIMT_DYNAMIC_MAX : SIMT_DYNAMIC_LEAST))
         return 1;
     *load(kernel) = (struct loaded){kernel, bytes, true};

@@ -99,7 +99,7 @@ with tempfile.TemporaryDirectory() as folder:
     bits = [row for row in rows if "bits of" in row.get("check", "")]
     check(made.returncode == 0 and len(results) == 1, "the experiments are one file")
     # Seven ways of launching with two numbers of rows, six choices of kernels with three.
-    check(len(steps) == 32 and len(bits) == 32 and all(row["ok"] for row in bits), f"steps of 13 variants have the same bits: {len(steps)}, {len(bits)}")
+    check(len(steps) == 35 and len(bits) == 35 and all(row["ok"] for row in bits), f"steps of 14 variants have the same bits: {len(steps)}, {len(bits)}")
     stages = {row["stage"] for row in rows}
     check({"micro", "layers, by other kernels", "masks beside the step", "masks in the step's stream"} <= stages, f"every experiment has a stage: {stages}")
     check(any(row.get("skipped") == "trace" for row in rows), "what is not there is said")

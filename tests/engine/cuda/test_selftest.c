@@ -177,6 +177,22 @@ static bool is_many(const char *kernel, const void *args) {
     return is_attend_wide(kernel, args, true);
 }
 
+/* Blocks of many queries by wgmma, likewise. */
+static bool is_attend_wgmma(const char *kernel, const void *args, bool runs) {
+    const struct attend_args *a = args;
+    bool wide = strcmp(kernel, "attend_wgmma_64") == 0 && a->batch->n_wide_items > 0;
+
+    return wide && (a->batch->wide_item[0].n_run > 0) == runs;
+}
+
+static bool is_whole_wgmma(const char *kernel, const void *args) {
+    return is_attend_wgmma(kernel, args, false);
+}
+
+static bool is_many_wgmma(const char *kernel, const void *args) {
+    return is_attend_wgmma(kernel, args, true);
+}
+
 /* Blocks of a few queries of several sequences. */
 static bool is_few(const char *kernel, const void *args) {
     const struct attend_args *a = args;
@@ -351,6 +367,18 @@ Test(cuda_selftest, attention_that_is_wrong_is_left_out) {
 
     fake_find()->n_multiprocessors = 1;
     try_faults(&one_key_head, run_shared, faults, ARRAY_SIZE(faults));
+}
+
+Test(cuda_selftest, attention_by_wgmma_that_is_wrong_is_left_out) {
+    static const struct fault faults[] = {
+        {is_whole_wgmma, "without attend_wgmma: other bits", false, true},
+        {is_many_wgmma, "without attend_wgmma: other bits", false, true},
+    };
+
+    fake_find()->n_multiprocessors = 1;
+    setenv("WEFT_CUDA_ATTEND_WGMMA", "1", 1);
+    try_faults(&one_key_head, run_shared, faults, ARRAY_SIZE(faults));
+    unsetenv("WEFT_CUDA_ATTEND_WGMMA");
 }
 
 Test(cuda_selftest, attention_as_one_kernel_that_is_wrong_is_left_out) {
