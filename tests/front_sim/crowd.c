@@ -19,7 +19,7 @@
 #define LEAVERS_AT_ONCE 20u
 #define LEAVERS_PAUSE_NS 400000     /* longest between two arrivals */
 #define LEAVERS_SERVED_NS 200000000 /* work of the front after which the last is served */
-#define QUIET_LEAVERS_NS 40000000   /* bound while they come: the poll reports any part of them */
+#define QUIET_LEAVERS_NS 40000000   /* bound while they come: accepting and closing them */
 
 struct member {
     struct actor actor;

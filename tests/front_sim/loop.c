@@ -9,8 +9,9 @@
 #include "daemon/workers/file_work.h"
 
 static struct list handles = {&handles, &handles};
-/* file_work.link: work that has not run, and that has */
+/* file_work.link: work that has not run, that has, and that has and was left out of a poll */
 static struct list works = {&works, &works}, works_done = {&works_done, &works_done};
+static struct list works_left = {&works_left, &works_left};
 /* Handles that are being closed, the last one first, as in libuv. */
 static struct sim_handle *closing;
 static uint64_t now_ms, n_timers;
@@ -318,10 +319,14 @@ static bool work_run_one(void) {
 
 /* ---- the poll ---- */
 
+#define READY_MAX 8192u
+
+/* What a poll may report. left_out: the last one did not. */
 struct ready {
     /* or: */
     struct sim_handle *handle;
     struct file_work *work;
+    bool left_out;
 };
 
 static bool is_ready(const struct sim_handle *s) {
@@ -340,20 +345,29 @@ static bool is_ready(const struct sim_handle *s) {
     }
 }
 
-static uint32_t collect(struct ready *out, uint32_t max) {
+/* Adds the works of @from to the @n entries of @out. Returns the new number. */
+static uint32_t collect_works(struct ready *out, uint32_t n, struct list *from, bool left_out) {
+    LIST_FOREACH(i, from) {
+        assert(n < READY_MAX);
+        out[n++] =
+            (struct ready){.work = LIST_ENTRY(i, struct file_work, link), .left_out = left_out};
+    }
+    return n;
+}
+
+static uint32_t collect(struct ready *out) {
     uint32_t n = 0;
 
     LIST_FOREACH(i, &handles) {
         struct sim_handle *s = LIST_ENTRY(i, struct sim_handle, link);
 
-        if (n < max && !s->closing && is_ready(s))
-            out[n++] = (struct ready){.handle = s};
+        assert(n < READY_MAX);
+        if (!s->closing && is_ready(s))
+            out[n++] = (struct ready){.handle = s, .left_out = s->left_out};
+        s->left_out = false;
     }
-    LIST_FOREACH(i, &works_done) {
-        if (n < max)
-            out[n++] = (struct ready){.work = LIST_ENTRY(i, struct file_work, link)};
-    }
-    return n;
+    n = collect_works(out, n, &works_left, true);
+    return collect_works(out, n, &works_done, false);
 }
 
 static void tell_work(struct file_work *w) {
@@ -381,22 +395,41 @@ static void tell(struct sim_handle *s) {
     }
 }
 
-/* Reports a random part of the ready handles, in random order. Returns how many were ready. */
-static uint32_t tell_some(void) {
-    struct ready all[512];
-    uint32_t n = collect(all, ARRAY_SIZE(all)), part = n ? sim_between(1, n) : 0;
+static void tell_ready(const struct ready *r) {
+    if (r->work)
+        tell_work(r->work);
+    else if (!r->handle->closing && is_ready(r->handle))
+        tell(r->handle);
+}
 
-    for (uint32_t i = 0; i < part; i++) {
+static void leave_out(const struct ready *r) {
+    if (r->handle) {
+        r->handle->left_out = true;
+        return;
+    }
+    list_remove(&r->work->link);
+    list_push_back(&works_left, &r->work->link);
+}
+
+/* Reports a random part of what is ready, and all that the last poll left out, in random order.
+ * Returns how many were ready. */
+static uint32_t tell_some(void) {
+    static struct ready all[READY_MAX];
+    uint32_t n = collect(all), part = 0;
+
+    if (n > 0)
+        part = sim_between(1, n);
+    for (uint32_t i = 0; i < n; i++) {
         uint32_t k = i + sim_below(n - i);
         struct ready r = all[k];
 
         all[k] = all[i];
-        if (r.work)
-            tell_work(r.work);
-        else if (!r.handle->closing && is_ready(r.handle))
-            tell(r.handle);
+        if (i < part || r.left_out)
+            tell_ready(&r);
+        else
+            leave_out(&r);
     }
-    return part;
+    return n;
 }
 
 /* Lets the actors act whose time has come. */
@@ -475,7 +508,7 @@ static void run_closing(void) {
 }
 
 static bool is_alive(void) {
-    if (!list_empty(&works) || !list_empty(&works_done))
+    if (!list_empty(&works) || !list_empty(&works_done) || !list_empty(&works_left))
         return true;
     LIST_FOREACH(i, &handles) {
         const struct sim_handle *s = LIST_ENTRY(i, struct sim_handle, link);

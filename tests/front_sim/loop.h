@@ -6,7 +6,8 @@
  * A handle that is not closed has a struct sim_handle, found by handle->u.reserved[0]; flags are
  * those of uv_is_closing(). An iteration has the order of libuv: timers, pending callbacks, idle
  * handles, prepare handles, the poll, check handles, closed handles. In the poll the actors act,
- * and a random part of the ready handles is reported, in random order.
+ * and a random part of the ready handles is reported, in random order. No handle is left out twice
+ * in a row: epoll reports all that is ready, and only what becomes ready meanwhile is in the next.
  */
 
 #include <uv.h>
@@ -21,6 +22,8 @@ struct sim_handle {
     struct list link;
     uv_handle_t *h;
     bool active, unref, closing;
+    /* it was ready at the last poll, which did not report it */
+    bool left_out;
     uv_close_cb on_closed;
     struct sim_handle *next_closing;
     union {
