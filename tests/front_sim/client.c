@@ -27,6 +27,8 @@ struct client {
     int64_t patience_ns;
     /* times of the last request, and of the last bytes that arrived */
     int64_t sent_ns, heard_ns;
+    /* sim.stopped_ns at the later of both */
+    int64_t stopped_ns;
     /* time since which the front waits for this client to read; 0: it does not */
     int64_t blocks_ns;
     size_t n_heard, reset_at;
@@ -211,6 +213,7 @@ static void take(struct client *c) {
         judge(c, &p);
         c->last_closes |= p.closes;
         c->sent_ns = sim.ns; /* time of the next request */
+        c->stopped_ns = sim.stopped_ns;
         buf_consume(&c->in, p.used);
         buf_deinit(&p.body);
         c->n_answered++;
@@ -277,6 +280,7 @@ static void send_some(struct client *c) {
     c->n_sent++;
     c->at = c->out.len = 0;
     c->sent_ns = c->heard_ns = sim.ns;
+    c->stopped_ns = sim.stopped_ns;
     sim_event("sent", c->number, c->n_sent);
     if (c->fate == CLIENT_HASTY)
         c->patience_ns = sim_below(sim_one_in(2) ? 10000000 : 1000000000);
@@ -313,6 +317,7 @@ static bool receive(struct client *c) {
             buf_add(&c->in, data, (size_t)n);
             c->n_heard += (size_t)n;
             c->heard_ns = sim.ns;
+            c->stopped_ns = sim.stopped_ns;
         }
     } while (n > 0 && --turns > 0);
     if (n > 0)
@@ -330,22 +335,24 @@ static bool receive(struct client *c) {
 }
 
 /* Checks that no client waits longer than the bound, and that each stream begins, and is not silent
- * for too long. */
+ * for too long, while the front is not stopped. */
 static void check_waiting(struct client *c) {
     if (c->n_answered >= c->n_sent || c->fate == CLIENT_DEAF || c->fate == CLIENT_LEAVES ||
         sock_unread(c->sock) > 0)
         return;
     const struct ask *a = &c->ask[c->n_answered];
+    int64_t awake_ns = sim.ns - (sim.stopped_ns - c->stopped_ns);
+    int64_t begins_ns = awake_ns - MAX(c->sent_ns, c->heard_ns);
     bool lines = a->kind == ASK_OLLAMA_CHAT || a->kind == ASK_OLLAMA_GENERATE;
     if (sim.ns - c->sent_ns > tolerance.wait_ns)
         sim_fail("BOUND", "client %u: request %u (kind %u) waits for %lld ms", c->number, a->number,
                  a->kind, (long long)(sim.ns - c->sent_ns) / 1000000);
-    if (c->in.len == 0 && a->stream && sim.ns - MAX(c->sent_ns, c->heard_ns) > tolerance.head_ns)
+    if (c->in.len == 0 && a->stream && begins_ns > tolerance.head_ns)
         sim_fail("HEAD", "client %u: the stream of request %u has no head for %lld ms", c->number,
-                 a->number, (long long)(sim.ns - MAX(c->sent_ns, c->heard_ns)) / 1000000);
-    if (c->in.len > 0 && a->stream && !lines && sim.ns - c->heard_ns > tolerance.silence_ns)
+                 a->number, (long long)begins_ns / 1000000);
+    if (c->in.len > 0 && a->stream && !lines && awake_ns - c->heard_ns > tolerance.silence_ns)
         sim_fail("SILENCE", "client %u: the stream of request %u is silent for %lld ms", c->number,
-                 a->number, (long long)(sim.ns - c->heard_ns) / 1000000);
+                 a->number, (long long)(awake_ns - c->heard_ns) / 1000000);
     actor_wake(&c->actor, 500000000);
 }
 

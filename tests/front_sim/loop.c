@@ -519,6 +519,11 @@ static bool is_alive(void) {
     return false;
 }
 
+static void pass_stopped(int64_t until) {
+    sim.stopped_ns += until - sim.ns;
+    sim.ns = until;
+}
+
 /* Stops the front between two iterations, as SIGSTOP or a machine that sleeps does, while
  * everything else goes on. */
 static void stop_front(void) {
@@ -526,10 +531,10 @@ static void stop_front(void) {
 
     sim_event("pause", (uint64_t)until, 0);
     while (actors_next_ns() < until) {
-        sim.ns = MAX(sim.ns, actors_next_ns());
+        pass_stopped(MAX(sim.ns, actors_next_ns()));
         actors_act();
     }
-    sim.ns = MAX(sim.ns, until);
+    pass_stopped(MAX(sim.ns, until));
 }
 
 int uv_run(uv_loop_t *loop, uv_run_mode mode) {

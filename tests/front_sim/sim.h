@@ -41,6 +41,8 @@ struct sim {
     bool in_front, verbose;
     /* the front is stopped now and then */
     bool pauses;
+    /* time that it was */
+    int64_t stopped_ns;
     /* many actors act between two polls, so that the front is always busy */
     bool crowded;
     /* in this iteration a socket was readable: often half of a request is there */
