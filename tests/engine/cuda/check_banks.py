@@ -22,7 +22,7 @@ LIMITS = {
     "attend_latent_bulk_q4": 4.5, "attend_latent_bulk_q8": 4.4, "attend_latent_q4": 5.7, "attend_latent_q8": 5.1,
     "attend_sparse": 20.1, "attend_sparse_q4": 19.4, "attend_sparse_q8": 22.9, "attend_sparse_q8_q4": 19.6,
     "attend_sparse_latent": 7.8, "attend_sparse_latent_q4": 8.2, "attend_sparse_latent_q8": 7.7,
-    "attend_wide_128": 1.9, "attend_wide_128_q4": 1.6, "attend_wide_128_q8": 1.5, "attend_wide_128_q8_q4": 1.6,
+    "attend_wide_128": 1.9, "attend_wide_128_q4": 1.8, "attend_wide_128_q8": 1.6, "attend_wide_128_q8_q4": 1.7,
     "attend_wide_256": 2.1, "attend_wide_256_q4": 2.0, "attend_wide_256_q8": 1.7, "attend_wide_256_q8_q4": 1.9,
     "attend_wide_512": 2.5, "attend_wide_512_q4": 2.4, "attend_wide_512_q8": 1.8, "attend_wide_512_q8_q4": 2.2,
     "attend_wide_64": 1.5, "attend_wide_64_q4": 2.1, "attend_wide_64_q8": 2.0, "attend_wide_64_q8_q4": 2.0,
