@@ -4,6 +4,7 @@ A test file calls `main(globals())`: every function whose name begins with test_
 tested. A test that raises `Skip("why")` is skipped. Tests marked `@beside` wait more than they compute: they run in
 threads concurrently with the others.
 """
+import contextlib
 import concurrent.futures
 import glob
 import http.client
@@ -81,7 +82,9 @@ def synth(name, *args):
     if not path.exists():
         part = folder / f"{name}.{os.getpid()}.{threading.get_ident()}.part"  # tests of a process run beside each other
         subprocess.run([program("weft-synth"), *args, "-o", str(part)], check=True, stdout=subprocess.DEVNULL)
-        part.rename(path)
+        with contextlib.suppress(FileExistsError):  # another one's file stays, which a test may be linking
+            os.link(part, path)
+        part.unlink()
     return str(path)
 
 
