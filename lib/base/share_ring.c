@@ -2,11 +2,13 @@
 
 #include <assert.h>
 
+#include "base/util.h"
+
 /* Returns the owner with the most things. */
 static uint32_t share_ring_most(const struct share_ring *r) {
     uint32_t most = 0;
 
-    for (uint32_t i = 1; i < SHARE_RING_OWNERS; i++)
+    for (uint32_t i = 1; i < r->n_owners; i++)
         if (r->owner[i].n > r->owner[most].n)
             most = i;
     return most;
@@ -23,8 +25,8 @@ static uint32_t share_ring_evict(struct share_ring *r) {
 }
 
 uint32_t share_ring_add(struct share_ring *r, uint32_t n_places, uint32_t owner) {
-    struct share_ring_owner *o = &r->owner[owner % SHARE_RING_OWNERS];
-    uint32_t place = r->n_used;
+    uint32_t slot = owner % SHARE_RING_OWNERS, place = r->n_used;
+    struct share_ring_owner *o = &r->owner[slot];
 
     assert(n_places > 0 && n_places <= SHARE_RING_PLACES);
     if (r->n_used < n_places)
@@ -37,5 +39,6 @@ uint32_t share_ring_add(struct share_ring *r, uint32_t n_places, uint32_t owner)
         r->next[o->last] = (uint16_t)place;
     o->last = (uint16_t)place;
     o->n++;
+    r->n_owners = MAX(r->n_owners, slot + 1);
     return place;
 }

@@ -12,7 +12,7 @@
 #define SHARE_RING_OWNERS 1024u
 
 /* Invariants: the places of an owner are linked from first to last, the oldest first; n_used is the
- * sum of all n. Zeroed, it is empty. */
+ * sum of all n; no owner from n_owners on has had a thing. Zeroed, it is empty. */
 struct share_ring {
     struct share_ring_owner {
         /* meaningless if n is 0 */
@@ -20,7 +20,7 @@ struct share_ring {
         uint16_t n;
     } owner[SHARE_RING_OWNERS];
     uint16_t next[SHARE_RING_PLACES];
-    uint32_t n_used;
+    uint32_t n_used, n_owners;
 };
 
 /* Returns the place, below @n_places, of a new thing of @owner. @n_places: always the same, at most
