@@ -27,7 +27,7 @@
 #define TARGET_MAX (8u << 10) /* bytes of a request target */
 #define REFUSED_MAX 32        /* connections beyond the limit that are answered 503 */
 #define BODIES 8u             /* bodies of the largest size that may be in memory at once */
-#define BODY_PART 64u         /* of the memory: reading a body takes up to 22 times its size */
+#define BODY_PART 64u         /* of the memory before a model is loaded: reading takes 22 bodies */
 #define BODY_LEAST (1u << 20) /* bytes of a body that is allowed, however little memory there is */
 #define OUTPUTS 2u            /* answers of the largest size that may wait for their readers */
 

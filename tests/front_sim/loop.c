@@ -321,7 +321,7 @@ static bool work_run_one(void) {
 
 #define READY_MAX 8192u
 
-/* What a poll may report. left_out: the last one did not. */
+/* A handle or work that a poll may report. left_out: the last poll did not report it. */
 struct ready {
     /* or: */
     struct sim_handle *handle;
