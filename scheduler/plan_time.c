@@ -158,6 +158,8 @@ static uint32_t align(const struct plan_work *w, const struct plan_req *r, uint3
 }
 
 void plan_extend(struct plan_work *w, struct plan_req *r, int64_t limit_ns, uint32_t cap) {
+    if (r->verdict == PLAN_PREEMPT) /* by a prompt that must have rows; others have its pages */
+        return;
     uint32_t space = fit_space(w, r), high = MIN(space, cap);
     uint32_t n = align(w, r, fit_time(w, r, r->n_rows, MAX(high, r->n_rows), limit_ns));
 
@@ -193,6 +195,8 @@ void plan_min_chunk(struct plan_work *w, uint32_t i) {
     uint32_t n = MIN(MIN(plan_lag(r), PLAN_MIN_CHUNK), w->max_rows - w->rows);
 
     if (r->n_rows > 0 || w->rows >= (r->whole ? p->max_rows : w->max_rows))
+        return;
+    if (r->verdict == PLAN_PREEMPT)
         return;
     bool whole = p->whole || r->whole;
     if (whole && plan_lag(r) > p->max_rows - w->rows)
@@ -239,8 +243,7 @@ static void force_chunks(struct plan_work *w, const uint32_t *list, uint32_t n) 
 
         if (r->whole)
             cap = UINT32_MAX;
-        if (r->verdict != PLAN_PREEMPT)
-            plan_extend(w, r, INT64_MAX, cap);
+        plan_extend(w, r, INT64_MAX, cap);
     }
 }
 

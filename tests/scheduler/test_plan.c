@@ -587,6 +587,45 @@ Test(plan, the_latest_is_preempted_for_the_earliest) {
     cr_expect_eq(f.p.n_preempted, 1);
 }
 
+/* The first prompt is computed in one step, for which it takes the pages of the second. */
+Test(plan, a_prompt_that_was_preempted_has_no_rows) {
+    static struct fixture f;
+
+    setup(&f, 1, 0.01);
+    f.p.page_tokens = 1;
+    f.p.n_available = 1;
+    add_running(&f, 17, 12)->whole = true;
+    add_running(&f, 118, 115);
+    plan_step(&f.p);
+    check(&f);
+    cr_expect_eq(f.req[0].n_rows, 5);
+    cr_expect_eq(f.req[1].verdict, PLAN_PREEMPT);
+}
+
+/* Prompts of which some are computed in one step, with few pages. */
+Test(plan, whole_prompts_take_no_page_twice) {
+    struct rng rng = {12};
+    uint32_t n_preempted = 0;
+
+    for (int round = 0; round < 2000; round++) {
+        struct fixture f;
+
+        setup(&f, 1, rng_below(&rng, 2) ? 0.01 : 5);
+        f.p.page_tokens = 1 + rng_below(&rng, 8);
+        f.p.force_chunk = rng_below(&rng, 4) ? 0 : 7;
+        f.p.n_available = rng_below(&rng, 20);
+        for (uint32_t n = 1 + rng_below(&rng, 6); n > 0; n--) {
+            uint32_t n_tokens = 2 + rng_below(&rng, 60);
+
+            add_running(&f, n_tokens, rng_below(&rng, n_tokens))->whole = rng_below(&rng, 2);
+        }
+        plan_step(&f.p);
+        check(&f);
+        n_preempted += f.p.n_preempted > 0;
+    }
+    cr_expect_gt(n_preempted, 100);
+}
+
 Test(plan, the_lowest_waits_and_keeps_its_pages) {
     static struct fixture f;
 
