@@ -275,20 +275,12 @@ template <uint32_t N> struct RolesWalk {
                     done = j;
                     break;
                 }
-#pragma unroll
-                for (uint32_t k = 0; k < ROLES_BLOCKS; k++) {
-                    weights_of<F>(tile, (int)(in_tile % of_part * ROLES_BLOCKS + k), w[j % 2][k]);
-                    wgmma_hold(w[j % 2][k]);
-                }
+                roles_decode<F>(tile, in_tile % of_part * ROLES_BLOCKS, w[j % 2]);
                 if (j == 0 && i == end) {
                     add_up(segment++, c);
                     end = end_of(segment, slices);
                 }
-                wgmma_begin();
-#pragma unroll
-                for (uint32_t k = 0; k < ROLES_BLOCKS; k++)
-                    roles_wgmma(c, w[j % 2][k], wgmma_operand(operand + k * 16, 128, 1024));
-                wgmma_commit();
+                roles_slice(c, w[j % 2], operand);
                 operand += N * 128 / 16;
                 const bool ends = in_stage == of_stage - 1;
                 const uint32_t used = slot ? slot - 1 : n_slots - 1; /* the stage before */

@@ -70,10 +70,29 @@ DEVICE constexpr uint32_t sum_place(uint32_t k) {
     return (k / 4 * PACK_ROWS + k % 2) * WIDE_OUT + k % 4 / 2 * 8;
 }
 
+/* Adds up four outputs of a row, from @out on, whose sums of the first segment are at @from, and
+ * writes y. The loads of all segments are issued together: one block reads 256 KiB. */
+DEVICE void store_segments(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
+                           uint32_t row, uint32_t out, const float *from) {
+    float v[TILE_SEGMENTS][4];
+
+#pragma unroll
+    for (uint32_t s = 0; s < TILE_SEGMENTS; s++)
+        load_four(from + s * WIDE_SUMS, v[s]);
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+        float sum = v[0][j];
+
+#pragma unroll
+        for (uint32_t s = 1; s < TILE_SEGMENTS; s++)
+            sum += v[s][j];
+        product_store(a, m, n_rows, row, out + j, sum);
+    }
+}
+
 /* Adds up the sums of panel @panel, done by the last block to arrive of those that share its
  * segments, and writes y from row @row0 and output @out0 on. With a.leave no block does (residual()
- * will). A thread has four outputs of every eighth row and issues the loads of all their segments
- * together, since one block reads 256 KiB. */
+ * will). A thread has four outputs of every eighth row. */
 DEVICE void store_shared(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
                          uint32_t row0, uint32_t out0, uint32_t panel) {
     uint32_t out = threadIdx.x % 32 * 4, row = threadIdx.x / 32;
@@ -83,20 +102,6 @@ DEVICE void store_shared(const struct matmul_args &a, const struct matrix &m, ui
     if (a.leave || !last_of(a.arrived + panel, a.n_splits))
         return;
 #pragma unroll 2
-    for (; row < MATMUL_COLUMNS && row0 + row < n_rows; row += 8, from += 8 * WIDE_OUT) {
-        float v[TILE_SEGMENTS][4];
-
-#pragma unroll
-        for (uint32_t s = 0; s < TILE_SEGMENTS; s++)
-            load_four(from + s * WIDE_SUMS, v[s]);
-#pragma unroll
-        for (uint32_t j = 0; j < 4; j++) {
-            float sum = v[0][j];
-
-#pragma unroll
-            for (uint32_t s = 1; s < TILE_SEGMENTS; s++)
-                sum += v[s][j];
-            product_store(a, m, n_rows, row0 + row, out0 + out + j, sum);
-        }
-    }
+    for (; row < MATMUL_COLUMNS && row0 + row < n_rows; row += 8, from += 8 * WIDE_OUT)
+        store_segments(a, m, n_rows, row0 + row, out0 + out, from);
 }

@@ -33,4 +33,25 @@ DEVICE void roles_wgmma(float (&d)[48], const uint32_t a[4], uint64_t b) {
 DEVICE void roles_wgmma(float (&d)[64], const uint32_t a[4], uint64_t b) {
     wgmma_n128(d, a, b);
 }
+
+/* Decodes the weights of the slice that begins with block @block of the loaded part @tile. */
+template <int F>
+DEVICE void roles_decode(const struct Tile<F> &tile, uint32_t block,
+                         uint32_t (&w)[ROLES_BLOCKS][4]) {
+#pragma unroll
+    for (uint32_t k = 0; k < ROLES_BLOCKS; k++) {
+        weights_of<F>(tile, (int)(block + k), w[k]);
+        wgmma_hold(w[k]);
+    }
+}
+
+/* Issues c += w x for a slice, whose activations are at @operand (wgmma_place()). */
+template <uint32_t SUMS>
+DEVICE void roles_slice(float (&c)[SUMS], const uint32_t (&w)[ROLES_BLOCKS][4], uint32_t operand) {
+    wgmma_begin();
+#pragma unroll
+    for (uint32_t k = 0; k < ROLES_BLOCKS; k++)
+        roles_wgmma(c, w[k], wgmma_operand(operand + k * 16, 128, 1024));
+    wgmma_commit();
+}
 #endif

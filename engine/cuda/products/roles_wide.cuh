@@ -359,20 +359,12 @@ template <uint32_t N, int... ALL> struct RolesWideWalk {
                     done = j;
                     break;
                 }
-#pragma unroll
-                for (uint32_t k = 0; k < ROLES_BLOCKS; k++) {
-                    weights_of<F>(tile, (int)(in_tile % of_part * ROLES_BLOCKS + k), w[j % 2][k]);
-                    wgmma_hold(w[j % 2][k]);
-                }
+                roles_decode<F>(tile, in_tile % of_part * ROLES_BLOCKS, w[j % 2]);
                 if (j == 0 && i == end) {
                     add_up(segment++, c);
                     end = end_of(segment, slices);
                 }
-                wgmma_begin();
-#pragma unroll
-                for (uint32_t k = 0; k < ROLES_BLOCKS; k++)
-                    roles_wgmma(c, w[j % 2][k], wgmma_operand(operand + k * 16, 128, 1024));
-                wgmma_commit();
+                roles_slice(c, w[j % 2], operand);
                 operand += N * 128 / 16;
                 const bool ends = in_stage == of_stage - 1 || (units > 1 && i + 1 == n);
                 const uint32_t used = at.before(n_slots), slot = at.slot;
@@ -466,20 +458,8 @@ DEVICE void roles_wide_store_shared(const struct matmul_args &a, const struct Ro
     for (; row < n_rows; row += ROLES_WIDE_MULTIPLY / across) {
         const float *from = all + row / MATMUL_COLUMNS * (TILE_SEGMENTS * WIDE_SUMS) +
                             row % MATMUL_COLUMNS * WIDE_OUT;
-        float v[TILE_SEGMENTS][4];
 
-#pragma unroll
-        for (uint32_t s = 0; s < TILE_SEGMENTS; s++)
-            load_four(from + s * WIDE_SUMS, v[s]);
-#pragma unroll
-        for (uint32_t j = 0; j < 4; j++) {
-            float sum = v[0][j];
-
-#pragma unroll
-            for (uint32_t s = 1; s < TILE_SEGMENTS; s++)
-                sum += v[s][j];
-            product_store(a, *part.m, n_rows, row, tile * TILE_ROWS + out % TILE_ROWS + j, sum);
-        }
+        store_segments(a, *part.m, n_rows, row, tile * TILE_ROWS + out % TILE_ROWS, from);
     }
 }
 
