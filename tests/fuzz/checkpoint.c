@@ -1,6 +1,6 @@
 /* Folders of safetensors: config.json, the header of the weights and the begin of their data, which
- * the first two zero bytes separate; the tokenizer is fixed. config.json has the members of
- * 1_Pooling and 2_Dense, too. If it has "bias", the header of 2_Dense follows that of
+ * the first two zero bytes separate; the tokenizer is fixed. config.json has the members of the
+ * other small files, too. If it has "bias", the header of 2_Dense follows that of
  * the weights, and another zero byte. What is accepted lies inside the file. */
 
 #include "checkpoint/checkpoint.h"
@@ -18,6 +18,9 @@
 #define DATA_BYTES 16384u /* size of the data behind the header */
 #define POOLING "1_Pooling/"
 #define DENSE "2_Dense/"
+#define INDEX "model.safetensors.index.json"
+#define PREPROCESSOR "preprocessor_config.json"
+#define GENERATION "generation_config.json"
 
 static const char tokenizer[] =
     "{'added_tokens':[],'normalizer':null,'pre_tokenizer':{'type':'ByteLevel',"
@@ -28,9 +31,17 @@ static char folder[64];
 
 static void remove_folder(void) {
     char path[96];
-    static const char *const names[] = {
-        "config.json", "tokenizer.json",    "model.safetensors",       POOLING "config.json",
-        POOLING,       DENSE "config.json", DENSE "model.safetensors", DENSE};
+    static const char *const names[] = {"config.json",
+                                        "tokenizer.json",
+                                        "model.safetensors",
+                                        POOLING "config.json",
+                                        POOLING,
+                                        DENSE "config.json",
+                                        DENSE "model.safetensors",
+                                        DENSE,
+                                        INDEX,
+                                        PREPROCESSOR,
+                                        GENERATION};
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
@@ -103,8 +114,11 @@ static void write_parts(struct part rest) {
     struct part config = next_part(&rest), header = next_part(&rest);
 
     write_file("config.json", config.at, config.n);
+    write_if(INDEX, config, "weight_map");
+    write_if(PREPROCESSOR, config, "image_mean");
+    write_if(GENERATION, config, "temperature");
     write_if(POOLING "config.json", config, "pooling_mode");
-    if (write_if(DENSE "config.json", config, R"("bias")")) {
+    if (write_if(DENSE "config.json", config, "\42bias\42")) {
         struct part dense = next_part(&rest);
 
         write_weights(DENSE "model.safetensors", dense, rest);
@@ -196,6 +210,11 @@ static const struct seed seeds[] = {
       "model.layers.0.mlp.experts.0.up_proj.weight F32 8 8",
       "model.layers.0.mlp.experts.1.up_proj.weight F32 8 8", "model.norm.weight F32 8"},
      {0}},
+    {"{'model_type':'llama'," CONFIG
+     "'weight_map':{'model.norm.weight':'model.safetensors','lm_head.weight':'model.safetensors'},"
+     "'temperature':0.5,'top_k':-1,'top_p':0.9}",
+     {"model.norm.weight F32 8", "lm_head.weight BF16 2 8"},
+     {0}},
     {"{'model_type':'gemma3_text'," CONFIG "'sliding_window':16,'layer_types':"
      "['full_attention'],'rope_parameters':{'full_attention':{'rope_theta':1e6,"
      "'rope_type':'linear','factor':8},'sliding_attention':{'rope_theta':1e4}}}",
@@ -211,7 +230,8 @@ static const struct seed seeds[] = {
      {0}},
     {"{'model_type':'qwen3_vl','text_config':{'model_type':'qwen3_vl_text'," CONFIG "'x':0},"
      "'vision_config':{'hidden_size':8,'intermediate_size':8,'depth':1,'num_heads':2,"
-     "'patch_size':2,'deepstack_visual_indexes':[0]}}",
+     "'patch_size':2,'deepstack_visual_indexes':[0]},'image_mean':[0.5,0.5,0.5],"
+     "'size':{'shortest_edge':64,'longest_edge':4096}}",
      {"model.visual.patch_embed.proj.weight BF16 8 3 2 2 2",
       "model.visual.deepstack_merger_list.0.norm.weight BF16 8"},
      {0}},
