@@ -281,9 +281,16 @@ static float weights_value(enum st_type type, const uint8_t *p, size_t i) {
     return mx_bf16_to_float(half);
 }
 
+/* Returns -e^v in float: the limits are beyond the range of floats and within that of mx_exp(). */
+static float weights_neg_exp(float v) {
+    if (isnan(v))
+        return v;
+    return (float)-mx_exp(fmin(fmax((double)v, -200), 200));
+}
+
 static float weights_changed(const struct reader *r, enum name_how how, float v) {
     if (how == NAME_NEG_EXP || how == NAME_HEADS_NEG_EXP)
-        return (float)-mx_exp((double)v);
+        return weights_neg_exp(v);
     if (how == NAME_GAIN && r->row->gains_minus_one)
         return v + 1;
     return v;
