@@ -2,6 +2,8 @@
 
 /* json_read - loops over parsed arrays and objects, and questions about their members. */
 
+#include <stdio.h>
+
 #include "base/json_value.h"
 
 /* Runs the following block for each entry @item of the array @list; never, if it is no array. */
@@ -40,6 +42,24 @@ static inline yyjson_val *json_given(yyjson_val *object, const char *key) {
     if (yyjson_is_null(v))
         return NULL;
     return v;
+}
+
+/* Why a text is not JSON; returned by value. */
+struct json_reason {
+    char s[120];
+};
+
+/* Returns why json_parse() refused the @len bytes at @text: "line 3: unexpected end of data". */
+static inline struct json_reason json_why(const char *text, size_t len, yyjson_read_flag flags) {
+    struct json_reason out = {{0}};
+    yyjson_read_err e = {0};
+    size_t line = 1;
+
+    yyjson_doc_free(yyjson_read_opts((char *)(uintptr_t)text, len, flags, NULL, &e));
+    for (size_t i = 0; i < e.pos && i < len; i++)
+        line += text[i] == '\n';
+    snprintf(out.s, sizeof(out.s), "line %zu: %s", line, e.msg ? e.msg : "");
+    return out;
 }
 
 /* Returns true if @v is one of @words, which blanks separate. */

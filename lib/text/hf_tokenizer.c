@@ -87,7 +87,10 @@ static int reader_parse(yyjson_doc **doc, struct gguf_str text, const struct fil
 
     if (r == -ENOMEM)
         return r;
-    if (r < 0 || !yyjson_is_obj(yyjson_doc_get_root(*doc)))
+    if (r < 0)
+        return err_set(err, 0, NULL, "%s is not a JSON object (%s)", of->name,
+                       json_why(text.data, text.len, of->flags).s);
+    if (!yyjson_is_obj(yyjson_doc_get_root(*doc)))
         return err_set(err, 0, NULL, "%s is not a JSON object", of->name);
     return 0;
 }
@@ -112,9 +115,9 @@ static int reader_run(struct hf_reader *r, const struct hf_tokenizer_files *in) 
 /* Files in the order of hf_tokenizer_keys(). */
 static const struct file_rule file_rules[] = {
     {"tokenizer.json", HF_TOKENIZER_FILE_MAX, 0},
-    {"tokenizer_config.json", SMALL_FILE_MAX, 0},
+    {"tokenizer_config.json", SMALL_FILE_MAX, YYJSON_READ_ALLOW_INF_AND_NAN},
     {"special_tokens_map.json", SMALL_FILE_MAX, 0},
-    {"generation_config.json", SMALL_FILE_MAX, 0},
+    {"generation_config.json", SMALL_FILE_MAX, YYJSON_READ_ALLOW_INF_AND_NAN},
     {"config.json", SMALL_FILE_MAX, YYJSON_READ_ALLOW_INF_AND_NAN},
     {"added_tokens.json", SMALL_FILE_MAX, 0},
 };

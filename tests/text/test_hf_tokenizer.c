@@ -295,7 +295,9 @@ Test(hf_tokenizer, refusals_of_the_other_files) {
     in.generation_config = text(R"({"eos_token_id":[0,99]})");
     cr_assert_not_null(strstr(refusal(&in), "generation_config.json: eos_token_id has an entry"));
     in.generation_config = text("[");
-    cr_assert_str_eq(refusal(&in), "generation_config.json is not a JSON object");
+    cr_assert_str_eq(refusal(&in),
+                     "generation_config.json is not a JSON object (line 1: unexpected "
+                     "end of data)");
     in.generation_config = (struct gguf_str){0};
     in.config = text(R"({"eos_token_id":0,"text_config":{"eos_token_id":-1}})");
     cr_assert_not_null(strstr(refusal(&in), "config.json: eos_token_id is no id"));
