@@ -9,6 +9,9 @@
 #include "checkpoint/quantised.h"
 #include "checkpoint/reader.h"
 
+/* Most members of config.json, which are compared with each other. */
+#define MEMBERS_MAX 1024u
+
 /* Returns member @key (of @len bytes) of the text model, or of the whole; NULL: none, or null. */
 static yyjson_val *config_member(const struct reader *r, const char *key, size_t len) {
     yyjson_val *v = yyjson_obj_getn(r->text, key, len);
@@ -177,17 +180,39 @@ static int config_padded(struct reader *r) {
     return 0;
 }
 
+/* Refuses members that appear twice, of which Python's programs take the last one. */
+static int config_check_twice(const struct reader *r, yyjson_val *object) {
+    if (yyjson_obj_size(object) > MEMBERS_MAX)
+        return err_set(r->err, 0, NULL, "config.json: more than %u members", MEMBERS_MAX);
+    JSON_MEMBERS(key, value, object) {
+        const char *name = json_cstr(key);
+
+        if (name && yyjson_obj_get(object, name) != value)
+            return err_set(r->err, 0, NULL, "config.json: %s appears twice", quoted(name).s);
+    }
+    return 0;
+}
+
 int reader_open_config(struct reader *r, const char *text, size_t len) {
     /* time_step_limit of Mamba-2 mostly ends in Infinity */
     int result = json_parse(&r->doc, text, len, YYJSON_READ_ALLOW_INF_AND_NAN);
     char known[700];
 
     if (result == -EINVAL)
-        return err_set(r->err, 0, NULL, "config.json: not JSON");
+        return err_set(r->err, 0, NULL, "config.json: not JSON (%s)",
+                       json_why(text, len, YYJSON_READ_ALLOW_INF_AND_NAN).s);
     TRY(result);
     r->config = yyjson_doc_get_root(r->doc);
     r->text = config_text(r->config);
+    TRY(config_check_twice(r, r->config));
+    TRY(config_check_twice(r, r->text));
+    const char *part = json_cstr(yyjson_obj_get(r->config, "_class_name"));
     const char *type = json_cstr(yyjson_obj_get(r->text, "model_type"));
+    if (!type && part)
+        return err_set(r->err, 0, NULL,
+                       "config.json: _class_name %s is a part of a diffusion model, which weft "
+                       "does not serve",
+                       quoted(part).s);
     if (!type)
         return err_set(r->err, 0, NULL, "config.json: model_type is missing");
     bool two_way = yyjson_get_bool(config_first(r, "use_bidirectional_attention"));
@@ -817,13 +842,13 @@ int reader_write_sampling(struct reader *r, const char *text, size_t len) {
 
     if (!text)
         return 0;
-    TRY(json_parse(&doc, text, len, 0));
+    TRY(json_parse(&doc, text, len, YYJSON_READ_ALLOW_INF_AND_NAN));
     for (size_t i = 0; i < ARRAY_SIZE(map); i++) {
         yyjson_val *v = json_given(yyjson_doc_get_root(doc), map[i].from);
 
         if (!v)
             continue;
-        if (!yyjson_is_num(v))
+        if (!yyjson_is_num(v) || !isfinite(yyjson_get_num(v)))
             return err_set(r->err, 0, NULL, "generation_config.json: %s is no number", map[i].from);
         double number = yyjson_get_num(v);
         if (map[i].to)

@@ -156,6 +156,10 @@ int quantised_read_rule(struct reader *r) {
     const char *method = json_cstr(yyjson_obj_get(q, "quant_method"));
 
     r->rule = (struct quantised_rule){.block = {128, 128}};
+    if (!method && json_given(r->config, "quantization"))
+        return err_set(r->err, 0, NULL,
+                       "config.json: quantization is that of MLX, which is not supported: take the "
+                       "original model or another quantisation of it");
     if (!q)
         return 0;
     for (size_t i = 0; method && i < ARRAY_SIZE(methods); i++)
