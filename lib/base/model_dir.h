@@ -84,8 +84,8 @@ int model_find(const struct model_list *l, const char *text, const struct model_
                struct err *err);
 
 /* Finds the only GGUF model in the folder @path and the folders below it. Returns 0 with its path,
- * which the caller frees, and its size; -ENOMEM; or -EINVAL with @err, which names the models, if
- * there is none, if there are several or if shards are missing. */
+ * which the caller frees, and its size; -ENOMEM; or with @err -ENOENT if there is none, and -EINVAL
+ * if there are several, which it names, or if shards are missing. */
 int model_in_folder(const char *path, char **file, uint64_t *bytes, struct err *err);
 
 /* Returns the name of the folder number @i that is a part of a model in whose folder it lies

@@ -269,8 +269,10 @@ int model_in_folder(const char *path, char **file, uint64_t *bytes, struct err *
         return -ENOMEM;
     TRY(model_list_read(&list, &(struct model_dirs){.root = {[MODEL_WEFT] = root}}));
     model_name_drop_folders(&list);
-    if (list.n == 0)
-        return err_set(err, 0, NULL, "%.200s: the folder contains no GGUF file of a model", root);
+    if (list.n == 0) {
+        err_set(err, 0, NULL, "%.200s: the folder contains no GGUF file of a model", root);
+        return -ENOENT;
+    }
     if (list.n > 1) {
         model_name_list(&list, "", WAYS, names, sizeof(names));
         return err_set(err, 0, NULL,

@@ -16,6 +16,21 @@
 #define CONVERTED_MAX ((size_t)4 << 30)
 #define CONFIG_MAX (4u << 20)
 
+/* Refuses the pointers of Git LFS, which a repository that was cloned without it has in place of
+ * large files. */
+static int checkpoint_check_pointer(const struct reader *r, const char *name,
+                                    const struct buf *text) {
+    static const char begin[] = "version https://git-lfs.";
+    size_t n = sizeof(begin) - 1;
+
+    if (text->len < n || memcmp(text->data, begin, n) != 0)
+        return 0;
+    return err_set(r->err, 0, NULL,
+                   "%s: a pointer of Git LFS: run git lfs pull in its repository, or download the "
+                   "file itself",
+                   name);
+}
+
 /* Appends the open file @fd, the folder's file @name, to @out. Returns 0 or -errno; -EINVAL: it is
  * too large or no regular file. */
 static int checkpoint_read_file(const struct reader *r, int fd, const char *name, struct buf *out) {
@@ -34,8 +49,10 @@ static int checkpoint_read_file(const struct reader *r, int fd, const char *name
 
         if (n < 0 && errno == EINTR)
             continue;
-        if (n <= 0)
-            return n < 0 ? -errno : 0;
+        if (n < 0)
+            return -errno;
+        if (n == 0)
+            return checkpoint_check_pointer(r, name, out);
         out->len += (size_t)n;
         out->data[out->len] = 0;
     }
@@ -82,7 +99,10 @@ static int checkpoint_parse(const struct reader *r, struct small_file *f, yyjson
         return 0;
     int result = json_parse(out, f->text.data, f->text.len, 0);
 
-    return result == -EINVAL ? err_set(r->err, 0, NULL, "%s: not JSON", f->name) : result;
+    if (result == -EINVAL)
+        return err_set(r->err, 0, NULL, "%s: not JSON (%s)", f->name,
+                       json_why(f->text.data, f->text.len, 0).s);
+    return result;
 }
 
 int reader_json(const struct reader *r, const char *name, uint32_t max, yyjson_doc **out) {
@@ -150,9 +170,26 @@ static int checkpoint_join(const struct reader *r, struct gguf **out) {
     return gguf_open_fds(out, fds, r->n_files + 1, r->err);
 }
 
+/* Names the file that a folder without a tokenizer's file has in its place. */
+static int checkpoint_check_tokenizer(const struct reader *r, const struct small_file *small) {
+    static const char *const other[] = {"tekken.json", "vocab.json", "vocab.txt", "spiece.model"};
+
+    if (small[TOKENIZER].text.data || small[SENTENCEPIECE].text.data)
+        return 0;
+    for (size_t i = 0; i < ARRAY_SIZE(other); i++)
+        if (faccessat(r->dir, other[i], F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+            return err_set(r->err, 0, NULL,
+                           "tokenizer.json is missing, and %s is not read: "
+                           "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of the "
+                           "library transformers writes it",
+                           other[i]);
+    return 0; /* hf_tokenizer_keys() refuses it */
+}
+
 /* Writes the keys that the small files of the folder give. */
 static int checkpoint_write_keys(struct reader *r, struct small_file *small) {
     TRY(reader_write_keys(r));
+    TRY(checkpoint_check_tokenizer(r, small));
     const struct hf_tokenizer_files files = {
         .tokenizer = checkpoint_text(&small[TOKENIZER]),
         .sentencepiece = checkpoint_text(&small[SENTENCEPIECE]),
@@ -217,6 +254,10 @@ int checkpoint_find_model(const char *path, char **file, uint64_t *bytes, struct
 
     *file = NULL;
     int r = model_in_folder(path, file, bytes, checkpoint ? NULL : err);
+    if (r == -ENOENT && !checkpoint) {
+        reader_explain(path, err);
+        return -EINVAL;
+    }
     if (!checkpoint || r == -ENOMEM)
         return r;
     *bytes = own;

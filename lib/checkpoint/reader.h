@@ -96,6 +96,10 @@ int reader_json(const struct reader *r, const char *name, uint32_t max, yyjson_d
  * the size of the safetensors files. */
 bool reader_is_folder(const char *dir, uint64_t *bytes);
 
+/* Replaces the message in @err by one that says what the folder @dir is, if it has no model but
+ * files that publishers put beside one. */
+void reader_explain(const char *dir, struct err *err);
+
 /* Finds and opens the weight files, and reads their headers. */
 int reader_open_files(struct reader *r);
 /* Reads config.json, and finds the row of the architecture. */

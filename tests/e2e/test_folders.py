@@ -760,7 +760,85 @@ def other_shard(f):
     edit(f, "model.safetensors.index.json", lambda i: i["weight_map"].update({"model.norm.weight": "model-00009.safetensors"}))
 
 
+SHARDS = (SHARD, "model-00002-of-00002.safetensors")
+INDEX = "model.safetensors.index.json"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
+
+
+def zeros(f):
+    path = pathlib.Path(f) / SHARD
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def remove(*names):
+    def change(f):
+        for name in names:
+            (pathlib.Path(f) / name).unlink()
+    return change
+
+
+def rename(name, to):
+    return lambda f: (pathlib.Path(f) / name).rename(pathlib.Path(f) / to)
+
+
+def both(*changes):
+    def change(f):
+        for c in changes:
+            c(f)
+    return change
+
+
+def dangling(name):
+    return no_file(name, lambda path: path.symlink_to("../../blobs/0123abc")), name + ": its symbolic link names a file that is missing"
+
+
+def twice(key, value):
+    """Appends a member that is there already, as people do who follow the instructions of a model."""
+    def change(f):
+        path = pathlib.Path(f) / "config.json"
+        path.write_text(path.read_text().rstrip().removesuffix("}") + f', "{key}": {json.dumps(value)}}}')
+    return change
+
+
+def in_the_cache(f):
+    (pathlib.Path(f) / "snapshots").mkdir()
+    for path in list(pathlib.Path(f).iterdir()):
+        if path.is_file():
+            path.unlink()
+
+
 REFUSED = [
+    (remove(SHARD), SHARD + " is missing: was the folder downloaded whole?"),
+    (rename(SHARD, SHARD + ".incomplete"), SHARD + " is missing: was the folder downloaded whole?"),
+    (zeros, SHARD + ": a header of 0 bytes"),
+    (replace_by(SHARD, b""), SHARD + ": 0 bytes are no safetensors file"),
+    (replace_by(SHARD, b"<!DOCTYPE html><html>"), SHARD + ": a header of "),
+    (replace_by(SHARD + ".aria2", b""), f"{SHARD} is not downloaded whole: {SHARD}.aria2 is there, too"),
+    *(dangling(name) for name in (SHARD, INDEX, "config.json", "tokenizer.json", "chat_template.jinja")),
+    *((replace_by(name, POINTER), name + ": a pointer of Git LFS: run git lfs pull") for name in (INDEX, "config.json", "tokenizer.json")),
+    (remove(INDEX), "2 safetensors files and no model.safetensors.index.json, which says what they are: download it, too"),
+    (lambda f: edit(f, INDEX, lambda i: i["weight_map"].update({"x.weight": SHARD})), SHARD + " has no tensor \"x.weight\", which model.safetensors.index.json names"),
+    (lambda f: edit(f, INDEX, lambda i: i.clear()), "model.safetensors.index.json: weight_map is empty"),
+    (remove(INDEX, *SHARDS), "no *.safetensors file: was the folder downloaded whole?"),
+    (remove("config.json"), "config.json is missing: was the folder downloaded whole?"),
+    (both(remove("tokenizer.json"), replace_by("vocab.json", b"{}")), "tokenizer.json is missing, and vocab.json is not read"),
+    (both(remove("tokenizer.json"), replace_by("tekken.json", b"{}")), "tokenizer.json is missing, and tekken.json is not read"),
+    (both(remove(INDEX, SHARDS[0]), rename(SHARDS[1], "adapter_model.safetensors")), "adapter_model.safetensors is a LoRA adapter"),
+    (both(remove(INDEX, SHARDS[0], "config.json"), rename(SHARDS[1], "adapter_model.safetensors")), "adapter_model.safetensors is a LoRA adapter"),
+    (both(remove(INDEX, SHARDS[0]), rename(SHARDS[1], "consolidated.safetensors")), "names of Mistral's own format"),
+    (both(remove(INDEX, "config.json"), rename(SHARDS[0], "consolidated-00001-of-00002.safetensors"),
+          rename(SHARDS[1], "consolidated-00002-of-00002.safetensors")), "names of Mistral's own format"),
+    (both(remove("config.json"), replace_by("model_index.json", b"{}")), "model_index.json is that of a diffusion model"),
+    (both(no_key("model_type"), set_key("_class_name", "FluxTransformer2DModel")), "config.json: _class_name \"FluxTransformer2DModel\""),
+    (lambda f: edit(f, INDEX, lambda i: i["weight_map"].update({"x": "a\n\x1b[2J.safetensors"})), 'has the name "a\\n\\x1b[2J.safetensors", which'),
+    (in_the_cache, "give its snapshots/COMMIT"),
+    (set_key("quantization", {"group_size": 64, "bits": 4}), "config.json: quantization is that of MLX"),
+    (twice("rms_norm_eps", 1e-6), "config.json: \"rms_norm_eps\" appears twice"),
+    (lambda f: edit(f, "config.json", lambda c: c.update({f"x{i}": 0 for i in range(2000)})), "config.json: more than 1024 members"),
+    (replace_by("config.json", b""), "config.json: not JSON"),
+    (replace_by("config.json", b"{\n  // a comment\n}"), "config.json: not JSON (line 2: "),
+    (replace_by("tokenizer_config.json", b"{\n\n"), "tokenizer_config.json is not a JSON object (line 3: "),
+    (replace_by("generation_config.json", b'{"temperature": NaN}'), "generation_config.json: temperature is no number"),
     (replace_by("config.json", b"{"), "config.json: not JSON"),
     (replace_by("config.json", b"[" * 100000), "config.json"),
     (no_key("model_type"), "model_type is missing"),
@@ -828,6 +906,37 @@ def test_a_header_of_10_mb_is_read():
     with tempfile.TemporaryDirectory() as where:
         folder = folder_of("llama-gqa", where)
         header(lambda h: None, 10 << 20)(folder)
+        assert info(folder)[0] == 0, info(folder)
+
+
+ACCEPTED = [
+    set_key("initializer_range", math.nan),
+    replace_by("generation_config.json", b'{"length_penalty": NaN, "max_time": Infinity}'),
+    replace_by("tokenizer_config.json", b'{"model_max_length": Infinity}'),
+    replace_by("adapter_model.safetensors", b""),
+    replace_by("consolidated.safetensors", b""),
+    replace_by("consolidated.safetensors.index.json", b""),
+    replace_by("model.safetensors.index.fp16.json", b""),
+    replace_by("model-00003-of-00003.safetensors", b""),
+    replace_by("." + SHARD, b""),
+    replace_by("pytorch_model.bin", b""),
+]
+
+
+def test_what_other_programs_leave_beside_a_model_does_not_matter():
+    for i, change in enumerate(ACCEPTED):
+        with tempfile.TemporaryDirectory() as where:
+            folder = folder_of("llama-gqa", where)
+            change(folder)
+            assert info(folder)[0] == 0, (i, info(folder))
+
+
+def test_one_weight_file_beside_files_of_attributes():
+    with tempfile.TemporaryDirectory() as where:
+        folder = folder_of("llama-gqa", where, 1)
+        for name in ("weights.safetensors", "._weights.safetensors", "adapter_model.safetensors", "consolidated.safetensors"):
+            shutil.copy(pathlib.Path(folder) / "model.safetensors", pathlib.Path(folder) / name)
+        (pathlib.Path(folder) / "model.safetensors").unlink()
         assert info(folder)[0] == 0, info(folder)
 
 
@@ -950,7 +1059,7 @@ TEXT_ENCODER_REFUSED = [
     ("modern-bert", set_key("layer_types", ["full_attention"]), "config.json: layer_types"),
     ("gemma-embedding", dense(lambda c: c.update(bias=True)), "2_Dense/config.json: bias is not supported"),
     ("gemma-embedding", dense(lambda c: c.update(activation_function="torch.nn.modules.activation.Tanh")), "2_Dense/config.json: activation_function"),
-    ("gemma-embedding", lambda f: (pathlib.Path(f) / "3_Dense/model.safetensors").unlink(), "3_Dense/model.safetensors: "),
+    ("gemma-embedding", lambda f: (pathlib.Path(f) / "3_Dense/model.safetensors").unlink(), "3_Dense/model.safetensors is missing"),
     ("gemma-embedding", replace_by("3_Dense/model.safetensors", b"\x08" + bytes(7) + b'{"a":{}}'), "3_Dense/model.safetensors: byte "),
     ("gemma-embedding", link("3_Dense/model.safetensors", "../2_Dense/model.safetensors"), "3_Dense/model.safetensors: a symbolic link out of the folder"),
     ("gemma-embedding", lambda f: shutil.rmtree(pathlib.Path(f) / "3_Dense"), "dense_3.weight"),
