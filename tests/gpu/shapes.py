@@ -4,8 +4,10 @@ a launch has, how often a multiprocessor takes one (rounds), what blocks read th
 follows: of today's kernels (matmul_wgmma_64, matmul_wgmma) and of those of warps with roles. Nothing here is measured.
 What is assumed is in launches.py (ASSUMED) and below.
 
-usage: shapes.py
+usage: shapes.py [--dense]
 """
+import sys
+
 from launches import ASSUMED, H200, MEMORY_US
 
 SHAPES = {  # columns, rows of each matrix
@@ -76,7 +78,45 @@ def roles(role, rows):
     return f"roles_{width}", launch(role, rows, width, outputs, 1, SLICE_US[width], splits, cluster)
 
 
+# Ways to multiply a slice of a block by 128 rows: outputs of a block, bytes of a tile of 256 columns or None for a
+# dense copy, blocks of a cluster that share its weights, and its rows; warp instructions of a slice, counted in the
+# machine code (count_kernels.py; Q6_K: the most of 144 to 151).
+SLICES = {
+    "roles_128, Q4_K": (128, TILE_BYTES, 1, 2, 110),
+    "roles_128, Q6_K": (128, 3360, 1, 2, 151),
+    "dense, clusters of 1 x 2": (128, None, 1, 2, None),
+    "dense, clusters of 2 x 2": (128, None, 2, 2, None),
+    "dense, 192 outputs, clusters of 2 x 2": (192, None, 2, 2, None),
+}
+SHARED_BYTES = 128  # that a multiprocessor reads or writes in its shared memory in a cycle: assumed
+
+
+def slice_of(outputs, tile_bytes, share_weights, share_rows, instructions):
+    """Returns of a slice of 64 columns: cycles of the tensor cores, of shared memory, and to issue the instructions of
+    decoding; bytes through the L2 cache."""
+    products = outputs // 64 * 4  # wgmma of 64 outputs, 128 rows and 16 columns
+    rows = 128 * 64 * 2
+    weights = outputs / 16 * tile_bytes / 4 if tile_bytes else outputs * 64 * 2
+    # Weights are written once, and read once: by warps that decode, or by wgmma. Each warpgroup reads all rows.
+    shared = 2 * weights + rows + products * 128 * 16 * 2
+    issue = instructions * outputs / 16 / 4 if instructions else None
+    return products * 64, shared / SHARED_BYTES, issue, weights / share_weights + rows / share_rows
+
+
+def dense():
+    print("| | tensor cores | shared memory | issue | L2 KB | L2 us | tensor us |")
+    print("| --- | --: | --: | --: | --: | --: | --: |")
+    for name, way in SLICES.items():
+        tensor, shared, issue, l2 = slice_of(*way)
+        l2_us = l2 * H200["multiprocessors"] / ASSUMED["l2_bytes_us"]
+        tensor_us = SLICE_US[128] * way[0] / 128
+        cells = [name, tensor, f"{shared:.0f}", f"{issue:.0f}" if issue else "", f"{l2 / 1e3:.1f}", f"{l2_us:.2f}"]
+        print("|", " | ".join(map(str, cells)), "|", f"{tensor_us:.2f} |")
+
+
 def main():
+    if "--dense" in sys.argv[1:]:
+        return dense()
     total = {}
     print("| | rows | today | parts | rounds | L2 MB | us | with roles | parts | rounds | L2 MB | us |")
     print("| --- | --: | --- | --: | --: | --: | --: | --- | --: | --: | --: | --: |")
