@@ -281,7 +281,7 @@ static float weights_value(enum st_type type, const uint8_t *p, size_t i) {
     return mx_bf16_to_float(half);
 }
 
-/* Returns -e^v in float: the limits are beyond the range of floats and within that of mx_exp(). */
+/* Returns -e^v. mx_exp() needs an argument below 700, and e^200 is infinite as a float already. */
 static float weights_neg_exp(float v) {
     if (isnan(v))
         return v;
