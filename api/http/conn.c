@@ -315,6 +315,10 @@ static void send_close(struct conn *c) {
     send_replies(c);
 }
 
+bool conn_is_flushing(const struct conn *c) {
+    return c->state == CONN_FLUSH || (c->state == CONN_IDLE && conn_unsent(c) > 0);
+}
+
 void conn_exchange_done(struct conn *c) {
     assert(c->exchange);
     c->exchange = NULL;
@@ -737,10 +741,15 @@ static void on_linger_timer(struct conn *c) {
 }
 
 /* Pings the client of a WebSocket, which may be silent for as long as it answers pings; closes any
- * other connection. */
+ * other connection, unless its client still reads the last answer. */
 static void on_idle_timer(struct conn *c) {
     static const uint8_t ping[] = {0x80 | WEBSOCKET_PING, 0};
 
+    if (!c->http.ws && conn_unsent(c) > 0) {
+        conn_set_state(c, CONN_FLUSH);
+        await_progress(c);
+        return;
+    }
     if (!c->http.ws || c->http.ws->pinged || conn_send(c, ping, sizeof(ping)) < 0) {
         conn_close(c);
         return;

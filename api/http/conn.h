@@ -177,6 +177,8 @@ int conn_refer(struct conn *c, struct blob *blob, size_t from, size_t len);
 /* Sends what is unsent: a part at once, which is all of a short answer, the rest in turns. */
 void conn_flush(struct conn *c);
 size_t conn_unsent(const struct conn *c);
+/* Returns true if an answer is complete but not sent. The connection may wait for a request. */
+bool conn_is_flushing(const struct conn *c);
 /* Marks a connection that cannot continue: the timer closes it, not this function. */
 void conn_break(struct conn *c);
 /* Returns true if the exchange should hold back: stream_buffer_bytes are unsent. After that it

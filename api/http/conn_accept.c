@@ -48,12 +48,20 @@ static bool identify_peer(struct conn *c) {
     return c->peer != NULL;
 }
 
-/* Chooses among the connections of @a that offer their places (there are some) the oldest that
- * waits for a request; else one that has sent its last answer, that sends a request, or that reads
- * its answer, in this order. A connection that is being answered offers no place. */
-static struct conn *choose_victim(const struct quota_account *a) {
+/* Ranks a connection that offers its place: first goes one that waits for a request; then one that
+ * has sent its last answer, that sends a request, or that reads its answer, in this order. */
+static int rank_victim(const struct conn *c) {
     static const uint8_t rank[] = {[CONN_IDLE] = 0, [CONN_LINGER] = 1, [CONN_HANDSHAKE] = 2,
                                    [CONN_HEAD] = 2, [CONN_BODY] = 2,   [CONN_FLUSH] = 3};
+
+    if (conn_is_flushing(c))
+        return rank[CONN_FLUSH];
+    return rank[c->state];
+}
+
+/* Chooses the oldest connection of the lowest rank among those of @a that offer their places (there
+ * are some). A connection that is being answered offers no place. */
+static struct conn *choose_victim(const struct quota_account *a) {
     struct conn *best = NULL;
     uint32_t n = 0;
 
@@ -61,7 +69,7 @@ static struct conn *choose_victim(const struct quota_account *a) {
         struct conn *c = CONTAINER_OF(LIST_ENTRY(l, struct quota_charge, link), struct conn, place);
 
         assert(c->place.n == 1 && c->state != CONN_EXCHANGE && c->state != CONN_CLOSED);
-        if (!best || rank[c->state] < rank[best->state])
+        if (!best || rank_victim(c) < rank_victim(best))
             best = c;
     }
     assert(best);

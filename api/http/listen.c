@@ -509,7 +509,7 @@ void http_server_close(struct http_server *s, const struct err *err) {
 
 bool http_server_is_busy(const struct http_server *s) {
     LIST_FOREACH_ENTRY(c, &s->conns, const struct conn, link) {
-        if (c->state == CONN_FLUSH) /* an answer that is complete but not sent */
+        if (conn_is_flushing(c))
             return true;
     }
     return s->n_exchanges > 0;

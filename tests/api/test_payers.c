@@ -240,6 +240,15 @@ static void on_ended(const struct exchange *x) {
     n_gone++;
 }
 
+#define PART 40000u
+
+static void serve_part(struct exchange *x, struct http *h) {
+    static char data[PART];
+
+    (void)h;
+    respond(x, 200, RESPOND_JSON, data, PART);
+}
+
 /* Streams an event that leaves three bytes of the room for unsent output. */
 static void serve_full(struct exchange *x, struct http *h) {
     char head[24];
@@ -255,8 +264,10 @@ static void serve_full(struct exchange *x, struct http *h) {
     respond_stream_end(x);
 }
 
-static const struct route routes[] = {
-    {"/large", HTTP_GET, .serve = serve}, {"/full", HTTP_GET, .serve = serve_full}, {0}};
+static const struct route routes[] = {{"/large", HTTP_GET, .serve = serve},
+                                      {"/full", HTTP_GET, .serve = serve_full},
+                                      {"/part", HTTP_GET, .serve = serve_part},
+                                      {0}};
 static const struct dialect dialect = {.name = "test",
                                        .routes = routes,
                                        .put_error = put_error,
@@ -373,5 +384,73 @@ Test(payers, a_stream_without_room_for_its_last_chunk_is_cut_off) {
     cr_expect_eq(n_gone, before + 1);
     cr_expect(is_reset(fd));
     close(fd);
+    stop_server(&s);
+}
+
+/* Asks for parts until the connection waits for a request although something is unsent. Returns how
+ * many parts it asked for. */
+static unsigned ask_until_unsent(struct http_server *s, struct conn *c, int fd) {
+    static const char part[] = "GET /part HTTP/1.1\r\n\r\n";
+    unsigned n = 0;
+
+    for (; conn_unsent(c) == 0; n++) {
+        cr_assert_eq(send(fd, part, strlen(part), MSG_NOSIGNAL), strlen(part));
+        for (int i = 0; i < 20; i++)
+            uv_run(s->opts.loop, UV_RUN_NOWAIT);
+    }
+    cr_assert(c->state == CONN_IDLE && conn_is_flushing(c));
+    return n;
+}
+
+/* Reads until the connection ends. Returns the number of bytes. */
+static size_t read_to_end(int fd) {
+    static char chunk[1 << 16];
+    size_t got = 0;
+    ssize_t n = 1;
+
+    while (n != 0) {
+        n = recv(fd, chunk, sizeof(chunk), 0);
+        cr_assert(n >= 0 || errno == EAGAIN, "%zu bytes, then %s", got, strerror(errno));
+        got += n > 0 ? (size_t)n : 0;
+        uv_run(&loop, UV_RUN_NOWAIT);
+    }
+    return got;
+}
+
+Test(payers, what_is_unread_between_two_requests_is_no_idle_time) {
+    static struct http_server s;
+    static struct world at;
+
+    start_server(&s, &at);
+    s.opts.idle_timeout_ms = 20;
+    int fd = connect_and_ask(&s, &at, true, "");
+    struct conn *c = LIST_ENTRY(s.conns.next, struct conn, link);
+    unsigned n = ask_until_unsent(&s, c, fd);
+    for (int i = 0; i < 60; i++) {
+        usleep(1000);
+        uv_run(&loop, UV_RUN_NOWAIT);
+    }
+    cr_expect(http_server_is_busy(&s));
+    cr_expect_geq(read_to_end(fd), (size_t)n * PART);
+    close(fd);
+    stop_server(&s);
+}
+
+Test(payers, a_reader_between_two_requests_keeps_its_place) {
+    static struct http_server s;
+    static struct world at;
+    struct quota *places = &s.payers.quota[PAYER_UNIX];
+
+    start_server(&s, &at);
+    int reader = connect_and_ask(&s, &at, true, "");
+    ask_until_unsent(&s, LIST_ENTRY(s.conns.next, struct conn, link), reader);
+    int waits = connect_and_ask(&s, &at, true, "");
+    places->limit = 2;
+    int next = connect_and_ask(&s, &at, true, "");
+    cr_expect_eq(recv(waits, &(char){0}, 1, 0), 0, "it gives its place to the next");
+    cr_expect_not(is_reset(reader));
+    close(reader);
+    close(waits);
+    close(next);
     stop_server(&s);
 }
