@@ -406,12 +406,14 @@ static void begin_head(struct conn *c) {
 static void close_when_sent(struct conn *c) {
     c->close_after = true;
     send_close(c);
-    if (c->state == CONN_IDLE && conn_unsent(c))
-        conn_set_state(c, CONN_FLUSH);
-    if (c->state == CONN_FLUSH)
-        conn_arm(c, LINGER_MS);
-    else
+    if (!conn_is_flushing(c)) {
         conn_close(c);
+        return;
+    }
+    if (c->state == CONN_IDLE)
+        conn_set_state(c, CONN_FLUSH);
+    c->n_unsent_before = conn_unsent(c);
+    conn_arm(c, LINGER_MS);
 }
 
 /* Parses up to the next stop of the parser and acts on it. Returns how many bytes it used; after a

@@ -39,6 +39,8 @@
  * ends each of its workers is refused before (FAULTS_MAX in gen.c). */
 #define EARLY_DEATHS 4
 #define EARLY_BACKOFF_MAX_MS 5000
+/* Time in which every worker died early, after which the waiting requests are refused. */
+#define EARLY_WAIT_MS 120000
 #define FAILED_AFTER_MS 2000 /* shortest wait of requests for a worker that cannot load */
 #define LOAD_TRIES 3         /* failed starts after which requests are refused */
 #define RETRY_MIN_MS 1000    /* shortest Retry-After for clients, in ms */
@@ -453,12 +455,31 @@ static void dump_fault(struct workers *w, char *path, size_t size) {
 /* Sets the pause before the next worker, where this one has served: what ends workers as soon as
  * they compute, such as a limit of memory, may last, and each start costs a load. */
 static void note_age(struct workers *w) {
-    int64_t age_ns = clock_now(w->opts.clock) - w->ready_ns;
+    int64_t now_ns = clock_now(w->opts.clock);
 
-    w->n_early = age_ns < SETTLED_MS * INT64_C(1000000) ? w->n_early + 1 : 0;
     w->backoff_ms = 0;
+    if (now_ns - w->ready_ns < SETTLED_MS * INT64_C(1000000))
+        w->n_early++;
+    else
+        w->n_early = 0;
+    if (w->n_early <= 1)
+        w->early_ns = now_ns;
     if (w->n_early > EARLY_DEATHS)
         w->backoff_ms = MIN(100u << MIN(w->n_early - EARLY_DEATHS - 1, 10u), EARLY_BACKOFF_MAX_MS);
+}
+
+/* Refuses the waiting requests if all workers of EARLY_WAIT_MS died early: what ends them lasts, and
+ * a client may know another server. Requests that come later have as long again. */
+static void workers_refuse_early(struct workers *w) {
+    int64_t now_ns = clock_now(w->opts.clock);
+
+    if (w->n_early <= EARLY_DEATHS || now_ns - w->early_ns < EARLY_WAIT_MS * INT64_C(1000000))
+        return;
+    w->early_ns = now_ns;
+    snprintf(w->failure, sizeof(w->failure), "%u workers in a row ended within %d s of their start",
+             w->n_early, SETTLED_MS / 1000);
+    log_event(WLOG_ERROR, "model_failed", "tries=%u reason=%s", w->n_early, quoted(w->failure).s);
+    api_worker_failed(w->model, w->failure, MAX(w->backoff_ms, RETRY_MIN_MS));
 }
 
 /* Handles the end of the worker. Its requests are submitted again when the next one serves. */
@@ -498,8 +519,10 @@ static void workers_on_process_exit(uv_process_t *p, int64_t status, int signal)
                   (long long)status, signal, w->killed_for_hang, w->crash_page->n,
                   *path ? " flight=" : "", *path ? quoted(path).s : "",
                   *w->refusal ? " reason=" : "", *w->refusal ? quoted(w->refusal).s : "");
-        if (served)
+        if (served) {
             api_worker_down(w->model);
+            workers_refuse_early(w);
+        }
     }
     uv_close((uv_handle_t *)p, workers_on_process_closed);
     workers_end_leaving(w);

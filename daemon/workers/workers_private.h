@@ -84,6 +84,8 @@ struct workers {
     uint32_t n_failed;
     /* deaths in a row of workers that had just begun to serve */
     uint32_t n_early;
+    /* time of the first of them, or of the last refusal for them */
+    int64_t early_ns;
     /* time when the last serving worker was lost */
     int64_t down_ns;
     /* the change of the file was logged */

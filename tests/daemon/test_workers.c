@@ -271,6 +271,35 @@ Test(workers, those_that_die_as_soon_as_they_serve_are_replaced_with_pauses, .ti
     cr_expect_eq(stats().n_deaths, 9);
 }
 
+Test(workers, requests_do_not_wait_for_ever_for_those_that_die_as_soon_as_they_serve,
+     .timeout = 60) {
+    const struct model *m = api_first_model(world.api);
+
+    wait_after(4999);
+    machine.ns += INT64_C(130000000000); /* the next one loads for as long */
+    for (int i = 0; i < 3; i++)
+        wait_after(0);
+    cr_expect_neq(m->state, API_MODEL_FAILED, "four deaths, as many as are replaced at once");
+    wait_after(0);
+    cr_expect_eq(m->state, API_MODEL_FAILED);
+    cr_expect_str_eq(m->failure, "5 workers in a row ended within 5 s of their start");
+    cr_expect_geq(m->failure_retry_ms, 1000);
+    serve();
+    cr_expect_eq(m->state, API_MODEL_READY);
+    machine.ns += INT64_C(119000000000);
+    kill_and_wait(SIGKILL, true);
+    cr_expect_neq(m->state, API_MODEL_FAILED, "one has settled");
+    wait_after(0);
+    machine.ns += INT64_C(119000000000);
+    for (int i = 0; i < 4; i++)
+        wait_after(0);
+    cr_expect_neq(m->state, API_MODEL_FAILED, "119 s after the first early death");
+    wait_after(1000);
+    cr_expect_eq(m->state, API_MODEL_FAILED, "120 s");
+    wait_after(0);
+    cr_expect_neq(m->state, API_MODEL_FAILED, "those that came later have as long");
+}
+
 Test(workers, one_that_cannot_load_is_tried_three_times, .timeout = 60) {
     kill_and_wait(SIGTERM, true);
     kill_and_wait(SIGTERM, true);
