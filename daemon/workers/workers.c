@@ -468,8 +468,8 @@ static void note_age(struct workers *w) {
         w->backoff_ms = MIN(100u << MIN(w->n_early - EARLY_DEATHS - 1, 10u), EARLY_BACKOFF_MAX_MS);
 }
 
-/* Refuses the waiting requests if all workers of EARLY_WAIT_MS died early: what ends them lasts, and
- * a client may know another server. Requests that come later have as long again. */
+/* Refuses the waiting requests if all workers of EARLY_WAIT_MS died early: what ends them lasts,
+ * and a client may know another server. Requests that come later have as long again. */
 static void workers_refuse_early(struct workers *w) {
     int64_t now_ns = clock_now(w->opts.clock);
 
