@@ -219,6 +219,16 @@ static void await_progress(struct conn *c) {
     conn_arm(c, c->server->closing ? LINGER_MS : c->server->opts.stall_timeout_ms);
 }
 
+/* Waits for the next request: while the answer is unsent, for its reader. */
+static void await_request(struct conn *c) {
+    if (conn_unsent(c) > 0 && !c->http.ws) {
+        await_progress(c);
+        return;
+    }
+    c->n_unsent_before = 0;
+    conn_arm(c, c->server->opts.idle_timeout_ms);
+}
+
 /* Goes on when the answer is sent: to the next request, or to the end. A broken connection waits
  * for the turn that closes it and says no goodbye, which would make what was sent look complete. */
 static void after_flush(struct conn *c) {
@@ -226,7 +236,7 @@ static void after_flush(struct conn *c) {
         return;
     if (!c->close_after) {
         conn_set_state(c, CONN_IDLE);
-        conn_arm(c, c->server->opts.idle_timeout_ms);
+        await_request(c);
         want_turn(c);
         return;
     }
@@ -743,13 +753,12 @@ static void on_linger_timer(struct conn *c) {
 }
 
 /* Pings the client of a WebSocket, which may be silent for as long as it answers pings; closes any
- * other connection, unless its client still reads the last answer. */
+ * other connection, unless its client has read some of the last answer. */
 static void on_idle_timer(struct conn *c) {
     static const uint8_t ping[] = {0x80 | WEBSOCKET_PING, 0};
 
-    if (!c->http.ws && conn_unsent(c) > 0) {
-        conn_set_state(c, CONN_FLUSH);
-        await_progress(c);
+    if (conn_unsent(c) < c->n_unsent_before) {
+        await_request(c);
         return;
     }
     if (!c->http.ws || c->http.ws->pinged || conn_send(c, ping, sizeof(ping)) < 0) {
@@ -768,7 +777,7 @@ static void on_idle_timer(struct conn *c) {
 static bool conn_is_early(struct conn *c) {
     bool reads = c->state <= CONN_BODY;
     bool waits = c->blocked_ns || c->unread_ns;
-    bool sends = c->state == CONN_FLUSH || (c->state == CONN_EXCHANGE && waits);
+    bool sends = conn_is_flushing(c) || (c->state == CONN_EXCHANGE && waits);
 
     if (!reads && !sends)
         return false;

@@ -417,21 +417,40 @@ static size_t read_to_end(int fd) {
     return got;
 }
 
+static void run_for_ms(int ms) {
+    for (int i = 0; i < ms; i++) {
+        usleep(1000);
+        uv_run(&loop, UV_RUN_NOWAIT);
+    }
+}
+
 Test(payers, what_is_unread_between_two_requests_is_no_idle_time) {
     static struct http_server s;
     static struct world at;
 
     start_server(&s, &at);
     s.opts.idle_timeout_ms = 20;
+    s.opts.stall_timeout_ms = 300;
     int fd = connect_and_ask(&s, &at, true, "");
     struct conn *c = LIST_ENTRY(s.conns.next, struct conn, link);
     unsigned n = ask_until_unsent(&s, c, fd);
-    for (int i = 0; i < 60; i++) {
-        usleep(1000);
-        uv_run(&loop, UV_RUN_NOWAIT);
-    }
+    run_for_ms(60);
     cr_expect(http_server_is_busy(&s));
-    cr_expect_geq(read_to_end(fd), (size_t)n * PART);
+    cr_expect_geq(read_to_end(fd), (size_t)n * PART, "it has been idle after its answer");
+    close(fd);
+    stop_server(&s);
+}
+
+Test(payers, who_reads_nothing_between_two_requests_is_cut_off) {
+    static struct http_server s;
+    static struct world at;
+
+    start_server(&s, &at);
+    s.opts.stall_timeout_ms = 20;
+    int fd = connect_and_ask(&s, &at, true, "");
+    ask_until_unsent(&s, LIST_ENTRY(s.conns.next, struct conn, link), fd);
+    run_for_ms(100);
+    cr_expect(list_empty(&s.conns));
     close(fd);
     stop_server(&s);
 }
