@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -173,18 +174,21 @@ void head_widen(struct head *h, float *v) {
         v[i] = host_dot(h->wide[1] + (size_t)i * h->n_wide, h->between, h->n_wide);
 }
 
+/* Returns tanh(z). A vector may have a NaN, which mx_exp() does not take. */
+static float head_tanh(double z) {
+    if (isnan(z))
+        return (float)z;
+    double e = mx_exp(-2 * fmin(fmax(z, -40), 40));
+    return (float)((1 - e) / (1 + e));
+}
+
 float head_score(struct head *h, const float *v) {
     for (uint32_t i = 0; i < h->n_mid && h->dense; i++) {
         float x = host_dot(h->dense + (size_t)i * h->n_embd, v, h->n_embd);
-        double z = (double)(x + (h->dense_bias ? h->dense_bias[i] : 0));
 
-        if (z > 40)
-            z = 40;
-        else if (z < -40)
-            z = -40;
-        double e = mx_exp(-2 * z);
-
-        h->mid[i] = (float)((1 - e) / (1 + e));
+        if (h->dense_bias)
+            x += h->dense_bias[i];
+        h->mid[i] = head_tanh((double)x);
     }
     return host_dot(h->out, h->dense ? h->mid : v, h->n_mid) + h->out_bias;
 }

@@ -4,11 +4,13 @@
  */
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "engine/backend.h"
 #include "engine/engine.h"
+#include "engine/head.h"
 #include "tests/support/tiny_model.h"
 
 enum { N_VOCAB = 300 };
@@ -97,6 +99,18 @@ Test(head, of_a_classifier_scores_as_llama_cpp_does) {
         cr_expect_float_eq(score, -1.881028f, 4e-3f, "%s: %g", backends[i], (double)score);
         close_run(&r);
     }
+}
+
+/* tanh(0.5) = 0.46211716 */
+Test(head, of_a_vector_without_a_number_has_none) {
+    float dense[] = {1}, out[] = {2}, mid[1], bias[] = {0.25f};
+    struct head h = {
+        .n_embd = 1, .n_mid = 1, .dense = dense, .dense_bias = bias, .out = out, .mid = mid};
+
+    cr_expect_float_eq(head_score(&h, &(float){0.25f}), 0.92423432f, 1e-7);
+    cr_expect_eq(head_score(&h, &(float){1e30f}), 2);
+    cr_expect_eq(head_score(&h, &(float){-INFINITY}), -2);
+    cr_expect(isnan(head_score(&h, &(float){NAN})));
 }
 
 Test(head, of_words_is_the_difference_of_their_logits) {
