@@ -12,9 +12,11 @@
 #include "base/try.h"
 
 yyjson_val *custom_tool(yyjson_val *tool) {
+    yyjson_val *custom = json_given(tool, "custom");
+
     if (!json_has(tool, "type", "custom"))
         return NULL;
-    return yyjson_obj_get(tool, "custom");
+    return custom ? custom : tool;
 }
 
 /* Returns the object that holds a custom tool's grammar, or NULL. In a chat it is a member of the

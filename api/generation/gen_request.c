@@ -12,6 +12,8 @@
 void gen_request_drop_body(struct gen_request *r) {
     yyjson_doc_free(r->doc);
     yyjson_doc_free(r->input.form.doc);
+    yyjson_doc_free(r->input.tools_doc);
+    r->input.tools_doc = NULL;
     r->doc = NULL;
     r->input.choice.function = r->input.choice.allowed = NULL;
     r->input.form = (struct gen_request_form){0};

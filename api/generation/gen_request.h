@@ -128,6 +128,8 @@ struct gen_input {
     struct str cache_salt, cache_key, safety_id, user, metadata_user;
     struct gen_request_choice choice;
     struct gen_request_form form;
+    /* `tools`, if some were not in a chat's form; or NULL */
+    yyjson_doc *tools_doc;
     /* In the body; NULL once gen_request_drop_body() was called. A rerank's prompts are pairs of
      * the query and one of the documents. */
     yyjson_val *query, *documents;

@@ -18,6 +18,7 @@
 #include "api/generation/foreign.h"
 #include "api/generation/picture_parts.h"
 #include "api/generation/template_variables.h"
+#include "api/generation/tool_forms.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
 #include "api/toolcall/toolcall.h"
@@ -278,7 +279,7 @@ static yyjson_mut_val *messages_input(struct build *b, yyjson_val *input) {
 }
 
 static int messages_put_call(struct build *b, yyjson_val *call, size_t at, yyjson_mut_val *calls) {
-    yyjson_val *f = yyjson_obj_get(call, "function"), *id = yyjson_obj_get(call, "id");
+    yyjson_val *f = tool_forms_function(call), *id = yyjson_obj_get(call, "id");
     yyjson_val *name = yyjson_obj_get(f, "name"), *args = yyjson_obj_get(f, "arguments");
     yyjson_val *custom = custom_tool(call), *input = yyjson_obj_get(custom, "input");
     char place[40];

@@ -299,7 +299,8 @@ static int repair_calls(struct rewrite *b) {
         yyjson_mut_arr_foreach(own, k, n_calls, call) {
             if (!yyjson_mut_is_obj(call))
                 continue;
-            repair_args(b, yyjson_mut_obj_get(call, "function"));
+            yyjson_mut_val *called = yyjson_mut_obj_get(call, "function");
+            repair_args(b, called ? called : call); /* the call itself, in the flat form */
             repair_id(b, call, "id", yyjson_mut_obj_get(call, "id"), i, k);
         }
         yyjson_mut_arr_iter_init(own, &calls);

@@ -165,12 +165,16 @@ READER(output_spec_guided) {
 /* ---- tools ---- */
 
 /* Returns the name of {"type": "function", "function": {"name": ..}}, of the same with "custom", or
- * of the flat form {"type": "function", "name": ..}; NULL for any other form. */
+ * of a flat form, {"type": "function", "name": ..} or the Messages API's {"type": "tool", "name":
+ * ..}; a type of function may be missing. NULL for any other form. */
 static yyjson_val *function_name(yyjson_val *v) {
-    yyjson_val *type = yyjson_obj_get(v, "type"), *f = yyjson_obj_get(v, json_cstr(type));
+    yyjson_val *type = json_given(v, "type");
+    yyjson_val *f = yyjson_obj_get(v, type ? json_cstr(type) : "function");
     yyjson_val *name = yyjson_obj_get(f ? f : v, "name");
 
-    if (!json_is(type, "function custom") || !json_cstr(name))
+    if (type && !json_is(type, "function custom tool"))
+        return NULL;
+    if (!json_cstr(name))
         return NULL;
     return name;
 }
@@ -201,21 +205,36 @@ static int set_allowed(struct gen_request *r, yyjson_val *v, struct err *err) {
     return 0;
 }
 
-READER(output_spec_tool_choice) {
-    static const char *const modes[] = {
-        [TOOLS_AUTO] = "auto", [TOOLS_NONE] = "none", [TOOLS_REQUIRED] = "required"};
-    yyjson_val *type = yyjson_obj_get(v, "type");
+/* Reads the name of a mode, also Mistral's "any", or {"type": NAME} as in the Messages API. Returns
+ * false for any other value. */
+static bool read_mode(struct gen_request *r, yyjson_val *v) {
+    static const struct {
+        const char *name;
+        uint8_t mode;
+    } modes[] = {{"auto", TOOLS_AUTO},
+                 {"none", TOOLS_NONE},
+                 {"required", TOOLS_REQUIRED},
+                 {"any", TOOLS_REQUIRED}};
+    yyjson_val *name = yyjson_is_obj(v) ? yyjson_obj_get(v, "type") : v;
 
     for (size_t i = 0; i < ARRAY_SIZE(modes); i++) {
-        if (yyjson_equals_str(v, modes[i])) {
-            r->input.choice.mode = (uint8_t)i;
-            r->input.no_tools = i == TOOLS_NONE;
-            return 0;
-        }
+        if (!yyjson_equals_str(name, modes[i].name))
+            continue;
+        r->input.choice.mode = modes[i].mode;
+        r->input.no_tools = modes[i].mode == TOOLS_NONE;
+        return true;
     }
+    return false;
+}
+
+READER(output_spec_tool_choice) {
+    yyjson_val *type = yyjson_obj_get(v, "type");
+
+    if (read_mode(r, v))
+        return 0;
     if (yyjson_equals_str(type, "allowed_tools"))
         return set_allowed(r, v, err);
-    if (yyjson_is_str(type) && !json_is(type, "function custom"))
+    if (yyjson_is_str(type) && !json_is(type, "function custom tool"))
         return output_unsupported("tool_choice", "can name only functions and custom tools", err);
     r->input.choice.function = function_name(v);
     r->input.choice.mode = TOOLS_REQUIRED;
@@ -225,12 +244,19 @@ READER(output_spec_tool_choice) {
                        "must be \"none\", \"auto\", \"required\", a function, or allowed_tools");
 }
 
+/* Returns true for a tool that a service would run itself. */
+static bool output_is_hosted(yyjson_val *tool) {
+    yyjson_val *type = yyjson_obj_get(tool, "type");
+
+    return yyjson_is_str(type) && !json_is(type, "function custom");
+}
+
 yyjson_val *output_spec_function(yyjson_val *tool) {
-    yyjson_val *type = yyjson_obj_get(tool, "type"), *custom = custom_tool(tool);
+    yyjson_val *custom = custom_tool(tool);
 
     if (custom)
         return custom;
-    if (yyjson_is_str(type) && !yyjson_equals_str(type, "function"))
+    if (output_is_hosted(tool))
         return NULL;
     return yyjson_obj_get(tool, "function");
 }
@@ -266,7 +292,7 @@ int output_spec_check(const struct gen_request *r, struct err *err) {
             return output_unknown(param, function_name(item), err);
     }
     JSON_EACH(item, r->input.tools) {
-        any += output_spec_function(item) != NULL;
+        any += !output_is_hosted(item);
     }
     if (c->mode == TOOLS_REQUIRED && !any)
         return json_refuse(err, "tool_choice", "needs at least one function in tools");

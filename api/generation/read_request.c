@@ -18,6 +18,7 @@
 #include "api/generation/fields.h"
 #include "api/generation/models.h"
 #include "api/generation/output_spec.h"
+#include "api/generation/tool_forms.h"
 #include "api/http/json.h"
 #include "base/json_read.h"
 #include "base/log.h"
@@ -479,7 +480,7 @@ static const struct field fields[] = {
     {"user", BOTH | VECTOR, field_string, AT(input.user), 0, 4096,
      "a string of at most 4096 bytes"},
     {"metadata", BOTH | VECTOR, parse_metadata, AT(input.metadata_user), 0, 4096, NULL},
-    {"tools", RENDERED, field_array, AT(input.tools), 0, REQUEST_TOOLS_MAX,
+    {"tools", RENDERED, tool_forms_read, AT(input.tools), 0, REQUEST_TOOLS_MAX,
      "an array of at most 1024 tools"},
     {"tool_choice", CHAT, output_spec_tool_choice, 0, 0, 0, NULL},
     {"parallel_tool_calls", CHAT, field_not, AT(input.one_call), 0, 0, "a boolean"},

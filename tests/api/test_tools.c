@@ -737,3 +737,56 @@ Test(tools, what_a_model_or_a_tool_said_is_never_refused) {
     }
     world_stop(&w);
 }
+
+/* ---- forms of tools ---- */
+
+#define SCHEMA R"({"type":"object","properties":{"a":{"type":"string"}},"required":["a"]})"
+#define CHATS(members) R"({"type":"function","function":{"name":"f",)" members "}}"
+
+/* Tools in the forms of the Responses and the Messages API are the same tools. */
+Test(tools, have_the_form_of_any_api) {
+    static const char *const flat[] = {
+        R"({"type":"function","name":"f","description":"d","parameters":)" SCHEMA "}",
+        R"({"name":"f","description":"d","parameters":)" SCHEMA "}",
+        R"({"name":"f","description":"d","input_schema":)" SCHEMA "}",
+        R"({"type":"custom","name":"f","description":"d","input_schema":)" SCHEMA "}",
+    };
+    static const char *const chosen[] = {
+        R"("any")",
+        R"({"type":"any"})",
+        R"({"type":"required"})",
+        R"({"type":"tool","name":"f"})",
+        R"({"type":"function","name":"f"})",
+        R"({"function":{"name":"f"}})",
+        R"({"name":"f"})",
+    };
+    struct world w;
+    struct reply r;
+    char body[600];
+
+    started(&w);
+    w.port.script = "ok";
+    for (size_t i = 0; i < ARRAY_SIZE(flat) + 1; i++) {
+        snprintf(body, sizeof(body), R"({%s,"tools":[%s],"tool_choice":"required"})", HI,
+                 i ? flat[i - 1] : CHATS(R"("description":"d","parameters":)" SCHEMA));
+        world_ask(&w, CHAT, body, &r);
+        cr_assert_eq(r.status, 200, "%s: %s", body, r.body.data);
+        cr_expect(w.port.r[i].grammar && strstr(w.port.r[i].grammar, SCHEMA), "%s", body);
+        cr_expect_str_eq(w.port.r[i].grammar, w.port.r[0].grammar, "%s", body);
+        reply_deinit(&r);
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(chosen); i++) {
+        snprintf(body, sizeof(body), R"({%s,"tools":[%s],"tool_choice":%s})", HI, flat[0],
+                 chosen[i]);
+        world_ask(&w, CHAT, body, &r);
+        cr_assert_eq(r.status, 200, "%s: %s", body, r.body.data);
+        const char *grammar = w.port.r[ARRAY_SIZE(flat) + 1 + i].grammar;
+        cr_expect(grammar && strstr(grammar, R"("f")") && strstr(grammar, SCHEMA), "%s", body);
+        reply_deinit(&r);
+    }
+    world_ask(&w, CHAT, "{" HI R"(,"tools":[{"type":"custom","name":"say"}],"tool_choice":"any"})",
+              &r);
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}

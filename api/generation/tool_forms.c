@@ -1,0 +1,78 @@
+#include "api/generation/tool_forms.h"
+
+#include "api/http/json_build.h"
+#include "base/json_read.h"
+#include "base/try.h"
+
+yyjson_val *tool_forms_function(yyjson_val *tool) {
+    yyjson_val *f = json_given(tool, "function");
+
+    if (f)
+        return f;
+    return tool;
+}
+
+yyjson_val *tool_forms_schema(yyjson_val *function) {
+    yyjson_val *schema = json_given(function, "parameters");
+
+    if (schema)
+        return schema;
+    return json_given(function, "input_schema");
+}
+
+/* Returns true for a tool whose members are beside its type. */
+static bool tool_forms_is_flat(yyjson_val *tool) {
+    yyjson_val *type = json_given(tool, "type");
+
+    if (type && !json_is(type, "function custom"))
+        return false; /* a service's own tool */
+    return json_given(tool, "name") && !json_given(tool, type ? json_cstr(type) : "function");
+}
+
+/* Returns the flat @tool in a chat's form. A custom tool of the Messages API has a schema, and is a
+ * function. */
+static yyjson_mut_val *tool_forms_wrap(yyjson_mut_doc *doc, yyjson_val *tool) {
+    yyjson_val *schema = tool_forms_schema(tool);
+    bool custom = json_has(tool, "type", "custom") && !schema;
+
+    if (custom)
+        return json_make(doc, "{type:'custom', custom:{name:%, description:%, format:%}}",
+                         json_copy_of(doc, tool, "name"), json_copy_of(doc, tool, "description"),
+                         json_copy_of(doc, tool, "format"));
+    return json_make(doc,
+                     "{type:'function', function:{name:%, description:%, parameters:%, strict:%}, "
+                     "defer_loading:%}",
+                     json_copy_of(doc, tool, "name"), json_copy_of(doc, tool, "description"),
+                     yyjson_val_mut_copy(doc, schema), json_copy_of(doc, tool, "strict"),
+                     json_copy_of(doc, tool, "defer_loading"));
+}
+
+static bool any_flat(yyjson_val *tools) {
+    JSON_EACH(tool, tools) {
+        if (tool_forms_is_flat(tool))
+            return true;
+    }
+    return false;
+}
+
+READER(tool_forms_read) {
+    bool failed = false;
+
+    TRY(field_array(r, m, f, v, err));
+    if (!any_flat(v))
+        return 0;
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&failed);
+    yyjson_mut_val *list = yyjson_mut_arr(doc);
+    JSON_EACH(tool, v) {
+        yyjson_mut_val *one;
+
+        if (tool_forms_is_flat(tool))
+            one = tool_forms_wrap(doc, tool);
+        else
+            one = yyjson_val_mut_copy(doc, tool);
+        yyjson_mut_arr_append(list, one);
+    }
+    TRY(json_doc_seal(doc, list, &r->input.tools_doc));
+    r->input.tools = yyjson_doc_get_root(r->input.tools_doc);
+    return 0;
+}
