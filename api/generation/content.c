@@ -1,9 +1,64 @@
 #include "api/generation/content.h"
 
+#include <errno.h>
 #include <yyjson.h>
 
 #include "api/generation/picture_parts.h"
 #include "api/http/json_build.h"
+#include "base/json_read.h"
+#include "base/try.h"
+#include "base/util.h"
+
+yyjson_val *content_text(yyjson_val *part) {
+    yyjson_val *type = json_given(part, "type"), *text;
+
+    if (yyjson_is_str(part))
+        return part;
+    if (type && !json_is(type, CONTENT_TEXTS))
+        return NULL;
+    text = yyjson_obj_get(part, json_is(type, "refusal") ? "refusal" : "text");
+    if (!yyjson_is_str(text))
+        return NULL;
+    return text;
+}
+
+bool content_is_data(yyjson_val *output) {
+    bool part = json_given(output, "type") && content_text(output);
+
+    if (!output || yyjson_is_null(output) || yyjson_is_str(output) || part)
+        return false;
+    JSON_EACH(entry, output) {
+        if (yyjson_is_str(yyjson_obj_get(entry, "type")))
+            return false;
+    }
+    return !yyjson_is_arr(output) || yyjson_arr_size(output) > 0;
+}
+
+int content_add_json(struct buf *out, yyjson_val *v) {
+    CLEANUP(freep) char *text = yyjson_val_write(v, 0, NULL);
+    bool in_string = false;
+
+    if (!text)
+        return -ENOMEM;
+    for (const char *s = text; *s; s++) {
+        TRY(buf_add_char(out, *s));
+        if (in_string && *s == '\\')
+            TRY(buf_add_char(out, *++s));
+        else if (*s == '"')
+            in_string = !in_string;
+        else if (!in_string && (*s == ',' || *s == ':'))
+            TRY(buf_add_char(out, ' '));
+    }
+    return 0;
+}
+
+int content_add_odd(struct buf *out, yyjson_val *part) {
+    yyjson_val *v = json_has(part, "type", CONTENT_TEXTS) ? json_given(part, "text") : part;
+
+    if (!v)
+        return 0;
+    return content_add_json(out, v);
+}
 
 void content_deinit(struct content *c) {
     buf_deinit(&c->text);

@@ -5,8 +5,26 @@
  * texts.
  */
 
+#include <stdbool.h>
+
 #include "base/buf.h"
 #include "base/lib_types.h"
+
+/* Types of parts that are texts. */
+#define CONTENT_TEXTS "text input_text output_text summary_text reasoning_text refusal"
+
+/* Returns the text of @part, a string; NULL: it is a part of another type, or has no text. Clients
+ * leave out the type, or send the text itself. */
+yyjson_val *content_text(yyjson_val *part);
+/* Returns true for a tool's output that is data: neither a text, nor parts, nor nothing at all. */
+bool content_is_data(yyjson_val *output);
+/* Adds JSON with a space behind each comma and colon, as models write it, so that earlier output is
+ * found in the prefix cache. */
+int content_add_json(struct buf *out, yyjson_val *v);
+/* Adds an entry among parts that is no part, or a text part without a string: as JSON, or as nothing
+ * if it has no text. This is for what a tool or a model said: refusing it would end the
+ * conversation. */
+int content_add_odd(struct buf *out, yyjson_val *part);
 
 /* Zeroed but for text.max. */
 struct content {

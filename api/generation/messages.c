@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/generation/content.h"
 #include "api/generation/custom.h"
 #include "api/generation/family.h"
 #include "api/generation/foreign.h"
@@ -68,19 +69,18 @@ static void messages_put(struct build *b, yyjson_mut_val *object, const char *ke
 /* Finds the text of one part of a content array. */
 static int messages_part_text(struct build *b, size_t at, yyjson_val *part, yyjson_val **text) {
     yyjson_val *type = yyjson_obj_get(part, "type");
+    const char *member = json_is(type, "refusal") ? "refusal" : "text";
     char place[40];
 
+    if ((*text = content_text(part)))
+        return 0;
     snprintf(place, sizeof(place), ".content[%zu]%s", at, yyjson_is_obj(part) ? ".type" : "");
     if (!yyjson_is_str(type))
         return messages_refuse(b, place, "must be a part with a type");
-    bool is_text = json_is(type, "text input_text output_text");
-    if (!is_text && !json_is(type, "refusal"))
+    if (!json_is(type, CONTENT_TEXTS))
         return messages_refuse(b, place, "is not supported: this model reads only text");
-    *text = yyjson_obj_get(part, is_text ? "text" : "refusal");
-    snprintf(place, sizeof(place), ".content[%zu].%s", at, is_text ? "text" : "refusal");
-    if (!yyjson_is_str(*text))
-        return messages_refuse(b, place, "must be a string");
-    return 0;
+    snprintf(place, sizeof(place), ".content[%zu].%s", at, member);
+    return messages_refuse(b, place, "must be a string");
 }
 
 /* Returns true for a message whose parts a model or a tool wrote, not the client. Refusing such a
@@ -152,13 +152,14 @@ static int messages_join_parts(struct build *b, yyjson_val *m, yyjson_val *parts
     JSON_EACH_AT(i, part, parts) {
         bool picture = picture_part_is(part);
         bool shown = picture && sees && !b->pictures[picture_part_index(part)].unread;
-        bool text = json_has(part, "type", "text input_text output_text refusal");
+        bool text = content_text(part) || json_has(part, "type", CONTENT_TEXTS);
         bool unseen =
             picture || messages_is_file(part) || (repeated && yyjson_is_obj(part) && !text);
 
         if (repeated && is_thought(part))
             continue;
-        if (!unseen)
+        bool odd = repeated && !unseen && !content_text(part);
+        if (!unseen && !odd)
             TRY(messages_part_text(b, i, part, &s));
         if (lines && !shown && (!output || unseen || noted))
             TRY(buf_add_char(out, '\n'));
@@ -168,6 +169,8 @@ static int messages_join_parts(struct build *b, yyjson_val *m, yyjson_val *parts
             TRY(messages_add_picture(b, part, out));
         else if (unseen)
             TRY(add_unseen(b, m, i, part, out));
+        else if (odd)
+            TRY(content_add_odd(out, part));
         else
             TRY(json_add_text(out, s));
     }
@@ -194,16 +197,28 @@ static int put_thought_parts(struct build *b, yyjson_val *m, yyjson_mut_val *to)
     return 0;
 }
 
-/* Adds the content to @text as one string. */
+/* Returns true for a content that is JSON: data of a tool, or a value of the model's that is no
+ * list. */
+static bool messages_is_data(yyjson_val *m, yyjson_val *content) {
+    if (message_is_result(m))
+        return content_is_data(content);
+    return json_has(m, "role", "assistant") && !yyjson_is_arr(content) && !content_text(content);
+}
+
+/* Adds the content to @text as one string. Data becomes JSON. */
 static int messages_add_content(struct build *b, yyjson_val *m, struct buf *text) {
-    yyjson_val *v = json_given(m, "content");
+    yyjson_val *given = yyjson_obj_get(m, "content"), *v = json_given(m, "content");
 
     if (yyjson_is_str(v))
         return json_add_text(text, v);
+    if (!v && (given || is_repeated(m)))
+        return 0;
+    if (messages_is_data(m, v))
+        return content_add_json(text, v);
+    if (content_text(v)) /* one part, without a list */
+        return json_add_text(text, content_text(v));
     if (yyjson_is_arr(v))
         return messages_join_parts(b, m, v, text);
-    if (!v && is_repeated(m))
-        return 0;
     return messages_refuse(b, ".content", "must be a string or an array of parts");
 }
 
@@ -229,24 +244,10 @@ static int put_content(struct build *b, yyjson_val *m, yyjson_mut_val *to, const
     return 0;
 }
 
-/* Returns JSON with a space behind each comma and colon, as models write it, so that earlier
- * output is found in the prefix cache. */
 static yyjson_mut_val *json_of(struct build *b, yyjson_val *v) {
     CLEANUP(buf_deinit) struct buf out = {.max = UINT32_MAX};
-    CLEANUP(freep) char *text = yyjson_val_write(v, 0, NULL);
-    bool in_string = false;
-    int r = text ? 0 : -ENOMEM;
 
-    for (const char *s = text; r == 0 && *s; s++) {
-        r = buf_add_char(&out, *s);
-        if (in_string && *s == '\\' && r == 0)
-            r = buf_add_char(&out, *++s);
-        else if (*s == '"')
-            in_string = !in_string;
-        else if (!in_string && (*s == ',' || *s == ':') && r == 0)
-            r = buf_add_char(&out, ' ');
-    }
-    b->failed |= r < 0;
+    b->failed |= content_add_json(&out, v) < 0;
     return json_text_of(b->doc, &out);
 }
 

@@ -100,7 +100,7 @@ static uint64_t session_add_content(const uint64_t secret[2], uint64_t h, yyjson
     if (yyjson_is_str(content))
         return session_add(secret, h, json_text(content), json_len(content));
     JSON_EACH(part, content) {
-        yyjson_val *text = yyjson_obj_get(part, "text");
+        yyjson_val *text = yyjson_is_str(part) ? part : yyjson_obj_get(part, "text");
 
         if (yyjson_is_str(text))
             h = session_add(secret, h, json_text(text), json_len(text));

@@ -257,6 +257,8 @@ static int chat_add_text(yyjson_mut_val *message, const char *between, struct bu
     yyjson_mut_arr_foreach(content, i, n, part) {
         yyjson_mut_val *text = yyjson_mut_obj_get(part, "text");
 
+        if (yyjson_mut_is_str(part))
+            text = part;
         if (!yyjson_mut_is_str(text))
             return refuse_continue(what, err);
         if (i > 0)
@@ -301,7 +303,7 @@ static bool chat_ends_with_answer(yyjson_val *body) {
     if (yyjson_is_str(content))
         return json_len(content) > 0;
     JSON_EACH(part, content) {
-        if (!yyjson_is_str(yyjson_obj_get(part, "text")))
+        if (!yyjson_is_str(part) && !yyjson_is_str(yyjson_obj_get(part, "text")))
             return false;
     }
     return yyjson_arr_size(content) > 0;

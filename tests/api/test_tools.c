@@ -690,7 +690,8 @@ Test(real, templates_get_the_past_and_calls_are_read) {
 #define CALLED "assistant:" CALL("f", "{}") "|"
 #define RESULT(content) R"({"role":"tool","tool_call_id":"c")" content "}"
 
-Test(tools, what_a_model_or_a_tool_said_is_never_refused) {
+/* Nothing that a model or a tool said is refused, nor a text of the client's whose meaning is clear. */
+Test(tools, what_was_said_is_not_refused) {
     static const struct {
         const char *body, *prompt;
     } rows[] = {
@@ -700,6 +701,28 @@ Test(tools, what_a_model_or_a_tool_said_is_never_refused) {
               ""),
          CALLED "tool:a\n(An image or file, which this model cannot see.)|"},
         {TALK(ASKED, RESULT(R"(,"content":null)"), ""), CALLED "tool:|"},
+        {TALK(ASKED, RESULT(R"(,"content":{"t":[1,"a,b"],"n":null})"), ""),
+         CALLED R"(tool:{"t": [1, "a,b"], "n": null}|)"},
+        {TALK(ASKED, RESULT(R"(,"content":7.5)"), ""), CALLED "tool:7.5|"},
+        {TALK(ASKED, RESULT(R"(,"content":["a","b"])"), ""), CALLED R"(tool:["a", "b"]|)"},
+        {TALK(ASKED, RESULT(R"(,"content":[{"text":"a"}])"), ""),
+         CALLED R"(tool:[{"text": "a"}]|)"},
+        {TALK(ASKED,
+              RESULT(R"(,"content":[{"type":"text","text":"a"},"b",1,)"
+                     R"({"type":"text","text":{"c":1}},{"type":"text","text":null}])"),
+              ""),
+         CALLED R"(tool:ab1{"c": 1}|)"},
+        {TALK(ASKED, RESULT(R"(,"content":{"type":"text","text":"a"})"), ""), CALLED "tool:a|"},
+        {TALK("", R"({"role":"assistant","content":{"a":true}})", ""), R"(assistant:{"a": true}|)"},
+        {TALK("", R"({"role":"assistant","content":["a",{"text":"b"}]})", ""), "assistant:a\nb|"},
+        {TALK(R"({"role":"assistant","tool_calls":[{"id":"c","type":"function","name":"f",)"
+              R"("arguments":"{}"}]},)",
+              RESULT(R"(,"content":"a")"), ""),
+         CALLED "tool:a|"},
+        {TALK("", R"({"role":"user","content":["a",{"text":"b"}]})", ""), "user:a\nb|"},
+        {TALK("", R"({"role":"user","content":{"type":"text","text":"a"}})", ""), "user:a|"},
+        {TALK("", R"({"role":"user","content":null})", ""), "user:|"},
+        {TALK("", R"({"role":"system","content":[{"text":"a"}]})", ""), "system:a|"},
         {TALK(ASKED, RESULT(""), ""), CALLED "tool:|"},
         {TALK("",
               R"({"role":"assistant","content":[{"type":"thinking","thinking":"t"},)"
