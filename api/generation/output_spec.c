@@ -294,9 +294,13 @@ int output_spec_check(const struct gen_request *r, struct err *err) {
     JSON_EACH(item, r->input.tools) {
         any += !output_is_hosted(item);
     }
-    if (c->mode == TOOLS_REQUIRED && !any)
-        return json_refuse(err, "tool_choice", "needs at least one function in tools");
-    return 0;
+    if (c->mode != TOOLS_REQUIRED || any)
+        return 0;
+    if (!json_is_empty(r->input.tools))
+        return json_refuse(err, "tool_choice",
+                           "needs at least one function in tools: tools of a service, such as a "
+                           "web search, do not run here");
+    return json_refuse(err, "tool_choice", "needs at least one function in tools");
 }
 
 bool output_spec_tool(const struct gen_request *r, const char *name) {

@@ -1,5 +1,6 @@
 #include "api/generation/tool_forms.h"
 
+#include "api/generation/custom.h"
 #include "api/http/json_build.h"
 #include "base/json_read.h"
 #include "base/try.h"
@@ -12,6 +13,24 @@ yyjson_val *tool_forms_function(yyjson_val *tool) {
     return tool;
 }
 
+yyjson_val *tool_forms_members(yyjson_val *tool) {
+    yyjson_val *custom = custom_tool(tool);
+
+    if (custom)
+        return custom;
+    return tool_forms_function(tool);
+}
+
+bool tool_forms_is_custom(yyjson_val *tool) {
+    return json_has(tool, "type", "custom") && !tool_forms_schema(tool);
+}
+
+bool tool_forms_is_own(yyjson_val *tool) {
+    if (json_given(tool, "type"))
+        return json_has(tool, "type", "function custom");
+    return json_given(tool, "name") || json_given(tool, "function");
+}
+
 yyjson_val *tool_forms_schema(yyjson_val *function) {
     yyjson_val *schema = json_given(function, "parameters");
 
@@ -22,20 +41,14 @@ yyjson_val *tool_forms_schema(yyjson_val *function) {
 
 /* Returns true for a tool whose members are beside its type. */
 static bool tool_forms_is_flat(yyjson_val *tool) {
-    yyjson_val *type = json_given(tool, "type");
-
-    if (type && !json_is(type, "function custom"))
-        return false; /* a service's own tool */
-    return json_given(tool, "name") && !json_given(tool, type ? json_cstr(type) : "function");
+    return tool_forms_is_own(tool) && json_given(tool, "name") && tool_forms_members(tool) == tool;
 }
 
-/* Returns the flat @tool in a chat's form. A custom tool of the Messages API has a schema, and is a
- * function. */
+/* Returns the flat @tool in a chat's form. */
 static yyjson_mut_val *tool_forms_wrap(yyjson_mut_doc *doc, yyjson_val *tool) {
     yyjson_val *schema = tool_forms_schema(tool);
-    bool custom = json_has(tool, "type", "custom") && !schema;
 
-    if (custom)
+    if (tool_forms_is_custom(tool))
         return json_make(doc, "{type:'custom', custom:{name:%, description:%, format:%}}",
                          json_copy_of(doc, tool, "name"), json_copy_of(doc, tool, "description"),
                          json_copy_of(doc, tool, "format"));

@@ -16,5 +16,11 @@ READER(tool_forms_read);
 /* Returns the members of a function, or of a call of one, in either form; @tool itself if it is
  * flat. */
 yyjson_val *tool_forms_function(yyjson_val *tool);
+/* Returns the same of a function or a custom tool, or of a choice of one. */
+yyjson_val *tool_forms_members(yyjson_val *tool);
+/* Returns true for a custom tool. One of the Messages API has a schema, and is a function. */
+bool tool_forms_is_custom(yyjson_val *tool);
+/* Returns true for a function or custom tool in any of the forms. */
+bool tool_forms_is_own(yyjson_val *tool);
 /* Returns the JSON schema of the arguments under either of its names; NULL: there is none. */
 yyjson_val *tool_forms_schema(yyjson_val *function);

@@ -294,17 +294,17 @@ static int responses_read_reasoning(struct responses_build *b, yyjson_val *v,
 static int put_format(struct responses_build *b, yyjson_val *text, yyjson_mut_val *root) {
     static const char shape[] =
         "{type:'json_schema', json_schema:{name:%, schema:%, strict:%, description:%}}";
-    yyjson_val *format = json_given(text, "format");
+    yyjson_val *format = json_given(text, "format"), *inner = json_given(format, "json_schema");
+    yyjson_val *from = inner ? inner : format; /* a chat's form */
 
     if (format && !yyjson_is_str(yyjson_obj_get(format, "type")))
         return responses_refuse(b, "text.format.type", "must be a string");
     yyjson_mut_val *o;
 
     if (json_has(format, "type", "json_schema"))
-        o = json_make(b->doc, shape, json_copy_of(b->doc, format, "name"),
-                      json_copy_of(b->doc, format, "schema"),
-                      json_copy_of(b->doc, format, "strict"),
-                      json_copy_of(b->doc, format, "description"));
+        o = json_make(b->doc, shape, json_copy_of(b->doc, from, "name"),
+                      json_copy_of(b->doc, from, "schema"), json_copy_of(b->doc, from, "strict"),
+                      json_copy_of(b->doc, from, "description"));
     else
         o = yyjson_val_mut_copy(b->doc, format);
     yyjson_mut_obj_add_val(b->doc, root, "response_format", o);

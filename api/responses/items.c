@@ -56,12 +56,11 @@ static int items_part_text(const struct responses_build *b, const char *field, s
     char place[44];
 
     *instead = NULL;
-    if (json_is(type, "input_text output_text text summary_text reasoning_text refusal")) {
-        *text = yyjson_obj_get(part, key);
-        snprintf(place, sizeof(place), ".%s[%zu].%s", field, at, key);
-        if (!yyjson_is_str(*text))
-            return items_refuse(b, place, "must be a string");
+    if ((*text = content_text(part)))
         return 0;
+    if (json_is(type, CONTENT_TEXTS)) {
+        snprintf(place, sizeof(place), ".%s[%zu].%s", field, at, key);
+        return items_refuse(b, place, "must be a string");
     }
     snprintf(place, sizeof(place), ".%s[%zu]%s", field, at, yyjson_is_obj(part) ? ".type" : "");
     if (output && yyjson_is_str(type)) {
@@ -117,8 +116,14 @@ static int items_add_content(const struct responses_build *b, yyjson_val *item, 
     bool sees = who == SAYS_USER || who == SAYS_TOOL, lines = false, noted = false;
     char place[44];
 
-    if (yyjson_is_str(v))
-        return json_add_text(&out->text, v);
+    bool repeated = who == SAYS_MODEL || who == SAYS_TOOL;
+
+    if (yyjson_is_null(v) || (!v && repeated))
+        return 0;
+    if (who == SAYS_TOOL && content_is_data(v))
+        return content_add_json(&out->text, v);
+    if (content_text(v))
+        return json_add_text(&out->text, content_text(v));
     snprintf(place, sizeof(place), ".%s", field);
     if (!yyjson_is_arr(v))
         return items_refuse(b, place, "must be a string or an array of parts");
@@ -126,15 +131,20 @@ static int items_add_content(const struct responses_build *b, yyjson_val *item, 
         bool picture = sees && items_is_picture(part);
         bool file = who == SAYS_USER && !picture && is_media(yyjson_obj_get(part, "type"));
         const char *instead = NULL;
+        yyjson_val *type = yyjson_obj_get(part, "type");
+        bool odd = repeated && !content_text(part) &&
+                   (!yyjson_is_str(type) || json_is(type, CONTENT_TEXTS));
 
-        if (picture)
+        if (odd)
+            TRY(content_add_odd(&out->text, part));
+        else if (picture)
             items_add_picture(b, field, i, part, out);
         else if (file)
             items_add_file(b, field, i, out);
         else
             TRY(items_part_text(b, field, i, part, who == SAYS_MODEL || who == SAYS_TOOL, &s,
                                 &instead));
-        bool text = !picture && !file;
+        bool text = !picture && !file && !odd;
         bool apart = lines && (who != SAYS_TOOL || instead || noted);
         if (apart && text)
             TRY(buf_add_char(&out->text, '\n'));
@@ -344,14 +354,17 @@ static int items_add_call(struct responses_build *b, yyjson_val *id, const char 
 }
 
 static int items_read_call(struct responses_build *b, yyjson_val *item) {
-    yyjson_val *id, *name, *args = yyjson_obj_get(item, "arguments");
+    yyjson_val *id, *name, *args = json_given(item, "arguments");
+    yyjson_mut_val *copy = NULL;
 
     TRY(need_name(b, item, "call_id", &id));
     TRY(need_tool(b, item, &name));
-    if (!yyjson_is_str(args))
+    if (args && !yyjson_is_str(args) && !yyjson_is_obj(args))
         return items_refuse(b, ".arguments", "must be a string of JSON");
+    if (args)
+        copy = yyjson_val_mut_copy(b->doc, args);
     return items_add_call(b, id, responses_flat_name(b, yyjson_obj_get(item, "namespace"), name),
-                          yyjson_mut_strncpy(b->doc, json_text(args), json_len(args)));
+                          copy);
 }
 
 static int read_custom_call(struct responses_build *b, yyjson_val *item) {

@@ -22,6 +22,7 @@
 #include <string.h>
 
 #include "api/generation/messages.h"
+#include "api/generation/tool_forms.h"
 #include "api/generation/tool_text.h"
 #include "api/responses/build.h"
 #include "base/json_read.h"
@@ -70,6 +71,8 @@ static int put_members(struct responses_build *b, yyjson_val *tool, bool custom,
     for (const char *const *key = keys[custom]; *key; key++) {
         yyjson_val *v = json_given(tool, *key);
 
+        if (strcmp(*key, "parameters") == 0)
+            v = tool_forms_schema(tool);
         if (!yyjson_equals_str(v, ""))
             json_put_copy(b->doc, to, *key, v);
     }
@@ -116,10 +119,10 @@ static int mention(struct responses_build *b, const char *name) {
 
 static int make_tool(struct responses_build *b, yyjson_val *tool, yyjson_val *ns,
                      struct responses_tool *t) {
-    yyjson_val *name = yyjson_obj_get(tool, "name");
+    yyjson_val *name = yyjson_obj_get(tool_forms_members(tool), "name");
 
     *t = (struct responses_tool){.name = responses_flat_name(b, ns, name),
-                                 .custom = json_has(tool, "type", "custom")};
+                                 .custom = tool_forms_is_custom(tool)};
     if (ns) {
         t->ns = arena_strndup(&b->rs->arena, json_text(ns), json_len(ns));
         t->own = arena_strndup(&b->rs->arena, json_text(name), json_len(name));
@@ -130,7 +133,7 @@ static int make_tool(struct responses_build *b, yyjson_val *tool, yyjson_val *ns
 /* Adds one function or custom tool. @place: "tools[i]". */
 static int responses_add_function(struct responses_build *b, yyjson_val *tool, yyjson_val *ns,
                                   const char *place) {
-    yyjson_val *name = yyjson_obj_get(tool, "name");
+    yyjson_val *members = tool_forms_members(tool), *name = yyjson_obj_get(members, "name");
     struct responses_tool t;
 
     if (!json_is_name(name, REQUEST_NAME_MAX) || json_len(name) + json_len(ns) > REQUEST_NAME_MAX)
@@ -143,7 +146,7 @@ static int responses_add_function(struct responses_build *b, yyjson_val *tool, y
         b->doc, t.custom ? "{type:'custom', custom:%}" : "{type:'function', function:%}", f);
     yyjson_mut_arr_append(b->tools, o);
     TRY(remember_tool(b, &t));
-    TRY(put_members(b, tool, t.custom, place, f));
+    TRY(put_members(b, members, t.custom, place, f));
     if (!b->found)
         return 0;
     return responses_describe(b, o, f);
@@ -168,10 +171,6 @@ static int add_native(struct responses_build *b, yyjson_val *tool, const char *p
     return 0;
 }
 
-static bool is_function(yyjson_val *tool) {
-    return json_has(tool, "type", "function custom");
-}
-
 static int add_namespace(struct responses_build *b, yyjson_val *space, const char *place) {
     yyjson_val *name = yyjson_obj_get(space, "name"), *tools = yyjson_obj_get(space, "tools");
     char inner[64];
@@ -182,7 +181,7 @@ static int add_namespace(struct responses_build *b, yyjson_val *space, const cha
         return refuse_tool(b, place, "tools", "must be an array");
     JSON_EACH_AT(i, tool, tools) {
         snprintf(inner, sizeof(inner), "%.30s.tools[%zu]", place, i);
-        if (is_function(tool))
+        if (tool_forms_is_own(tool))
             TRY(responses_add_function(b, tool, name, inner));
     }
     return 0;
@@ -203,10 +202,10 @@ static int responses_add_tool(struct responses_build *b, yyjson_val *tool, const
     const struct responses_native *native = responses_native_tool(tool);
     yyjson_val *type = yyjson_obj_get(tool, "type");
 
+    if (tool_forms_is_own(tool))
+        return responses_add_function(b, tool, NULL, place);
     if (!yyjson_is_str(type))
         return refuse_tool(b, place, "type", "must be a string");
-    if (is_function(tool))
-        return responses_add_function(b, tool, NULL, place);
     if (yyjson_equals_str(type, "namespace"))
         return add_namespace(b, tool, place);
     if (native)
@@ -261,7 +260,7 @@ void responses_tools_end(struct responses_build *b, yyjson_mut_val *root) {
 /* Returns the choice {"type": .., "name": ..}, or the type of a native tool, in a chat's form. */
 static yyjson_mut_val *responses_named_choice(struct responses_build *b, yyjson_val *choice) {
     const struct responses_native *n = responses_native_tool(choice);
-    yyjson_val *name = yyjson_obj_get(choice, "name");
+    yyjson_val *name = yyjson_obj_get(tool_forms_members(choice), "name");
     const char *flat = NULL;
 
     if (n)
@@ -280,9 +279,10 @@ static int put_allowed(struct responses_build *b, yyjson_val *choice, yyjson_mut
     if (!yyjson_is_arr(tools))
         return responses_refuse(b, "tool_choice.tools", "must be an array");
     JSON_EACH(tool, tools) {
-        bool function = is_function(tool) || !json_cstr(yyjson_obj_get(tool, "type"));
+        yyjson_val *name = yyjson_obj_get(tool_forms_members(tool), "name");
+        bool function = tool_forms_is_own(tool) || !json_cstr(yyjson_obj_get(tool, "type"));
 
-        if (function && !json_cstr(yyjson_obj_get(tool, "name")))
+        if (function && !json_cstr(name))
             return responses_refuse(b, "tool_choice.tools",
                                     "must be functions with a name without NUL, or other tools");
         if (!function && !responses_native_tool(tool))
@@ -300,16 +300,18 @@ static int put_allowed(struct responses_build *b, yyjson_val *choice, yyjson_mut
 
 int responses_tool_choice(struct responses_build *b, yyjson_val *choice, yyjson_mut_val *root) {
     bool native = responses_native_tool(choice);
+    bool mode = !yyjson_is_obj(choice) || json_has(choice, "type", "auto none required any");
+    bool function = tool_forms_is_own(choice) || json_has(choice, "type", "tool");
 
     if (json_has(choice, "type", "allowed_tools"))
         return put_allowed(b, choice, root);
-    if (yyjson_is_obj(choice) && !json_cstr(yyjson_obj_get(choice, "type")))
+    if (!mode && !function && !json_cstr(yyjson_obj_get(choice, "type")))
         return responses_refuse(b, "tool_choice.type", "must be a string without NUL");
-    if (yyjson_is_obj(choice) && !native && !is_function(choice))
+    if (!mode && !native && !function)
         return 0; /* a hosted tool, which is left out like its definition */
-    if (yyjson_is_obj(choice) && !native && !json_cstr(yyjson_obj_get(choice, "name")))
+    if (function && !json_cstr(yyjson_obj_get(tool_forms_members(choice), "name")))
         return responses_refuse(b, "tool_choice.name", "must be a string without NUL");
-    if (yyjson_is_obj(choice))
+    if (!mode)
         yyjson_mut_obj_add_val(b->doc, root, "tool_choice", responses_named_choice(b, choice));
     else
         json_put_copy(b->doc, root, "tool_choice", choice);

@@ -157,6 +157,54 @@ Test(input, outputs_of_tools_are_text) {
     world_stop(&w);
 }
 
+/* An agent cannot take back what its tool has said, in whatever form. */
+Test(input, no_output_is_refused) {
+    static const char *const rows[][2] = {
+        {R"(,"output":{"t":[1,"a,b"]})", R"({"t": [1, "a,b"]})"},
+        {R"(,"output":7)", "7"},
+        {R"(,"output":["a","b"])", R"(["a", "b"])"},
+        {R"(,"output":[{"text":"a"}])", R"([{"text": "a"}])"},
+        {R"(,"output":[{"type":"input_text","text":"a"},"b",{"type":"text","text":null},5])",
+         "ab5"},
+        {R"(,"output":{"type":"input_text","text":"a"})", "a"},
+        {R"(,"output":null)", ""},
+        {"", ""},
+    };
+    struct world w;
+    char fields[400], want[400];
+
+    responses_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        snprintf(fields, sizeof(fields),
+                 R"("input":[%s,{"type":"function_call_output","call_id":"1"%s}])",
+                 CALLED("1", "f", "{}"), rows[i][0]);
+        snprintf(want, sizeof(want),
+                 SAYS "<tool_call>f {}</tool_call>" END "<|im_start|>tool=f\n%s" END ANSWER,
+                 rows[i][1]);
+        becomes(&w, fields, want);
+    }
+    world_stop(&w);
+}
+
+/* Forms that are not OpenAI's, but have one meaning. */
+Test(input, contents_and_calls_of_clear_meaning) {
+    struct world w;
+
+    responses_start(&w);
+    becomes(&w,
+            R"("input":[{"role":"user","content":["a",{"text":"b"}]},)"
+            R"({"role":"assistant","content":null},{"role":"user","content":null},)"
+            R"({"role":"user","content":{"type":"text","text":"c"}}])",
+            USER "a\nb" END SAYS END USER END USER "c" END ANSWER);
+    becomes(&w,
+            R"("input":[{"type":"function_call","call_id":"1","name":"f","arguments":{"a":1}},)"
+            R"({"type":"function_call","call_id":"2","name":"f","arguments":null},)"
+            R"({"type":"function_call","call_id":"3","name":"f"}])",
+            SAYS R"(<tool_call>f {"a": 1}</tool_call><tool_call>f {}</tool_call>)"
+                 "<tool_call>f {}</tool_call>" END ANSWER);
+    world_stop(&w);
+}
+
 Test(input, native_tools_come_back_as_they_were_called) {
     struct world w;
 
@@ -196,6 +244,39 @@ Test(input, tools_become_functions) {
             R"(follow this grammar (lark):\nstart: /x/", "parameters": {"type": "object", )"
             R"("properties": {"input": {"type": "string"}}, "required": ["input"], )"
             R"("additionalProperties": false}}][{"name": "n__g"}])" END USER "a" END ANSWER);
+    world_stop(&w);
+}
+
+/* Tools in the forms of the other APIs are the same tools. */
+Test(input, tools_have_the_form_of_any_api) {
+    static const char *const tools[] = {
+        R"({"type":"function","function":{"name":"f","description":"D","parameters":{)"
+        R"("type":"object"}}})",
+        R"({"name":"f","description":"D","parameters":{"type":"object"}})",
+        R"({"name":"f","description":"D","input_schema":{"type":"object"}})",
+        R"({"type":"custom","name":"f","description":"D","input_schema":{"type":"object"}})",
+    };
+    static const char *const choices[] = {R"("any")", R"({"type":"any"})",
+                                          R"({"type":"function","function":{"name":"f"}})",
+                                          R"({"type":"tool","name":"f"})"};
+    struct world w;
+    char fields[400];
+
+    responses_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(tools); i++) {
+        snprintf(fields, sizeof(fields), R"("input":"a","tools":[%s],"tool_choice":%s)", tools[i],
+                 choices[i]);
+        becomes(&w, fields,
+                R"(<|im_start|>tools[{"name": "f", "description": "D", "parameters": {"type": )"
+                R"("object"}}])" END USER "a" END ANSWER);
+        cr_expect_gt(w.port.r[i].m.grammar.len, 0, "%s", fields);
+        responses_expect(&w, fields, R"(<tool_call>{"name": "f", "arguments": {}}</tool_call>)",
+                         "f{} completed");
+    }
+    becomes(&w, R"("input":"a","tools":[{"type":"custom","custom":{"name":"p"}}])",
+            R"(<|im_start|>tools[{"name": "p", "parameters": {"type": "object", "properties": )"
+            R"({"input": {"type": "string"}}, "required": ["input"], "additionalProperties": )"
+            R"(false}}])" END USER "a" END ANSWER);
     world_stop(&w);
 }
 
@@ -321,6 +402,13 @@ Test(input, structured_output_is_a_grammar) {
     responses_ask(&w, R"("input":"a","text":{"format":{"type":"text"}})", "x", &r);
     cr_expect_eq(r.status, 200, "%s", r.body.data);
     cr_expect_eq(w.port.r[1].m.grammar.len, 0);
+    reply_deinit(&r);
+    responses_ask(&w,
+                  R"("input":"a","text":{"format":{"type":"json_schema","json_schema":{)"
+                  R"("name":"n","schema":{"type":"object"}}}})",
+                  "{}", &r);
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_gt(w.port.r[2].m.grammar.len, 0);
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -449,15 +537,14 @@ Test(input, a_bad_field_is_named) {
         {R"("input":[{"role":"user","content":[{"type":"input_text"}]}])",
          "input[0].content[0].text"},
         {R"("input":[{"role":"user","content":[5]}])", "input[0].content[0]"},
+        {R"("input":[{"role":"user","content":{"a":1}}])", "input[0].content"},
         {R"("input":[{"type":"function_call","name":"f","arguments":"{}"}])", "input[0].call_id"},
         {R"("input":[{"type":"function_call","call_id":"1","arguments":"{}"}])", "input[0].name"},
-        {R"("input":[{"type":"function_call","call_id":"1","name":"f","arguments":{}}])",
+        {R"("input":[{"type":"function_call","call_id":"1","name":"f","arguments":[]}])",
          "input[0].arguments"},
         {R"("input":[{"type":"custom_tool_call","call_id":"1","name":"f"}])", "input[0].input"},
         {R"("input":[{"type":"local_shell_call","call_id":"1"}])", "input[0].action"},
         {R"("input":[)" RESULT("1", "x") "]", "input[0].call_id"},
-        {R"("input":[)" CALLED("1", "f", "{}") R"(,{"type":"function_call_output","call_id":"1"}])",
-         "input[1].output"},
         {R"("input":[)" SHELL_SAYS(R"({"stdout":{"a":1})") "]", "input[1].output"},
         {R"("input":[)" SHELL_SAYS(R"({"stdout":[1,2])") "]", "input[1].output"},
         {R"("input":[)" SHELL_SAYS(R"({"stdout":"a","stderr":[[]])") "]", "input[1].output"},
@@ -469,6 +556,8 @@ Test(input, a_bad_field_is_named) {
         {R"("input":"a","tools":{})", "tools"},
         {R"("input":"a","tools":[{}])", "tools[0].type"},
         {R"("input":"a","tools":[{"type":"function"}])", "tools[0].name"},
+        {R"("input":"a","tools":[{"type":"function","function":{}}])", "tools[0].name"},
+        {R"("input":"a","tools":[{"name":"f","input_schema":[]}])", "tools[0].parameters"},
         {R"("input":"a","tools":[{"type":"function","name":"f","parameters":[]}])",
          "tools[0].parameters"},
         {R"("input":"a","tools":[{"type":"function","name":"f","strict":"true"}])",
@@ -482,6 +571,8 @@ Test(input, a_bad_field_is_named) {
         {R"("input":"a","tool_choice":"some")", "tool_choice"},
         {R"("input":"a","tool_choice":{"type":5})", "tool_choice.type"},
         {R"("input":"a","tool_choice":{"type":"function"})", "tool_choice.name"},
+        {R"("input":"a","tool_choice":{"type":"function","function":{}})", "tool_choice.name"},
+        {R"("input":"a","tool_choice":{"type":"any"})", "tool_choice"},
         {R"("input":"a","tool_choice":{"type":"allowed_tools"})", "tool_choice.tools"},
         {R"("input":"a","max_output_tokens":"x")", "max_output_tokens"},
         {R"("input":"a","max_output_tokens":0)", "max_output_tokens"},
