@@ -23,7 +23,9 @@ int anthropic_block(struct anthropic_input *in, yyjson_val *block, size_t i, ant
     size_t len = strlen(in->place);
 
     snprintf(in->place + len, sizeof(in->place) - len, ".%zu", i);
-    if (!yyjson_is_obj(block))
+    if (content_text(block))
+        type = "text";
+    if (!type && !yyjson_is_obj(block))
         return anthropic_refuse(in, "", "must be a content block");
     if (!type)
         return anthropic_refuse(in, ".type", "must be a string");
@@ -75,7 +77,7 @@ int anthropic_plain(struct anthropic_input *in, yyjson_val *block, const char *t
         return anthropic_refuse(in, ".type", "is not supported here: only \"text\" is");
     if (out->len && out->data[out->len - 1] != '\n')
         TRY(buf_add_char(out, '\n'));
-    return anthropic_string(in, yyjson_obj_get(block, "text"), ".text", out);
+    return anthropic_string(in, content_text(block), ".text", out);
 }
 
 /* Adds the string or the array of text blocks @v, which is at @field of the place. */
@@ -121,10 +123,10 @@ int anthropic_text(struct anthropic_input *in, yyjson_val *block, const char *ty
     bool text = false;
 
     if (strcmp(type, "text") == 0)
-        return anthropic_string(in, yyjson_obj_get(block, "text"), ".text", out);
+        return anthropic_string(in, content_text(block), ".text", out);
     if (strcmp(type, "search_result") == 0)
         return add_search_result(in, block, out);
-    if (strcmp(type, "document") == 0)
+    if (strcmp(type, "document") == 0 && (!result || yyjson_obj_get(block, "source")))
         TRY(add_document(in, block, out, &text));
     if (text)
         return 0;

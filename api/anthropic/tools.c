@@ -14,6 +14,7 @@
 
 #include "api/anthropic/input.h"
 #include "api/generation/gen_request.h"
+#include "api/generation/tool_forms.h"
 #include "api/generation/tool_text.h"
 #include "api/http/json.h"
 #include "base/json_read.h"
@@ -117,14 +118,18 @@ static int add_known(struct anthropic_input *in, yyjson_val *tool, yyjson_val *n
     return 0;
 }
 
+/* Adds a tool of the client's, also one in the form of another API. There a function needs no
+ * schema. */
 static int anthropic_add_custom(struct anthropic_input *in, yyjson_val *tool, yyjson_val *name,
                                 bool hidden) {
-    yyjson_val *description = json_given(tool, "description"), *strict = json_given(tool, "strict");
-    yyjson_val *schema = yyjson_obj_get(tool, "input_schema");
+    yyjson_val *members = tool_forms_members(tool), *schema = tool_forms_schema(members);
+    yyjson_val *description = json_given(members, "description");
+    yyjson_val *strict = json_given(members, "strict");
+    bool needs = members == tool && !json_has(tool, "type", "function");
 
     if (description && !yyjson_is_str(description))
         return anthropic_refuse(in, ".description", "must be a string");
-    if (!yyjson_is_obj(schema))
+    if (schema ? !yyjson_is_obj(schema) : needs)
         return anthropic_refuse(in, ".input_schema", "must be an object");
     if (strict && !yyjson_is_bool(strict))
         return anthropic_refuse(in, ".strict", "must be a boolean");
@@ -172,8 +177,9 @@ static int anthropic_add_typed(struct anthropic_input *in, yyjson_val *tool, yyj
 }
 
 static int anthropic_add_tool(struct anthropic_input *in, yyjson_val *tool, bool hidden) {
-    yyjson_val *type = json_given(tool, "type"), *name = yyjson_obj_get(tool, "name");
-    bool custom = !type || json_is(type, "custom");
+    yyjson_val *type = json_given(tool, "type");
+    yyjson_val *name = yyjson_obj_get(tool_forms_members(tool), "name");
+    bool custom = !type || json_is(type, "custom function");
 
     if (!yyjson_is_obj(tool))
         return anthropic_refuse(in, "", "must be an object");
@@ -293,17 +299,18 @@ static int choose_tool(struct anthropic_input *in, yyjson_val *name) {
 }
 
 int anthropic_tool_choice(struct anthropic_input *in, const char *key, yyjson_val *v) {
-    static const char *const types[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
-    yyjson_val *type = yyjson_obj_get(v, "type");
+    static const char *const types[][2] = {
+        {"auto", "auto"}, {"any", "required"}, {"none", "none"}, {"required", "required"}};
+    yyjson_val *type = yyjson_is_str(v) ? v : yyjson_obj_get(v, "type");
     yyjson_val *single = json_given(v, "disable_parallel_tool_use");
 
     if (single && !yyjson_is_bool(single))
         return anthropic_refuse(in, ".disable_parallel_tool_use", "must be a boolean");
     if (yyjson_get_bool(single))
         yyjson_mut_obj_add_bool(in->doc, in->root, "parallel_tool_calls", false);
-    if (yyjson_equals_str(type, "tool"))
-        return choose_tool(in, yyjson_obj_get(v, "name"));
-    if (yyjson_equals_str(type, "any") && !yyjson_mut_arr_size(in->tools))
+    if (json_is(type, "tool function"))
+        return choose_tool(in, yyjson_obj_get(tool_forms_members(v), "name"));
+    if (json_is(type, "any required") && !yyjson_mut_arr_size(in->tools))
         return anthropic_refuse(in, ".type", "needs tools that can be called");
     for (size_t i = 0; i < ARRAY_SIZE(types); i++)
         if (yyjson_equals_str(type, types[i][0])) {

@@ -22,8 +22,9 @@
 
 #define CALLS_MAX ANTHROPIC_CALLS_MAX
 
+/* Returns a string as it is; NULL is the empty one. */
 static yyjson_mut_val *turns_text(struct anthropic_input *in, yyjson_val *v) {
-    return yyjson_mut_strn(in->doc, json_text(v), json_len(v));
+    return yyjson_mut_strn(in->doc, text_or(json_text(v), ""), json_len(v));
 }
 
 /* Asserts the invariants of the last message. */
@@ -153,15 +154,24 @@ static void begin_result(struct anthropic_input *in, yyjson_val *id) {
     in->role = "tool";
 }
 
-/* Reads the content of a result into @all. */
+/* Reads the content of a result into @all. What is neither a text nor blocks becomes JSON. */
 static int read_result(struct anthropic_input *in, yyjson_val *v, struct content *all) {
-    if (yyjson_is_str(v))
-        return json_add_text(&all->text, v);
-    if (!v)
-        return 0;
-    if (!yyjson_is_arr(v))
-        return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");
-    return anthropic_each(in, v, ".content", add_result_block, &(struct result_blocks){all, false});
+    struct result_blocks blocks = {all, false};
+    size_t len = strlen(in->place);
+
+    if (content_text(v))
+        return json_add_text(&all->text, content_text(v));
+    if (content_is_data(v))
+        return content_add_json(&all->text, v);
+    snprintf(in->place + len, sizeof(in->place) - len, ".content");
+    JSON_EACH_AT(i, block, v) {
+        if (content_is_odd(block))
+            TRY(content_add_odd(&all->text, block));
+        else
+            TRY(anthropic_block(in, block, i, add_result_block, &blocks));
+    }
+    in->place[len] = 0;
+    return 0;
 }
 
 /* ---- calls and results belong together, as at Anthropic ---- */
@@ -472,13 +482,13 @@ static int add_user_blocks(struct anthropic_input *in, yyjson_val *content) {
 
 static int turns_add_call(struct anthropic_input *in, yyjson_val *block) {
     yyjson_val *id = yyjson_obj_get(block, "id"), *name = yyjson_obj_get(block, "name");
-    yyjson_val *input = yyjson_obj_get(block, "input");
+    yyjson_val *input = json_given(block, "input");
 
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".id", "must be a string");
     if (!json_cstr(name))
         return anthropic_refuse(in, ".name", "must be a string without NUL");
-    if (!yyjson_is_obj(input))
+    if (input && !yyjson_is_obj(input) && !yyjson_is_str(input)) /* a string: JSON of the object */
         return anthropic_refuse(in, ".input", "must be an object");
     turns_open_call(in, id);
     turns_put_call(in, id, turns_text(in, name), yyjson_val_mut_copy(in->doc, input));
@@ -487,7 +497,7 @@ static int turns_add_call(struct anthropic_input *in, yyjson_val *block) {
 
 /* Adds the model's reasoning; where the client did not want to see it, it is in the signature. */
 static int add_thinking(struct anthropic_input *in, yyjson_val *block) {
-    yyjson_val *text = yyjson_obj_get(block, "thinking");
+    yyjson_val *text = json_given(block, "thinking");
     yyjson_val *signature = yyjson_obj_get(block, "signature");
     const char *s = json_text(signature);
     size_t len = json_len(signature);
@@ -495,7 +505,11 @@ static int add_thinking(struct anthropic_input *in, yyjson_val *block) {
     assert(strcmp(in->role, "assistant") == 0);
     if (in->reasoning.len)
         TRY(buf_add_char(&in->reasoning, '\n'));
-    if (json_len(text) > 0 || !s || !opaque_reasoning_is_ours(s, len))
+    bool ours = s && opaque_reasoning_is_ours(s, len);
+
+    if (!text && !ours)
+        return 0;
+    if (json_len(text) > 0 || !ours)
         return anthropic_string(in, text, ".thinking", &in->reasoning);
     int r = opaque_reasoning_read(&in->reasoning, s, len);
 
@@ -520,8 +534,8 @@ static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, co
         return add_thinking(in, block);
     if (strcmp(type, "text") != 0)
         return turns_add_unknown(in, block, type);
-    yyjson_val *text = yyjson_obj_get(block, "text");
-    if (yyjson_is_str(text))
+    yyjson_val *text = content_text(block);
+    if (text || !json_given(block, "text"))
         return turns_add_part(in, "assistant", turns_text(in, text));
     return anthropic_refuse(in, ".text", "must be a string");
 }
@@ -551,11 +565,13 @@ static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_us
 
     if (!yyjson_is_obj(turn))
         return anthropic_refuse(in, "", "must be an object");
-    if (yyjson_equals_str(role, "system"))
+    if (json_is(role, "system developer"))
         return add_system_turn(in, turn, before_user);
     if (!assistant && !yyjson_equals_str(role, "user"))
         return anthropic_refuse(in, ".role", "must be user, assistant or system");
-    if (!yyjson_is_str(content) && !yyjson_is_arr(content))
+    bool text = content_text(content) || yyjson_is_null(content);
+
+    if (!text && !yyjson_is_arr(content))
         return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");
     if (assistant) {
         TRY(end_calls(in));
@@ -563,8 +579,8 @@ static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_us
         in->asked = content;
     }
     in->open.replied |= !assistant;
-    if (yyjson_is_str(content))
-        return turns_add_part(in, as, turns_text(in, content));
+    if (text)
+        return turns_add_part(in, as, turns_text(in, content_text(content)));
     if (assistant)
         return anthropic_each(in, content, ".content", add_assistant_block, NULL);
     snprintf(in->place + len, sizeof(in->place) - len, ".content");
@@ -645,7 +661,7 @@ static int turns_add_system(struct anthropic_input *in, yyjson_val *v) {
 
 static int add_system_block(struct anthropic_input *in, yyjson_val *block, const char *type,
                             void *to) {
-    yyjson_val *text = yyjson_obj_get(block, "text");
+    yyjson_val *text = content_text(block);
 
     if (strcmp(type, "text") != 0)
         return anthropic_refuse(in, ".type", "is not supported here: only \"text\" is");
@@ -656,8 +672,8 @@ static int add_system_block(struct anthropic_input *in, yyjson_val *block, const
 
 int anthropic_system(struct anthropic_input *in, yyjson_val *system) {
     snprintf(in->place, sizeof(in->place), "system");
-    if (yyjson_is_str(system))
-        TRY(turns_add_system(in, system));
+    if (content_text(system))
+        TRY(turns_add_system(in, content_text(system)));
     else if (yyjson_is_arr(system))
         TRY(anthropic_each(in, system, "", add_system_block, NULL));
     else if (system)

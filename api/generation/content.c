@@ -52,6 +52,14 @@ int content_add_json(struct buf *out, yyjson_val *v) {
     return 0;
 }
 
+bool content_is_odd(yyjson_val *part) {
+    yyjson_val *type = yyjson_obj_get(part, "type");
+
+    if (content_text(part))
+        return false;
+    return !yyjson_is_str(type) || json_is(type, CONTENT_TEXTS);
+}
+
 int content_add_odd(struct buf *out, yyjson_val *part) {
     yyjson_val *v = json_has(part, "type", CONTENT_TEXTS) ? json_given(part, "text") : part;
 

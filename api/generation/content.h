@@ -21,9 +21,10 @@ bool content_is_data(yyjson_val *output);
 /* Adds JSON with a space behind each comma and colon, as models write it, so that earlier output is
  * found in the prefix cache. */
 int content_add_json(struct buf *out, yyjson_val *v);
-/* Adds an entry among parts that is no part, or a text part without a string: as JSON, or as nothing
- * if it has no text. This is for what a tool or a model said: refusing it would end the
- * conversation. */
+/* Returns true for an entry among parts that is no part, or a text part without a string. */
+bool content_is_odd(yyjson_val *part);
+/* Adds such an entry: as JSON, or as nothing if it has no text. This is for what a tool or a model
+ * said: refusing it would end the conversation. */
 int content_add_odd(struct buf *out, yyjson_val *part);
 
 /* Zeroed but for text.max. */

@@ -131,9 +131,7 @@ static int items_add_content(const struct responses_build *b, yyjson_val *item, 
         bool picture = sees && items_is_picture(part);
         bool file = who == SAYS_USER && !picture && is_media(yyjson_obj_get(part, "type"));
         const char *instead = NULL;
-        yyjson_val *type = yyjson_obj_get(part, "type");
-        bool odd = repeated && !content_text(part) &&
-                   (!yyjson_is_str(type) || json_is(type, CONTENT_TEXTS));
+        bool odd = repeated && content_is_odd(part);
 
         if (odd)
             TRY(content_add_odd(&out->text, part));

@@ -100,6 +100,20 @@ Test(anthropic_input, turns_become_messages) {
          USER_("q\\nq") R"({"role": "assistant", "content": "a\nb"})"
                         "\n" USER_("q") OFF},
         {SAY(Q R"(,{"role":"system","content":"now"})"), USER_("q\\nnow") OFF},
+        /* forms that are not Anthropic's, but have one meaning */
+        {SAY(USER(R"(["a",{"text":"b"}])")) R"(,"system":["s",{"text":"t"}])",
+         SYSTEM_("s\\nt") USER_("a\\nb") OFF},
+        {SAY(USER(TEXT_BLOCK("a"))) R"(,"system":)" TEXT_BLOCK("s"), SYSTEM_("s") USER_("a") OFF},
+        {SAY(R"({"role":"developer","content":"s"},)" Q "," ASSISTANT("null") "," USER("null")),
+         USER_("s\\nq") R"({"role": "assistant", "content": ""})"
+                        "\n" USER_("") OFF},
+        {SAY(Q "," ASSISTANT(R"(["a",{"type":"thinking"},{"type":"text","text":null}])") "," Q),
+         USER_("q") R"({"role": "assistant", "content": "a\n"})"
+                    "\n" USER_("q") OFF},
+        {SAY(Q
+             "," ASSISTANT(R"([{"type":"tool_use","id":"t1","name":"f","input":"{\"x\":[1]}"}])") "," USER(
+                 "[" GIVE(R"(,"content":"r")") "]")),
+         USER_("q") CALLED("") RESULT("r") OFF},
         /* calls and results */
         {SAY(Q "," ASSISTANT("[" TEXT_BLOCK("a") "," USE "]") "," USER(
              "[" GIVE(R"(,"content":"r")") "," TEXT_BLOCK("well") "]")),
@@ -405,6 +419,20 @@ Test(anthropic_input, choices_and_schemas_are_forced) {
     expect_forced(&w, SAY(Q) R"(,"tools":[)" TOOL R"(],"tool_choice":{"type":"tool","name":"f"})",
                   "{" SAY(Q) "," CHAT_TOOLS
                              R"(,"tool_choice":{"type":"function","function":{"name":"f"}}})");
+    /* in the forms of the other APIs */
+    expect_forced(&w,
+                  SAY(Q) R"(,"tool_choice":"any","tools":[{"type":"function","name":"f",)"
+                         R"("description":"D","parameters":{"type":"object"}}])",
+                  "{" SAY(Q) "," CHAT_TOOLS R"(,"tool_choice":"required"})");
+    expect_forced(&w,
+                  SAY(Q) "," CHAT_TOOLS R"(,"tool_choice":{"type":"function","function":{)"
+                         R"("name":"f"}})",
+                  "{" SAY(Q) "," CHAT_TOOLS
+                             R"(,"tool_choice":{"type":"function","function":{"name":"f"}}})");
+    expect_forced(&w,
+                  SAY(Q) R"(,"tools":[{"name":"f","description":"D","parameters":{)"
+                         R"("type":"object"}}],"tool_choice":{"type":"required"})",
+                  "{" SAY(Q) "," CHAT_TOOLS R"(,"tool_choice":"required"})");
     expect_forced(
         &w, SAY(Q) R"(,"output_config":{"format":{"type":"json_schema","schema":)" SCHEMA "}}",
         "{" SAY(Q) R"(,"response_format":{"type":"json_schema",)"
@@ -612,6 +640,32 @@ Test(anthropic_input, a_block_of_any_type_is_read) {
     world_stop(&w);
 }
 
+/* An agent cannot take back what its tool has said, in whatever form. */
+Test(anthropic_input, no_result_is_refused) {
+    static const char *const rows[][2] = {
+        {R"({"t":[1,"a,b"]})", R"({\"t\": [1, \"a,b\"]})"},
+        {"7", "7"},
+        {R"(["a","b"])", R"([\"a\", \"b\"])"},
+        {R"([{"text":"a"}])", R"([{\"text\": \"a\"}])"},
+        {R"([{"type":"text","text":"a"},"b",{"type":"text"},5])", "ab5"},
+        {R"({"type":"text","text":"a"})", "a"},
+        {R"([{"type":"document"}])", "[document: left out, this model reads only text]"},
+        {"null", ""},
+    };
+    struct world w;
+    char fields[600], want[600];
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        snprintf(fields, sizeof(fields),
+                 SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(R"(,"content":%s)") "]")),
+                 rows[i][0]);
+        snprintf(want, sizeof(want), USER_("q") CALLED("") RESULT("%s") OFF, rows[i][1]);
+        expect_prompt(&w, fields, want);
+    }
+    world_stop(&w);
+}
+
 Test(anthropic_input, what_is_wrong_with_messages_is_named) {
     const struct bad_field table[] = {
         {"{}", "model: Field required."},
@@ -643,8 +697,6 @@ Test(anthropic_input, what_is_wrong_with_messages_is_named) {
         {WITH(SAY(USER(R"([{"type":"hologram"}])"))), "messages.0.content.0.type: is not"},
         {WITH(SAY(USER(R"([{"type":"tool_result"}])"))),
          "messages.0.content.0.tool_result.tool_use_id: must be a string."},
-        {WITH(SAY(USER("[" GIVE(R"(,"content":7)") "]"))),
-         "messages.0.content.0.tool_result.content: must be"},
         {WITH(SAY(USER("[" GIVE(R"(,"content":[{"type":"tool_reference"}])") "]"))),
          "messages.0.content.0.tool_result.content.0.tool_name: must be"},
         {WITH(SAY(Q "," ASSISTANT(R"([{"type":"server_tool_use"}])"))),
@@ -654,11 +706,11 @@ Test(anthropic_input, what_is_wrong_with_messages_is_named) {
         {WITH(SAY(Q "," ASSISTANT(R"([{"type":"tool_use"}])"))), "messages.1.content.0.id: must"},
         {WITH(SAY(Q "," ASSISTANT(R"([{"type":"tool_use","id":"a"}])"))),
          "messages.1.content.0.name: must"},
-        {WITH(SAY(Q "," ASSISTANT(R"([{"type":"tool_use","id":"a","name":"f","input":"{}"}])"))),
+        {WITH(SAY(Q "," ASSISTANT(R"([{"type":"tool_use","id":"a","name":"f","input":7}])"))),
          "messages.1.content.0.input: must be an object."},
         {WITH(SAY(Q "," ASSISTANT("[" USE "]"))),
          "messages.1: must not be the last one: its calls have no results."},
-        {WITH(SAY(Q "," ASSISTANT(R"([{"type":"thinking"}])"))),
+        {WITH(SAY(Q "," ASSISTANT(R"([{"type":"thinking","thinking":7}])"))),
          "messages.1.content.0.thinking: must be a string."},
         {WITH(SAY(Q "," ASSISTANT(R"([{"type":"thinking","thinking":"","signature":"weft1.*"}])"))),
          "messages.1.content.0.signature: was not written by this server; send it back as it "
@@ -706,7 +758,9 @@ Test(anthropic_input, every_bad_field_is_named) {
         {WITH(SAY(Q) R"(,"tools":[{"name":"g"}])"), "tools.0.input_schema: must be an object."},
         {WITH(SAY(Q) R"(,"tools":[{"name":"g","description":1,"input_schema":{}}])"),
          "tools.0.description: must be a string."},
-        {WITH(SAY(Q) R"(,"tool_choice":"auto")"), "tool_choice.type: must be"},
+        {WITH(SAY(Q) R"(,"tools":[{"type":"function","name":"f","parameters":[]}])"),
+         "tools.0.input_schema: must be an object."},
+        {WITH(SAY(Q) R"(,"tool_choice":"some")"), "tool_choice.type: must be"},
         {WITH(SAY(Q) R"(,"tool_choice":{"type":"any"})"), "tool_choice.type: needs tools"},
         {WITH(SAY(Q) R"(,"tools":[)" TOOL R"(],"tool_choice":{"type":"tool"})"),
          "tool_choice.name: must be a string."},
