@@ -4,8 +4,8 @@
  * tool_forms - the forms in which clients write a tool. In a chat its members are in a member that
  * is named like its type: {"type": "function", "function": {"name": .., "parameters": ..}}. Clients
  * send the flat form of the Responses API, {"type": "function", "name": .., "parameters": ..}, and
- * that of the Messages API, {"name": .., "input_schema": ..}, to chats as well, and a chat's form to
- * these APIs.
+ * that of the Messages API, {"name": .., "input_schema": ..}, to chats as well, and a chat's form
+ * to these APIs.
  */
 
 #include "api/generation/fields.h"

@@ -690,7 +690,7 @@ Test(real, templates_get_the_past_and_calls_are_read) {
 #define CALLED "assistant:" CALL("f", "{}") "|"
 #define RESULT(content) R"({"role":"tool","tool_call_id":"c")" content "}"
 
-/* Nothing that a model or a tool said is refused, nor a text of the client's whose meaning is clear. */
+/* Nothing that a model or a tool said is refused, nor a clear text of the client. */
 Test(tools, what_was_said_is_not_refused) {
     static const struct {
         const char *body, *prompt;
