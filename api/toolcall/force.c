@@ -225,11 +225,36 @@ static int force_put_args(struct force *f, yyjson_mut_val *list) {
 
 /* ---- calls ---- */
 
-/* Returns true for a name that every format can carry as it is. */
-static bool force_is_plain(const char *name) {
-    size_t n = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/");
+/* Returns the characters that a name that does not stand in a JSON string cannot have: those at
+ * which the parser's TC_NAME ends (is_bad() in states.c), unless the format says others. */
+static const char *name_stops(const struct toolcall_shape *s) {
+    return text_or(s->name_stops, " <>{}()[]\"'`,;");
+}
 
-    return n && !name[n] && n <= TOOLCALL_NAME_MAX;
+/* Returns true if the name stands in a JSON string, where it may have any characters. */
+static bool name_is_json(const struct toolcall_shape *s) {
+    return s->args == ARGS_JSON && s->name_end && *s->name_end == '"';
+}
+
+int toolcall_spell_name(const struct toolcall_shape *s, const char *name, size_t len,
+                        struct buf *out) {
+    if (name_is_json(s))
+        return scan_escape(out, name, len);
+    return buf_add(out, name, len);
+}
+
+bool toolcall_takes_name(const struct toolcall_format *f, const char *name) {
+    const char *end = text_or(f->shape.name_end, "");
+    size_t n = strlen(name);
+    bool found = false;
+
+    if (n == 0 || n > TOOLCALL_NAME_MAX)
+        return false;
+    if (name_is_json(&f->shape))
+        return true;
+    for (size_t i = 0; i < n; i++)
+        found = found || (unsigned char)name[i] < 0x20 || name[i] == *end;
+    return !found && !strpbrk(name, name_stops(&f->shape));
 }
 
 /* Refuses the name of the tool. The tool's param is that of its schema
@@ -239,11 +264,23 @@ static int force_refuse_name(struct force *f) {
     char name[64];
 
     snprintf(name, sizeof(name), "%.*sname", dot ? (int)(dot - param) + 1 : 0, param);
-    return err_set_code(
-        f->err, 400, "grammar_unsupported", name,
-        "%s: calls of the function \"%.80s\" cannot be forced; a name needs 1 to %u letters, "
-        "digits, '_', '.', '-' and '/'",
-        name, f->tool->name, TOOLCALL_NAME_MAX);
+    bool json = name_is_json(f->shape);
+
+    return err_set_code(f->err, 400, "grammar_unsupported", name,
+                        "%s: calls of the function \"%.80s\" cannot be forced; a name needs 1 to "
+                        "%u bytes%s%s%.1s",
+                        name, f->tool->name, TOOLCALL_NAME_MAX,
+                        json ? "" : ", in this model's calls without control characters and ",
+                        json ? "" : name_stops(f->shape),
+                        json ? "" : text_or(f->shape->name_end, ""));
+}
+
+/* Makes the node of the name of the tool. */
+static yyjson_mut_val *name_node(struct force *f) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+
+    f->n->failed |= toolcall_spell_name(f->shape, f->tool->name, strlen(f->tool->name), &text) < 0;
+    return ir_of(f->n, "literal", yyjson_mut_strncpy(f->n->doc, text_or(text.data, ""), text.len));
 }
 
 /* Adds a choice of NAME name_end ARGUMENTS for each tool. */
@@ -256,12 +293,12 @@ static int force_put_tools(struct force *f, const struct toolcall_force *o, yyjs
 
         f->tool = &o->tools[i];
         f->prop = NULL;
-        if (!force_is_plain(f->tool->name))
+        if (!toolcall_takes_name(o->format, f->tool->name))
             return force_refuse_name(f);
         if (f->name_end) {
             force_piece(f, one, f->name_end, NULL);
         } else {
-            force_piece(f, one, f->tool->name, NULL);
+            ir_add(f->n, one, name_node(f));
             put_either(f, one, f->shape->name_end, f->shape->name_end_also);
         }
         r = force_put_args(f, one);
@@ -287,13 +324,13 @@ const char *toolcall_after(const struct toolcall_format *f, size_t i) {
 
 bool toolcall_start(const struct toolcall_format *f, const char *name, char *out, size_t size,
                     bool *held) {
+    CLEANUP(buf_deinit) struct buf spelled = {.max = UINT32_MAX};
+    const char *begin = text_or(f->shape.section_begin, f->shape.call_begin);
     int n = -1;
 
     *held = f->bare;
-    if (f->bare && f->shape.section_begin)
-        n = snprintf(out, size, "%s%s%s", f->shape.section_begin, name, f->shape.name_end);
-    else if (f->bare)
-        n = snprintf(out, size, "%s%s%s", f->shape.call_begin, name, f->shape.name_end);
+    if (f->bare && toolcall_spell_name(&f->shape, name, strlen(name), &spelled) == 0)
+        n = snprintf(out, size, "%s%s%s", begin, text_or(spelled.data, ""), f->shape.name_end);
     else if (f->start_after)
         n = snprintf(out, size, "%s", f->start_after);
     if (n <= 0 || (size_t)n >= size)

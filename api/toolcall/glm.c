@@ -91,6 +91,6 @@ const struct toolcall_format format_glm4 = {
     .bare = true,
     .only_known = true,
     .end = "<|observation|>",
-    .shape = {.separator = "<|assistant|>", .call_begin = "", .name_end = "\n"},
+    .shape = {.separator = "<|assistant|>", .call_begin = "", .name_end = "\n", .name_stops = " "},
     .states = glm4_states,
 };

@@ -33,6 +33,7 @@ const struct toolcall_format format_kimi_k2 = {
               .section_end = SECTION_END,
               .call_begin = CALL "functions.",
               .name_end = ":{index}" ARGUMENT,
+              .name_stops = "",
               .call_end = CALL_CLOSE},
     .states = states,
 };

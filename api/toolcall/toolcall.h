@@ -47,6 +47,9 @@ struct toolcall_shape {
     const char *call_begin, *name_end, *call_end;
     /* other spellings of call_begin and name_end; or NULL */
     const char *call_begin_also, *name_end_also;
+    /* characters that NAME cannot have, besides the first one of name_end; NULL: most brackets and
+     * quotes, or none in a JSON string */
+    const char *name_stops;
     const char *key_begin, *key_end, *key_end_json, *value_end;
     uint8_t id_len;
 };
@@ -245,6 +248,11 @@ struct toolcall_force {
  * @err: a schema or name cannot be written in this format. */
 int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_force *f,
                    struct err *err);
+/* Returns true for a function's name that this format's parser reads as it is forced. */
+bool toolcall_takes_name(const struct toolcall_format *f, const char *name);
+/* Appends a function's name as calls of this shape have it: escaped, if it is in a JSON string. */
+int toolcall_spell_name(const struct toolcall_shape *s, const char *name, size_t len,
+                        struct buf *out);
 /* Returns the strings after which a model that is free has begun a call, in order; NULL at their
  * end. */
 const char *toolcall_after(const struct toolcall_format *f, size_t i);

@@ -232,7 +232,7 @@ Test(constrain, tool_choice_becomes_a_grammar) {
                R"(required":["a"]},"param":"tools[0].function.parameters","any_format":true,")"
                R"(declared_only":true}]})"),
          REPEAT},
-        {R"("tools":[)" TOOL("a b", "") "]", "", ""},
+        {R"("tools":[)" TOOL(NAME_129, "") "]", "", ""},
     };
     struct world w;
     char body[2000];
@@ -415,7 +415,7 @@ Test(constrain, what_cannot_be_called_is_named) {
          "tool_choice.allowed_tools.tools[0]", "invalid_value"},
         {R"("tools":[)" TOOL("get", R"(,"strict":true)" SCHEMA_OF(R"({"$dynamicRef":"#"})")) "]",
          "tools[0].function.parameters", "grammar_unsupported"},
-        {R"("tool_choice":"required","tools":[)" TOOL("a b", "") "]", "tools[0].function.name",
+        {R"("tool_choice":"required","tools":[)" TOOL(NAME_129, "") "]", "tools[0].function.name",
          "grammar_unsupported"},
     };
     struct world w;

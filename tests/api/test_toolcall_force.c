@@ -4,12 +4,15 @@
  */
 
 #include <criterion/criterion.h>
+#include <ctype.h>
 #include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
 
+#include "api/http/json_build.h"
+#include "base/text.h"
 #include "tests/api/toolcall_random.h"
 #include "tests/support/few.h"
 
@@ -341,8 +344,97 @@ Test(toolcall_force, objects_of_many_properties) {
     check_object("glm", 513, false, "an object of more than 512 properties");
 }
 
-Test(toolcall_force, names_have_plain_characters) {
-    static const char *const names[] = {"", "a b", R"(a")", "\u00e4"};
+/* Keeps the name of the first call. */
+static int note_name(void *ctx, const struct toolcall_event *e) {
+    char *name = ctx;
+
+    if (e->kind == TOOLCALL_BEGIN && !*name)
+        snprintf(name, TOOLCALL_NAME_MAX + 1, "%s", e->name);
+    return 0;
+}
+
+/* Returns true if the parser reads a call of @name in @text, a call of "xQy", once that is @name
+ * as the format spells it. */
+static bool reads_name(const struct toolcall_format *f, yyjson_val *tools, const char *name,
+                       const struct buf *text) {
+    CLEANUP(toolcall_parser_freep) struct toolcall_parser *p = NULL;
+    CLEANUP(buf_deinit) struct buf other = {.max = 1 << 20};
+    char read[TOOLCALL_NAME_MAX + 1] = "";
+
+    for (const char *c = text->data; *c; c++) {
+        if (strncmp(c, "xQy", 3) != 0) {
+            buf_add_char(&other, *c);
+            continue;
+        }
+        toolcall_spell_name(&f->shape, name, strlen(name), &other);
+        c += 2;
+    }
+    cr_assert_eq(toolcall_parser_new(&p, &(struct toolcall_opts){.format = f, .tools = tools}), 0);
+    cr_assert_eq(toolcall_feed(p, other.data, other.len, note_name, read), 0);
+    cr_assert_eq(toolcall_finish(p, false, note_name, read), 0);
+    return strcmp(read, name) == 0;
+}
+
+static yyjson_doc *tools_named(const char *name) {
+    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *tool =
+        json_make(doc,
+                  "[{type:'function', function:{name:%, parameters:{type:'object', properties:{"
+                  "a:{type:'boolean'}}, required:['a'], additionalProperties:false}}}]",
+                  yyjson_mut_strcpy(doc, name));
+    yyjson_doc *out = yyjson_mut_val_imut_copy(tool, NULL);
+
+    yyjson_mut_doc_free(doc);
+    return out;
+}
+
+/* Writes a text with a call of the one of @tools. Returns false if its name cannot be forced. */
+static bool write_call(const struct toolcall_format *f, yyjson_val *tools, struct buf *text) {
+    struct grammar_vocab *v = random_vocab(false);
+    struct constraint *c = random_constraint(f, tools, v, false, false, "");
+    struct rng r = {7};
+
+    for (int i = 0; c && i < 50 && !random_text(c, f, &r, random_n_tokens(false), text); i++)
+        ;
+    constraint_free(c);
+    grammar_vocab_free(v);
+    return c;
+}
+
+/* A name can be forced if and only if the parser reads it: with any characters where the format
+ * writes it in JSON. */
+Test(toolcall_force, names_have_what_their_format_carries) {
+    for (size_t i = 0; toolcall_at(i); i++) {
+        const struct toolcall_format *f = toolcall_at(i);
+        CLEANUP(buf_deinit) struct buf text = {.max = 1 << 20}, own = {.max = 1 << 20};
+        bool json = f->shape.args == ARGS_JSON && *text_or(f->shape.name_end, "") == '"';
+        yyjson_doc *plain = tools_named("xQy");
+
+        cr_assert(write_call(f, yyjson_doc_get_root(plain), &text));
+        for (int c = 1; c < 0x80; c++) {
+            char name[8];
+
+            if (isalnum(c))
+                continue;
+            snprintf(name, sizeof(name), "x%s%cy", c == 0x7F ? "\xC3\xA9" : "", c);
+            yyjson_doc *doc = tools_named(name);
+            yyjson_val *tools = yyjson_doc_get_root(doc);
+            bool takes = toolcall_takes_name(f, name);
+
+            cr_expect(takes || !json, "%s refuses %d", f->name, c);
+            if (takes || c >= ' ')
+                cr_expect_eq(reads_name(f, tools, name, &text), takes, "%s: %d", f->name, c);
+            cr_expect_eq(write_call(f, tools, &own), takes, "%s: %d", f->name, c);
+            if (takes)
+                cr_expect_gt(random_calls_fit(f, tools, &own, (struct random_reading){0}), 0);
+            yyjson_doc_free(doc);
+        }
+        yyjson_doc_free(plain);
+    }
+}
+
+Test(toolcall_force, names_without_what_ends_them) {
+    static const char *const names[] = {"", "a b", R"(a")", "a\tb"};
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         struct toolcall_tool tool = {.name = names[i], .param = "tools[0].function.parameters"};
@@ -353,8 +445,8 @@ Test(toolcall_force, names_have_plain_characters) {
 
         cr_expect_eq(toolcall_force(&root, &n, &o, &err), -22, "'%s'", names[i]);
         cr_expect_str_eq(err.param, "tools[0].function.name");
-        cr_expect(strstr(err.message, names[i]) && strstr(err.message, "a name needs 1 to 1"), "%s",
-                  err.message);
+        cr_expect(strstr(err.message, names[i]) && strstr(err.message, "a name needs 1 to 128"),
+                  "%s", err.message);
         yyjson_mut_doc_free(n.doc);
     }
 }
