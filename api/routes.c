@@ -127,9 +127,13 @@ static int check_body(struct exchange *x, const struct http *h, struct err *err)
     if (expect && strcasecmp(expect, "100-continue") != 0)
         return err_set_code(err, 417, "expectation_failed", NULL,
                             "The only supported expectation is 100-continue.");
-    if (encoding && strcasecmp(encoding, "identity") != 0 && h->coding == UNPACK_NONE)
+    bool plain = !encoding || !*encoding || strcasecmp(encoding, "identity") == 0;
+
+    if (!plain && h->coding == UNPACK_NONE)
         return err_set_code(err, 415, "unsupported_media_type", NULL,
-                            "The request body has a Content-Encoding that is not supported here.");
+                            "The request body has the Content-Encoding %.40s, which is not "
+                            "supported here: send gzip, zstd or no encoding.",
+                            encoding);
     if (!http_is_chunked(h) && h->parser.content_length > env_of(x)->opts.max_body_bytes)
         return err_set_code(err, 413, "body_too_large", NULL,
                             "The request body is larger than %u bytes (max-body).",

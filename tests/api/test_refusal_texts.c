@@ -267,7 +267,9 @@ Test(refusal_texts, of_heads) {
     world_expect(&w,
                  "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: br\r\n"
                  "Content-Length: 2\r\n\r\n{}",
-                 415, "The request body has a Content-Encoding that is not supported here.");
+                 415,
+                 "The request body has the Content-Encoding br, which is not supported here: send "
+                 "gzip, zstd or no encoding.");
     world_expect(&w,
                  "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\n"
                  "Content-Length: 2\r\n\r\n{}",

@@ -137,15 +137,19 @@ static void post(struct world *w, const char *coding, const struct buf *body, si
 Test(unpack, bodies_are_read) {
     static const char text[] = R"({"prompt":"hi"})";
     CLEANUP(buf_deinit) struct buf gzip = {.max = 1 << 20}, zstd = {.max = 1 << 20};
+    CLEANUP(buf_deinit) struct buf plain = {.max = 1 << 20};
     struct world w;
 
     world_init(&w);
     world_start(&w);
+    buf_add_str(&plain, text);
     pack(UNPACK_GZIP, text, sizeof(text) - 1, &gzip);
     pack(UNPACK_ZSTD, text, sizeof(text) - 1, &zstd);
     post(&w, "gzip", &gzip, gzip.len, 200, R"("count":2)");
     post(&w, "zstd", &zstd, zstd.len, 200, R"("count":2)");
     post(&w, "ZSTD", &zstd, zstd.len, 200, R"("count":2)");
+    post(&w, "", &plain, plain.len, 200, R"("count":2)");
+    post(&w, "identity", &plain, plain.len, 200, R"("count":2)");
     post(&w, "gzip", &zstd, zstd.len, 400, "malformed_body");
     post(&w, "zstd", &gzip, gzip.len, 400, "malformed_body");
     post(&w, "zstd", &zstd, zstd.len - 1, 400, "cut off");
