@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/generation/content.h"
 #include "api/generation/model.h"
 #include "api/generation/prompt_steps.h"
 #include "api/generation/read_request.h"
@@ -64,21 +65,24 @@ static int set_ids(struct prompt_job *job, uint32_t i, yyjson_val *ids, struct e
 }
 
 static int prompt_find_set(struct prompt_job *job, uint32_t i, yyjson_val *v, struct err *err) {
+    yyjson_val *text = content_text(v);
+
     if (yyjson_is_arr(v))
         return set_ids(job, i, v, err);
-    if (!yyjson_is_str(v))
+    if (!text)
         return bad_prompt(job, prompt_place(job, i).s, err);
-    if (job->request.input.pool && json_len(v) == 0)
+    if (job->request.input.pool && json_len(text) == 0)
         return json_refuse(err, prompt_place(job, i).s, "must not be empty");
-    job->prompts[i].text = json_text(v);
-    job->prompts[i].len = json_len(v);
+    job->prompts[i].text = json_text(text);
+    job->prompts[i].len = json_len(text);
     return 0;
 }
 
-/* Finds the prompts in the four forms that they may have. */
+/* Finds the prompts in the four forms that they may have. A text may be in an object, {"text": ..},
+ * as in APIs that embed pictures, too. */
 static int find_prompts(struct prompt_job *job, struct err *err) {
     yyjson_val *v = job->request.input.prompt, *first = yyjson_arr_get_first(v);
-    bool many = yyjson_is_arr(v) && (yyjson_is_str(first) || yyjson_is_arr(first));
+    bool many = yyjson_is_arr(v) && !yyjson_is_num(first);
     size_t n = many ? yyjson_arr_size(v) : 1;
     size_t most = job->request.input.pool ? REQUEST_INPUTS_MAX : REQUEST_PROMPTS_MAX;
 
@@ -95,7 +99,7 @@ static int find_prompts(struct prompt_job *job, struct err *err) {
     if (!many)
         return prompt_find_set(job, 0, v, err);
     JSON_EACH_AT(i, item, v) {
-        bool same = yyjson_is_str(item) == yyjson_is_str(first);
+        bool same = yyjson_is_arr(item) == yyjson_is_arr(first);
         if (same)
             TRY(prompt_find_set(job, (uint32_t)i, item, err));
         else

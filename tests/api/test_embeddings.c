@@ -111,6 +111,11 @@ Test(embeddings, take_text_and_ids_one_and_many_in_order) {
     cr_expect_eq(usage(d, "prompt_tokens"), 4u);
     cr_expect_eq(usage(d, "total_tokens"), 4u);
     yyjson_doc_free(d);
+    d = ask(&w, R"({"input":[{"text":"xyz"},{"type":"text","text":"q"},"b"]})");
+    expect(d, 0, 'x', 'z', 3, false, true);
+    expect(d, 1, 'q', 'q', 1, false, true);
+    expect(d, 2, 'b', 'b', 1, false, true);
+    yyjson_doc_free(d);
     d = ask(&w, R"({"input":[7,8,9,10],"encoding_format":"base64"})");
     expect(d, 0, 7, 10, 4, false, true);
     yyjson_doc_free(d);
@@ -495,6 +500,9 @@ Test(embeddings, refusals_name_the_place) {
         {R"({"input":""})", "input", "invalid_value"},
         {R"({"input":[]})", "input", "invalid_value"},
         {R"({"input":{}})", "input", "invalid_value"},
+        {R"({"input":[{}]})", "input[0]", "invalid_value"},
+        {R"({"input":[{"image":"a"}]})", "input[0]", "invalid_value"},
+        {R"({"input":[["a"]]})", "input[0]", "invalid_value"},
         {R"({"input":["a",""]})", "input[1]", "invalid_value"},
         {R"({"input":["a",1]})", "input[1]", "invalid_value"},
         {R"({"input":[[1],[]]})", "input[1]", "invalid_value"},
