@@ -488,8 +488,6 @@ static int turns_add_call(struct anthropic_input *in, yyjson_val *block) {
         return anthropic_refuse(in, ".id", "must be a string");
     if (!json_cstr(name))
         return anthropic_refuse(in, ".name", "must be a string without NUL");
-    if (input && !yyjson_is_obj(input) && !yyjson_is_str(input)) /* a string: JSON of the object */
-        return anthropic_refuse(in, ".input", "must be an object");
     turns_open_call(in, id);
     turns_put_call(in, id, turns_text(in, name), yyjson_val_mut_copy(in->doc, input));
     return 0;

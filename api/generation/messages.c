@@ -256,11 +256,13 @@ static yyjson_mut_val *json_of(struct build *b, yyjson_val *v) {
 static yyjson_mut_val *arguments_of(struct build *b, yyjson_val *v) {
     CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
 
-    if (!v && b->form->text_args)
+    bool none = !v || (yyjson_is_arr(v) && yyjson_arr_size(v) == 0);
+
+    if (none && b->form->text_args)
         return yyjson_mut_str(b->doc, "{}");
-    if (!v)
+    if (none) /* PHP has one form for an empty list and an empty object */
         return yyjson_mut_obj(b->doc);
-    if (b->form->text_args && !yyjson_is_str(v))
+    if (!yyjson_is_str(v) && (b->form->text_args || !yyjson_is_obj(v)))
         return json_of(b, v);
     if (!b->form->text_args && yyjson_is_str(v))
         b->failed |= json_parse(&doc, json_text(v), json_len(v), 0) == -ENOMEM;
@@ -290,8 +292,8 @@ static int messages_put_call(struct build *b, yyjson_val *call, size_t at, yyjso
     if (yyjson_is_null(args) || yyjson_equals_str(args, "")) /* no arguments */
         args = NULL;
     snprintf(place, sizeof(place), ".tool_calls[%zu]", at);
-    if (!yyjson_is_str(name) || (args && !yyjson_is_str(args) && !yyjson_is_obj(args)))
-        return messages_refuse(b, place, "must be a function call with name and arguments");
+    if (!yyjson_is_str(name))
+        return messages_refuse(b, place, "must be a function call with a name");
     if (!json_cstr(name))
         return messages_refuse(b, place, "must have a name without NUL");
     if (custom && !yyjson_is_str(input))

@@ -357,8 +357,6 @@ static int items_read_call(struct responses_build *b, yyjson_val *item) {
 
     TRY(need_name(b, item, "call_id", &id));
     TRY(need_tool(b, item, &name));
-    if (args && !yyjson_is_str(args) && !yyjson_is_obj(args))
-        return items_refuse(b, ".arguments", "must be a string of JSON");
     if (args)
         copy = yyjson_val_mut_copy(b->doc, args);
     return items_add_call(b, id, responses_flat_name(b, yyjson_obj_get(item, "namespace"), name),

@@ -715,6 +715,11 @@ Test(tools, what_was_said_is_not_refused) {
         {TALK(ASKED, RESULT(R"(,"content":{"type":"text","text":"a"})"), ""), CALLED "tool:a|"},
         {TALK("", R"({"role":"assistant","content":{"a":true}})", ""), R"(assistant:{"a": true}|)"},
         {TALK("", R"({"role":"assistant","content":["a",{"text":"b"}]})", ""), "assistant:a\nb|"},
+        {TALK("",
+              R"({"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":[]}},)"
+              R"({"function":{"name":"f","arguments":[1,"a"]}}]})",
+              ""),
+         "assistant:" CALL("f", "{}") "\n" CALL("f", R"([1, "a"])") "|"},
         {TALK(R"({"role":"assistant","tool_calls":[{"id":"c","type":"function","name":"f",)"
               R"("arguments":"{}"}]},)",
               RESULT(R"(,"content":"a")"), ""),
