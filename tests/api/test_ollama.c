@@ -230,12 +230,14 @@ Test(ollama, a_conversation_with_calls_is_rendered) {
               "{" ME R"(,"think":false,"messages":[{"role":"system","content":"S"},)"
               R"({"role":"user","content":"hi"},{"role":"assistant","tool_calls":[{)"
               R"("function":{"name":"f","arguments":{"a":1}}}]},{"role":"tool",)"
-              R"("tool_name":"f","content":"2"}],)" TOOLS "}",
+              R"("tool_name":"f","content":"2"},{"role":"tool","tool_name":"f","content":)"
+              R"({"b":[2]}}],)" TOOLS "}",
               &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
-    cr_expect_str_eq(fake_prompt(&w.port.r[0]),
-                     "f|system\nS||user\nhi||assistant\n|f {\"a\": 1}|||tool\n2||assistant"
-                     "<think></think>");
+    cr_expect_str_eq(fake_prompt(&w.port.r[0]), "f|system\nS||user\nhi||assistant\n|f "
+                                                R"({"a": 1}|||tool)"
+                                                "\n2||tool\n"
+                                                R"({"b": [2]}||assistant<think></think>)");
     reply_deinit(&r);
     world_stop(&w);
 }
