@@ -44,8 +44,9 @@
 /* tokens, with alternatives, of a whole answer that is written on the loop */
 #define INLINE_TOKENS 2000u
 #define TOKEN_BYTES 64u /* text that takes as long as an entry of a token */
-/* text of a choice that is written in one iteration */
-#define TEXT_AT_ONCE ((size_t)INLINE_TOKENS / 2 * TOKEN_BYTES)
+/* Text of a choice that is written in one iteration. Without a character that is cut off it still
+ * counts as INLINE_TOKENS / 2, so that has_sent_enough() says that there is more. */
+#define TEXT_AT_ONCE (((size_t)INLINE_TOKENS / 2 + 1) * TOKEN_BYTES)
 #define PROMPT_TOP_MAX (1u << 20) /* limit of log probabilities at all positions of a prompt */
 #define ROUNDS_MAX 8u             /* generations of one answer in several rounds */
 
