@@ -717,17 +717,23 @@ Test(thinking, what_is_no_prediction_is_refused) {
 
 /* ---- stop strings and control tokens */
 
+#define SHOWN R"(,"skip_special_tokens":false)"
+
 Test(thinking, stop_strings_see_what_is_shown) {
     static const int32_t ids[] = {'a', TINY_CALL, 'b', TINY_JUNK, 'c'};
     static const struct {
-        const char *stop, *content;
-        /* worker: the worker searches the stop strings too */
-        bool tools, worker;
+        const char *more, *stop, *content;
+        /* the worker searches the stop strings too */
+        bool worker;
     } table[] = {
-        {"ab", "abc", false, true},            /* the tag is hidden, so the match begins at once */
-        {"ab", "a<tool_call>bc", true, false}, /* the tag is shown, and is no call */
-        {"bc", "a<tool_call>", true, false},
-        {"<tool_call>b", "a", true, false},
+        {"", "ab", "", true}, /* the tag is hidden, so the match begins at once */
+        {"," TOOLS(""), "ab", "a<tool_call>bc", false}, /* the tag is shown, and is no call */
+        {"," TOOLS(""), "bc", "a<tool_call>", false},
+        {"," TOOLS(""), "<tool_call>b", "a", false},
+        {SHOWN, "ab", "a<tool_call>b<|junk|>c", false},
+        {SHOWN, "b<|junk|>", "a<tool_call>", false},
+        {SHOWN R"(,"include_stop_str_in_output":true)", "b<|junk|>", "a<tool_call>b<|junk|>",
+         false},
     };
     struct world w;
 
@@ -737,18 +743,17 @@ Test(thinking, stop_strings_see_what_is_shown) {
         struct reply r;
         int fd = world_connect(&w);
 
-        snprintf(body, sizeof(body), "{" HI R"(,"stop":"%s"%s})", table[i].stop,
-                 table[i].tools ? "," TOOLS("") : "");
+        snprintf(body, sizeof(body), "{" HI R"(,"stop":"%s"%s})", table[i].stop, table[i].more);
         world_post(&w, fd, CHAT, body);
         while (w.port.n == i)
             world_turn(&w);
         cr_expect_eq(w.port.r[i].m.n_stops, table[i].worker, "%u", i);
         fake_accept(&w.port, i);
         fake_ids(&w.port, i, ids, ARRAY_SIZE(ids));
-        if (i == 1)
+        if (i == 1 || i == 4)
             fake_finish(&w.port, i, FINISH_STOP);
         world_receive(&w, fd, &r);
-        snprintf(want, sizeof(want), R"("content":"%s")", i == 0 ? "" : table[i].content);
+        snprintf(want, sizeof(want), R"("content":"%s")", table[i].content);
         expect_body(&r, want);
         reply_deinit(&r);
         world_drop(&w, fd);
