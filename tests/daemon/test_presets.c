@@ -553,10 +553,27 @@ Test(presets, a_kill_during_a_change_leaves_the_old_one_or_the_new_one) {
     drop(&p);
 }
 
-Test(presets, a_kill_during_a_refused_change_leaves_the_old_one) {
-    struct preset_change old = change(), p = change();
+/* Kills a daemon before each call of a change that is refused, which changes nothing then. */
+static void check_refused_kills(const struct preset_change *old, const struct preset_change *p,
+                                const char *before) {
     bool ended = false;
     int n;
+
+    for (n = 1; !ended; n++) {
+        struct err err = {0};
+
+        if (old)
+            cr_assert_eq(preset_make(old, &err), 0, "%s", err.message);
+        ended = killed_at(n, preset_make, p, 1);
+        presets_recover(&own);
+        cr_assert_str_eq(mine(), before, "stop %d: %s", n, mine());
+        cr_assert_null(text_of("presets/mine.conf.checked"), "stop %d", n);
+    }
+    cr_expect_gt(n, 10);
+}
+
+Test(presets, a_kill_during_a_refused_change_changes_nothing) {
+    struct preset_change old = change(), p = change();
 
     old.sampling = "temperature=0";
     old.system = "old";
@@ -564,16 +581,8 @@ Test(presets, a_kill_during_a_refused_change_leaves_the_old_one) {
     p.system = "new";
     p.template = "{{ 2 }}";
     set(&p.base, "model", "a #1.gguf"); /* is refused when the file is read, behind the texts */
-    for (n = 1; !ended; n++) {
-        struct err err = {0};
-
-        cr_assert_eq(preset_make(&old, &err), 0, "%s", err.message);
-        ended = killed_at(n, preset_make, &p, 1);
-        presets_recover(&own);
-        cr_assert_str_eq(mine(), "cold old {{ 1 }}", "stop %d: %s", n, mine());
-        cr_assert_null(text_of("presets/mine.conf.checked"), "stop %d", n);
-    }
-    cr_expect_gt(n, 10);
+    check_refused_kills(NULL, &p, "none");
+    check_refused_kills(&old, &p, "cold old {{ 1 }}");
     drop(&old);
     drop(&p);
 }
