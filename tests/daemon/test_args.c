@@ -88,6 +88,111 @@ Test(args, what_depends_on_each_other) {
     }
 }
 
+/* Returns what is told of @a, or ""; static. */
+static const char *told_of(const struct args *a) {
+    static char text[400];
+
+    text[0] = 0;
+    if (a->here.len)
+        snprintf(text, sizeof(text), "ignored %s", a->here.data);
+    else if (a->noted.len)
+        snprintf(text, sizeof(text), "noted %s", a->noted.data);
+    else if (a->refused.len)
+        snprintf(text, sizeof(text), "refused %s", a->refused.data);
+    return text;
+}
+
+/* Values of llama-server and vLLM that are others here. */
+Test(args, values_are_translated_or_told) {
+    static const struct {
+        const char *line, *ours, *told;
+    } cases[] = {
+        {"--draft-max 8", " --max-draft=8", ""},
+        {"--draft-max 0", " --speculation=off", ""},
+        {"--draft-max -1", " --speculation=off", ""},
+        {"--draft-max 4x", "", R"(refused --draft-max: "4x" is not)"},
+        {"--draft-max 32", " --max-draft=32", ""},
+        {"--draft-max 33", " --max-draft=32", "noted --draft-max: 33 is more than weftd uses: 32"},
+        {"--max-num-seqs 0", "", ""},
+        {"--max-model-len 4096", " --max-context=4096", ""},
+        {"--max-model-len 32k", " --max-context=32000", ""},
+        {"--max-model-len 32K", " --max-context=32768", ""},
+        {"--max-model-len auto", "", ""},
+        {"--max-model-len -1", "", ""},
+        {"--max-model-len k", "", R"(refused --max-model-len: "k" is not)"},
+        {"--max-model-len 1M", "", R"(refused --max-model-len: "1M" is not)"},
+        {"-tp 1", "", ""},
+        {"-tp 3", " --devices=0,1,2", ""},
+        {"-pp 16", " --devices=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15", ""},
+        {"-tp 17", "", "refused -tp: --devices 0,1 names"},
+        {"-tp 0", "", "refused -tp: --devices 0,1 names"},
+        {"-tp x", "", R"(refused -tp: "x" is not)"},
+        {"-dp 1", "", "ignored -dp"},
+        {"-dp 2", "", "refused -dp: start one weftd for each"},
+        {"-dev none", " --backend=cpu", ""},
+        {"-dev CPU", " --backend=cpu", ""},
+        {"-dev CUDA1,cuda0,2", " --devices=1,0,2", ""},
+        {"-dev 255", " --devices=255", ""},
+        {"-dev 1000", "", "refused -dev: --devices 0,1 names CUDA devices"},
+        {"-dev CUDA", "", "refused -dev: --devices 0,1 names CUDA devices"},
+        {"-dev 0x", "", "refused -dev: --devices 0,1 names CUDA devices"},
+        {"-ngl 0", " --backend=cpu", ""},
+        {"-ngl 1", "", "ignored -ngl"},
+        {"-ot .ffn_.*_exps.=CPU", "", "noted -ot: weftd leaves as many experts"},
+        {"-ot a=CUDA0,ffn_exps=cpu", "", "noted -ot: weftd leaves as many experts"},
+        {"-ot exps=CUDA0,a=CUDA1", "", "ignored -ot"},
+        {"-ot ffn=CPU,exps=CPU", "", "refused -ot: --device-layers N leaves"},
+        {"-ot exps", "", "refused -ot: --device-layers N leaves"},
+        {"--gpt-oss-20b-default", " --model=hf:ggml-org/gpt-oss-20b-GGUF --listen=127.0.0.1:8013",
+         ""},
+        {"--port 1 --gpt-oss-20b-default",
+         " --model=hf:ggml-org/gpt-oss-20b-GGUF --listen=127.0.0.1:1", ""},
+        {"--uvicorn-log-level critical", " --log-level=error", ""},
+        {"--uvicorn-log-level WARNING", " --log-level=warn", ""},
+        {"--uvicorn-log-level trace", " --log-level=debug", ""},
+        {"--uvicorn-log-level all", "", "refused --uvicorn-log-level: use --log-level error, warn"},
+        {"--kv-cache-dtype auto", "", "ignored --kv-cache-dtype"},
+        {"--kv-cache-dtype bfloat16", "", "ignored --kv-cache-dtype"},
+        {"--kv-cache-dtype fp8", "",
+         "refused --kv-cache-dtype: format fp8 does not exist here: use --kv-type q8_0"},
+        {"--served-model-name a", " --model-name=a", ""},
+        {"--served-model-name a b c --port 2", " --model-name=a --aliases=b,c --listen=127.0.0.1:2",
+         ""},
+        {"--mirostat 0", "", "ignored --mirostat"},
+        {"--adaptive-target -1.0", "", "ignored --adaptive-target"},
+        {"--mirostat 2", "", "refused --mirostat: this sampler is not implemented"},
+        {"--mirostat off", "", "refused --mirostat: this sampler is not implemented"},
+        {"--swap-space 4.5", " --host-kv-memory=4G", ""},
+        {"--swap-space 0", "", ""},
+        {"-cram 100", " --host-kv-memory=100M", ""},
+        {"-cram 0", "", ""},
+        {"-cram -1", "", ""},
+        {"--reasoning-budget 0", " --reasoning=off", ""},
+        {"--reasoning-budget -1", "", ""},
+        {"--reasoning-budget 5", "",
+         "refused --reasoning-budget: send it in requests as thinking_budget"},
+        {"-hf o/r:Q8_0", " --model=hf:o/r:Q8_0", ""},
+        {"-hf hf:o/r", " --model=hf:o/r", ""},
+        {"--cpu-offload-gb 4", "", "noted --cpu-offload-gb: what does not fit is left"},
+        {"-fa --no-slots", " --slots=no", "ignored -fa"},
+        {"-fa=off --no-slots", " --slots=no", "ignored -fa"},
+        {"--flash_attn auto --no-slots", " --slots=no", "ignored --flash_attn"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        CLEANUP(args_deinit) struct args a = translated(cases[i].line);
+        char ours[200] = "";
+
+        for (int k = 1; k < a.n; k++)
+            snprintf(ours + strlen(ours), sizeof(ours) - strlen(ours), " %s", a.v[k]);
+        cr_expect_str_eq(ours, cases[i].ours, "%s: %s", cases[i].line, ours);
+        cr_expect(strncmp(told_of(&a), cases[i].told, strlen(cases[i].told)) == 0 &&
+                      *told_of(&a) == *cases[i].told,
+                  "%s: %s", cases[i].line, told_of(&a));
+        cr_expect_eq(a.n_refused, *cases[i].told == 'r');
+    }
+}
+
 /* The list of addresses is longer than other texts: 60,000 hosts, each with the port. */
 Test(args, hosts_may_be_as_many_as_the_command_line_has) {
     static char hosts[120000];
