@@ -540,6 +540,8 @@ Test(args, models_have_names) {
     }
     static const char *const absent[][2] = {
         {"hf:me/other:Q4_0", "run weftctl pull hf:me/other:Q4_0"},
+        {"TIN", "is Tiny-Q8_0 meant?"},
+        {"tiny-q8_0-chat", "is Tiny-Q8_0 meant?"},
         {"other", "no file and no model has this name"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(absent); i++) {
@@ -553,4 +555,48 @@ Test(args, models_have_names) {
     }
     unlink(path);
     rmdir(folder);
+}
+
+/* Returns what a start with the arguments @argv says, beside its @error; static. */
+static const char *notes_of(int argc, char **argv, const char *error) {
+    static char text[1000];
+    FILE *notes = tmpfile();
+    struct err err = {0};
+    struct config c;
+
+    cr_assert_not_null(notes);
+    cr_assert_eq(config_init(&c), 0);
+    int r = args_read(&c, argc, argv, notes, &err);
+    config_deinit(&c);
+    rewind(notes);
+    text[fread(text, 1, sizeof(text) - 1, notes)] = 0;
+    fclose(notes);
+    cr_expect_eq(r < 0, *error != 0);
+    cr_expect_str_eq(err.message, error);
+    return text;
+}
+
+/* What comes from the environment does not prevent a start. */
+Test(args, a_start_says_what_becomes_of_options) {
+    char *usable[] = {"weftd", "--jinja", "-fa", "--numa", "isolate", NULL};
+    char *refused[] = {"weftd", "--lora", "a", "--jinja", "--lora", "b", NULL};
+
+    environ = (char *[]){NULL};
+    cr_expect_str_eq(
+        notes_of(5, usable, ""),
+        "weftd: --numa: numactl binds weftd to a node\n"
+        "weftd: ignored, because it always applies or weftd decides it: --jinja, -fa\n");
+    cr_expect_str_eq(notes_of(1, usable, ""), "");
+    cr_expect_str_eq(
+        notes_of(6, refused, "2 options of the command line cannot be used (see above)"),
+        "weftd: --lora: adapters are not supported: merge it into the model\n"
+        "weftd: --lora: adapters are not supported: merge it into the model\n");
+    environ = (char *[]){"LLAMA_ARG_CTX_SIZE=4x", "LLAMA_ARG_LORA=a", "VLLM_X=1", "HOME=/", NULL};
+    cr_expect_str_eq(
+        notes_of(1, usable, ""),
+        "weftd: from the environment: LLAMA_ARG_CTX_SIZE, LLAMA_ARG_LORA\n"
+        "weftd: not read from the environment: VLLM_X\n"
+        R"(weftd: environment: --ctx-size: "4x" is not a whole number)"
+        "\n"
+        "weftd: environment: --lora: adapters are not supported: merge it into the model\n");
 }
