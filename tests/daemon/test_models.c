@@ -17,6 +17,7 @@
 
 #include "api/generation/model.h"
 #include "base/chan.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "daemon/models/kvdisk.h"
 #include "daemon/models/models_find.h"
@@ -65,10 +66,15 @@ int uv_spawn(uv_loop_t *loop, uv_process_t *process, const uv_process_options_t 
     return spawn(loop, process, strcmp(o->file, "/proc/self/exe") == 0 ? &sleeper : o);
 }
 
-static void on_ready(void *ctx) {}
+static uint32_t n_ready;
+static char refusal[100]; /* of the option model; "": none */
+
+static void on_ready(void *ctx) {
+    n_ready++;
+}
 
 static void on_refused(void *ctx, const char *why, int error) {
-    cr_assert(false, "%s", why);
+    snprintf(refusal, sizeof(refusal), "%d %s", error, why);
 }
 
 static void set(const char *key, const char *value) {
@@ -77,11 +83,14 @@ static void set(const char *key, const char *value) {
     cr_assert_eq(config_set(&config, key, value, &err), 0, "%s", err.message);
 }
 
-static void start(void) {
+/* Starts the models of a folder, or the one of the option model. */
+static void start_models(bool several) {
     const struct tiny_model tiny = {.arch = "bert"}; /* has a vocabulary */
     const struct kept_opts none = {0};
     struct err err = {0};
 
+    int log = open("/tmp", O_TMPFILE | O_RDWR | O_APPEND, 0600);
+    cr_assert(log >= 0 && dup2(log, STDERR_FILENO) >= 0);
     world_init(&w);
     uv_loop_init(&w.loop);
     clock_virtual_init(&machine, 1000000000);
@@ -89,8 +98,12 @@ static void start(void) {
     tiny_model_save(&tiny, file_of("a"));
     tiny_model_save(&tiny, file_of("b"));
     cr_assert_eq(config_init(&config), 0);
-    set("models-dir", folder);
-    set("models-memory", "1G");
+    if (several) {
+        set("models-dir", folder);
+        set("models-memory", "1G");
+    } else {
+        set("model", file_of("a"));
+    }
     cr_assert_eq(kept_new(&kept, &none), 0);
     struct models_opts o = {.loop = &w.loop,
                             .config = &config,
@@ -104,6 +117,14 @@ static void start(void) {
     w.opts.rescan = models_rescan;
     w.opts.models_ctx = models;
     cr_assert_eq(models_open_api(models, &w.opts, &w.api), 0);
+}
+
+static void start(void) {
+    start_models(true);
+}
+
+static void start_one(void) {
+    start_models(false);
 }
 
 static void stop(void) {
@@ -122,6 +143,7 @@ static void stop(void) {
 }
 
 TestSuite(models, .init = start, .fini = stop);
+TestSuite(only_model, .init = start_one, .fini = stop);
 
 static struct served *find(const char *name) {
     struct err err;
@@ -836,4 +858,267 @@ Test(models, a_file_is_removed_if_no_other_model_needs_it) {
     cr_expect(strstr(c.err.message, "it is the last one"), "%s", c.err.message);
     cr_expect_lt(models_manage.remove(models, "none", &c.task, &c.err), 0);
     remove_weftctl();
+}
+
+/* ---- workers that are ready, and those that are refused ---- */
+
+/* Reports as the worker of @s that it is ready with @bytes of memory and room for 400 tokens.
+ * Returns what is logged; static. */
+static const char *become_ready(struct served *s, uint64_t bytes) {
+    const struct msg_ready m = {.memory_bytes = bytes, .max_context = 400, .page_tokens = 16};
+    static char text[1000];
+
+    cr_assert_eq(ftruncate(STDERR_FILENO, 0), 0);
+    log_set_level(WLOG_INFO);
+    s->workers->opts.on_ready(s->workers->opts.ctx, &m);
+    log_set_level(WLOG_ERROR);
+    ssize_t n = pread(STDERR_FILENO, text, sizeof(text) - 1, 0);
+    text[MAX(n, 0)] = 0;
+    return text;
+}
+
+static struct models_info info_of(const struct served *s) {
+    struct models_info info;
+    uint32_t i = 0;
+
+    while (models->served[i] != s)
+        i++;
+    models_info(models, i, &info);
+    return info;
+}
+
+Test(models, one_that_is_loaded_says_what_it_has, .timeout = 60) {
+    struct served *s = find("a");
+    struct err err = {0};
+
+    cr_expect(info_of(s).idle_ms == -1 && info_of(s).memory == 0);
+    s->config.engine.max_context = 600;
+    s->retry_ms = 5000;
+    workers_port(s->workers)->want(workers_port(s->workers));
+    cr_expect(s->wanted, "by a request");
+    run_until(s, SERVED_LOADING);
+    s->workers->opts.on_progress(s->workers->opts.ctx, 0.5f);
+    cr_expect_eq(s->model->progress, 0.5f);
+    cr_expect_eq(info_of(s).progress, 0.5f);
+    machine.ns += 7000000;
+    const char *log = become_ready(s, 5000);
+    cr_expect(strstr(log, "asked=600 max_context=400"), "%s", log);
+    cr_expect(strstr(log, R"(model="a" bytes=5000)"), "%s", log);
+    cr_expect_eq(s->model->info->max_context, 400);
+    cr_expect(s->load_ns == 7000000 && s->retry_ms == 0);
+    machine.ns += 3000000;
+    struct models_info info = info_of(s);
+    cr_expect_str_eq(info.state, "loaded");
+    cr_expect(info.bytes == 5000 && info.memory == 5000 && info.n_loads == 1);
+    cr_expect(info.progress == 1 && info.idle_ms == 3 && info.unload_ms == -1);
+    cr_expect(*info.swap == 0 && *info.why == 0);
+    cr_assert_eq(models_unload(models, 0, &err), 0);
+    run_until(s, SERVED_ABSENT);
+    cr_expect_eq(info_of(s).memory, 0);
+    cr_assert_eq(models_load(models, 0, &err), 0);
+    run_until(s, SERVED_LOADING);
+    log = become_ready(s, 5000);
+    cr_expect_null(strstr(log, "asked=600"), "once is enough");
+    cr_expect_eq(info_of(s).n_loads, 2);
+}
+
+Test(models, a_swap_ends_with_the_new_one_in_its_place, .timeout = 60) {
+    struct served *old = load("a"), *next;
+    struct err err = {0};
+
+    old->n_loads = 3;
+    old->wanted = old->first = true;
+    old->model->n_running = 1;
+    workers_port(old->workers)->use(workers_port(old->workers), 7, 1);
+    cr_assert_eq(models_swap(models, 0, NULL, &err), 0, "%s", err.message);
+    next = old->next;
+    cr_expect(next->first);
+    cr_expect_str_eq(info_of(old).swap, "under way");
+    cr_expect_str_eq(info_of(next).swap, "next");
+    cr_expect_eq(find("a"), old);
+    cr_expect_lt(models_swap(models, 0, NULL, &err), 0);
+    cr_expect_eq(err.status, 409);
+    run_until(next, SERVED_LOADING);
+    cr_expect_eq(old->state, SERVED_READY, "there is room for both");
+    models->ready_told = true;
+    become_ready(next, 5000);
+    cr_expect_eq(find("a"), next);
+    cr_expect_eq(models->served[0], next);
+    cr_expect_str_eq(info_of(next).swap, "done");
+    cr_expect_eq(next->n_loads, 4);
+    cr_expect(next->users.n == 1 && next->users.user[0].tenant == 7);
+    cr_expect_str_eq(info_of(old).swap, "old");
+    cr_expect(old->retired && !old->wanted);
+    decide_at(machine.ns);
+    cr_expect_eq(old->state, SERVED_LEAVING, "a request still runs");
+    old->model->n_running = 0;
+    decide_at(machine.ns);
+    uv_run(&w.loop, UV_RUN_NOWAIT); /* closes its handles */
+    cr_expect_eq(models_n(models), 2);
+    cr_expect_eq(n_ready, 0);
+}
+
+Test(models, a_swap_to_what_cannot_be_loaded_leaves_the_old_one, .timeout = 60) {
+    struct served *old = load("a"), *next;
+    struct err err = {0};
+
+    cr_assert_eq(models_swap(models, 0, "/none.gguf", &err), 0, "%s", err.message);
+    next = old->next;
+    old->model->n_running = 1;
+    run_until(next, SERVED_FAILED);
+    cr_expect_null(old->next);
+    cr_expect_str_eq(old->swap, "failed: model: /none.gguf: No such file or directory");
+    cr_expect_eq(find("a"), old);
+    cr_expect_eq(old->state, SERVED_READY);
+    cr_expect(old->wanted, "requests use it");
+    old->model->n_running = 0;
+    while (models_n(models) > 2) {
+        decide_at(machine.ns);
+        uv_run(&w.loop, UV_RUN_NOWAIT);
+    }
+    models_set_state(old, SERVED_LEAVING);
+    cr_expect_lt(models_swap(models, 0, NULL, &err), 0);
+    cr_expect_eq(err.status, 409);
+}
+
+/* Each failure doubles the pause before the next try, from 5 seconds to a minute. */
+Test(models, one_that_no_worker_can_load_pauses_longer_each_time, .timeout = 60) {
+    static const uint32_t pauses[] = {5000, 10000, 20000, 40000, 60000, 60000};
+    struct served *s = find("a");
+    struct err err = {0};
+
+    for (size_t i = 0; i < ARRAY_SIZE(pauses); i++) {
+        cr_assert_eq(models_load(models, 0, &err), 0);
+        run_until(s, SERVED_LOADING);
+        s->workers->opts.on_refused(s->workers->opts.ctx, "no such tensor", -EINVAL);
+        run_until(s, SERVED_FAILED);
+        cr_expect_str_eq(info_of(s).why, "no such tensor");
+        cr_expect_str_eq(s->model->failure, "no such tensor");
+        cr_expect_eq(s->model->failure_retry_ms, pauses[i]);
+        cr_expect_not(s->wanted);
+    }
+    cr_assert_eq(models_load(models, 0, &err), 0);
+    run_until(s, SERVED_LOADING);
+    cr_expect_str_eq(s->why, "");
+    become_ready(s, 1);
+    cr_expect_eq(s->retry_ms, 0);
+    cr_expect_str_eq(refusal, "", "the daemon goes on");
+}
+
+Test(models, one_that_no_request_uses_is_unloaded_in_time) {
+    struct served *s = load("a");
+
+    s->ready_ns = s->used_ns = machine.ns;
+    cr_expect_eq(models_unload_ms(s), -1);
+    s->config.keep_alive_s = 60;
+    cr_expect_eq(models_unload_ms(s), 60000);
+    s->model->keep_alive_s = 90; /* asked for by a request */
+    cr_expect_eq(models_unload_ms(s), 90000);
+    s->model->keep_alive_s = -1;
+    cr_expect_eq(models_unload_ms(s), -1);
+    s->model->keep_alive_s = API_KEEP_UNSET;
+    s->model->n_running = 1;
+    cr_expect_eq(models_unload_ms(s), -1);
+    s->model->n_running = 0;
+    s->config.pinned = true;
+    cr_expect_eq(models_unload_ms(s), -1);
+    s->config.pinned = false;
+    decide_at(machine.ns + 59999000000);
+    cr_expect_eq(models_unload_ms(s), 1);
+    cr_expect_eq(s->state, SERVED_READY);
+    decide_at(machine.ns + 1000000);
+    cr_expect_neq(s->state, SERVED_READY);
+}
+
+Test(models, pinned_ones_are_loaded_at_the_start_and_stay, .timeout = 60) {
+    struct served *a = find("a"), *b = find("b");
+    struct err err = {0};
+
+    b->config.pinned = true;
+    cr_assert_eq(models_start(models), 0);
+    cr_expect(b->wanted && !a->wanted);
+    cr_expect_eq(n_ready, 1, "none has to be ready first");
+    run_until(b, SERVED_LOADING);
+    become_ready(b, 1 << 20);
+    cr_expect_eq(n_ready, 1);
+    cr_expect_lt(models_unload(models, 1, &err), 0);
+    cr_expect_str_eq(err.code, "pinned");
+    models->budget = (1 << 20) + 1;
+    cr_assert_eq(models_load(models, 0, &err), 0);
+    run_until(a, SERVED_FAILED);
+    cr_expect(strstr(a->why, "models-memory is 1 MiB and pinned models use 1 MiB"), "%s", a->why);
+    end_scans();
+}
+
+Test(models, the_device_of_any_is_told) {
+    cr_expect_null(models_device(models));
+    strcpy(find("b")->workers->backend, "cuda");
+    cr_expect_str_eq(models_device(models), "cuda");
+}
+
+/* ---- the only model ---- */
+
+Test(only_model, is_loaded_at_the_start, .timeout = 60) {
+    struct served *s = models->served[0];
+    struct err err = {0};
+
+    cr_expect_str_eq(s->name, "a");
+    cr_assert_eq(models_start(models), 0);
+    cr_expect_eq(s->state, SERVED_LOADING);
+    cr_expect_eq(models_budget(models), 0);
+    cr_expect_lt(models_unload(models, 0, &err), 0);
+    cr_expect_eq(err.status, 409);
+    cr_expect(strstr(err.message, "loaded at the start"), "%s", err.message);
+    s->workers->opts.on_refused(s->workers->opts.ctx, "no memory", -ENOMEM);
+    cr_expect_str_eq(refusal, "-12 no memory", "ends the daemon");
+    cr_expect_eq(s->state, SERVED_LOADING);
+    const char *log = become_ready(s, 5000);
+    cr_expect_null(strstr(log, "bytes=5000"), "worker_ready says it");
+    cr_expect_eq(n_ready, 1);
+    cr_expect_eq(models_load(models, 0, &err), 0);
+    cr_expect_not(s->wanted);
+    /* From here on requests load it. */
+    cr_assert_eq(models_unload(models, 0, &err), 0);
+    cr_expect_gt(models_budget(models), 0);
+    run_until(s, SERVED_ABSENT);
+    workers_port(s->workers)->want(workers_port(s->workers));
+    run_until(s, SERVED_LOADING);
+    become_ready(s, 5000);
+    cr_expect_eq(n_ready, 1);
+}
+
+/* The daemon that runs may keep its memory. */
+Test(only_model, has_to_fit_beside_a_running_daemon) {
+    static const struct {
+        bool waits;
+        uint64_t available;
+        bool fits;
+    } cases[] = {{true, 1, true}, {false, UINT64_C(1) << 40, true}, {false, 1, false}};
+    struct models_opts o = models->opts;
+    struct models *beside;
+
+    o.beside = true;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct err err = {0};
+        unsigned long long needs = 0, left = 1;
+
+        o.waits = cases[i].waits;
+        cr_assert_eq(models_new(&beside, &o), 0);
+        beside->available = cases[i].available;
+        cr_expect_eq(models_open(beside, &err) == 0, cases[i].fits, "%s", err.message);
+        if (cases[i].fits) {
+            models_stop(beside);
+            uv_run(&w.loop, UV_RUN_NOWAIT);
+            models_free(beside);
+            continue;
+        }
+        const char *why = strstr(err.message, "its worker needs");
+        cr_assert(why, "%s", err.message);
+        sscanf(why, "its worker needs %llu MiB, and %llu MiB are left", &needs, &left);
+        cr_expect(needs > 0 && left == 0, "%s", why);
+        uv_close((uv_handle_t *)&beside->timer, NULL);
+        uv_close((uv_handle_t *)&beside->disk_timer, NULL);
+        uv_run(&w.loop, UV_RUN_NOWAIT);
+        models_free(beside);
+    }
 }
