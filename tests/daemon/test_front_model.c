@@ -85,6 +85,65 @@ Test(front_model, its_name_is_that_of_its_file) {
     rmdir(dir);
 }
 
+/* A snapshot in the hub's cache, whose folder is a commit, has the name of its repository. */
+Test(front_model, the_name_of_a_snapshot_is_that_of_its_repository) {
+    static const char *const cases[][2] = {
+        {"models--owner--My-Model/snapshots/0a1b", "My-Model"},
+        {"models--gpt2/snapshots/0a1b", "gpt2"},
+        {"models--owner--My-Model/snapshots/0a1b/x.gguf", "x"},
+        {"models--owner--My-Model/blobs/0a1b", "0a1b"},
+        {"owner--My-Model/snapshots/0a1b", "0a1b"},
+    };
+    const struct tiny_model t = {.arch = "bert", .n_layer = 1};
+    char dir[] = "/tmp/weft-names-XXXXXX", path[64], named[100], command[400];
+
+    cr_assert(mkdtemp(dir));
+    tiny_model_temp(&t, path);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct front_model m = {0};
+        struct msg_open room = {0};
+        struct config c;
+        struct err err = {0};
+
+        snprintf(named, sizeof(named), "%s/%s", dir, cases[i][0]);
+        snprintf(command, sizeof(command), "mkdir -p $(dirname %s) && ln -s %s %s", named, path,
+                 named);
+        cr_assert_eq(system(command), 0);
+        cr_assert_eq(config_init(&c), 0);
+        cr_assert_eq(config_set(&c, "model", named, &err), 0, "%s", err.message);
+        cr_assert_eq(front_model_open(&m, &c, &room, &err), 0, "%s", err.message);
+        cr_expect_str_eq(m.name, cases[i][1], "%s: %s", named, m.name);
+        front_model_deinit(&m);
+        config_deinit(&c);
+        unlink(named); /* the next one may have this name as a folder */
+    }
+    unlink(path);
+    snprintf(command, sizeof(command), "rm -r %s", dir);
+    cr_assert_eq(system(command), 0);
+}
+
+/* Query and document of a reranker that is an encoder have its separator between them. */
+Test(front_model, a_rerankers_texts_are_separated) {
+    const struct tiny_model t = {.arch = "bert", .n_layer = 1, .pooling = 4, .n_labels = 1};
+    struct front_model m = {0};
+    struct msg_open room = {0};
+    struct config c;
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(&t, path);
+    cr_assert_eq(config_init(&c), 0);
+    cr_assert_eq(config_set(&c, "model", path, &err), 0);
+    cr_assert_eq(front_model_open(&m, &c, &room, &err), 0, "%s", err.message);
+    cr_assert_not_null(m.api.pair.before);
+    cr_expect_str_eq(m.api.pair.before, "");
+    cr_expect_str_eq(m.api.pair.between, "[SEP]");
+    cr_expect_str_eq(m.api.pair.behind, "");
+    front_model_deinit(&m);
+    config_deinit(&c);
+    unlink(path);
+}
+
 /* "auto" looks for loops in chats alone, with the number that suits the size of the model. */
 Test(front_model, loops_are_looked_for_as_the_option_says) {
     static const struct {
@@ -298,6 +357,38 @@ static void expect_refusal(const char *model, const char *draft, const char *mes
     cr_expect_str_eq(err.message, message);
     front_model_deinit(&m);
     config_deinit(&c);
+}
+
+Test(front_model, what_is_mistaken_for_a_model_is_named) {
+    static const struct {
+        const char *key, *message;
+    } cases[] = {
+        {"general.type=str:adapter", "this file is a LoRA adapter, not a model; merge it into its "
+                                     "model first"},
+        {"general.type=str:mmproj",
+         "this file is the image encoder of a model: name it with mmproj, "
+         "and the file of the model itself with model"},
+    };
+    const struct tiny_model t = {.arch = "bert", .n_layer = 1};
+    char path[64], want[300];
+
+    tiny_model_temp(&t, path);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct front_model m = {0};
+        struct msg_open room = {0};
+        struct config c;
+        struct err err = {0};
+
+        cr_assert_eq(config_init(&c), 0);
+        cr_assert_eq(config_set(&c, "model", path, &err), 0);
+        cr_assert_eq(config_set(&c, "override-kv", cases[i].key, &err), 0);
+        cr_expect_lt(front_model_open(&m, &c, &room, &err), 0);
+        snprintf(want, sizeof(want), "model: %s: %s", path, cases[i].message);
+        cr_expect_str_eq(err.message, want);
+        front_model_deinit(&m);
+        config_deinit(&c);
+    }
+    unlink(path);
 }
 
 Test(front_model, a_refusal_names_the_option_and_its_file) {
