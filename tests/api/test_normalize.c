@@ -186,8 +186,8 @@ static void use_template(struct world *w, const char *source, size_t len) {
 }
 
 /* Returns the number of messages after one with @n calls was split; the results are in reverse
- * order. */
-static size_t messages_of(uint32_t n) {
+ * order, and the last is that of @first. */
+static size_t messages_of(uint32_t n, uint32_t first) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
     yyjson_doc *out = NULL;
 
@@ -195,9 +195,9 @@ static size_t messages_of(uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
         buf_printf(&b, R"(%s{"id":"%u"})", i ? "," : "", i);
     buf_add_str(&b, "]}");
-    for (uint32_t i = n; i > 0; i--)
+    for (uint32_t i = n; i > 1; i--)
         buf_printf(&b, R"(,{"role":"tool","tool_call_id":"%u"})", i - 1);
-    buf_add_str(&b, "]");
+    buf_printf(&b, R"(,{"role":"tool","tool_call_id":"%u"}])", first);
     yyjson_doc *in = yyjson_read(b.data, b.len, 0);
     cr_assert_eq(normalize_messages(yyjson_doc_get_root(in), TURNS, &out), 0);
     size_t n_out = yyjson_arr_size(yyjson_doc_get_root(out));
@@ -209,8 +209,15 @@ static size_t messages_of(uint32_t n) {
 /* Each call searches its result among all, so work that grows with the square of their number is
  * bounded. */
 Test(bend, of_a_message_with_more_calls_than_agents_make_nothing_is_split) {
-    cr_expect_eq(messages_of(256), 512);
-    cr_expect_eq(messages_of(257), 258);
+    cr_expect_eq(messages_of(256, 0), 512);
+    cr_expect_eq(messages_of(257, 0), 258);
+}
+
+/* A template that shows one call at a time would show it without its result. */
+Test(bend, a_message_with_a_call_without_a_result_stays_whole) {
+    cr_expect_eq(messages_of(2, 0), 4);
+    cr_expect_eq(messages_of(2, 1), 3, "two results of one call");
+    cr_expect_eq(messages_of(2, 7), 3, "a result of no call");
 }
 
 Test(real, every_template_takes_what_agents_send) {
