@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "api/parts.h"
 #include "stream.h"
 #include "tiny.h"
 
@@ -316,6 +317,8 @@ Test(cancel, a_slow_reader_gets_everything_if_it_reads_in_time) {
     for (const char *at = r.body.data; (at = strstr(at, EURO)); at++)
         n++;
     cr_expect_eq(n, 500 * 667, "%zu", n);
+    world_turns(&w, 3);
+    cr_expect(list_empty(&w.api->http.payers.turns.ready), "nothing is left to do");
     reply_deinit(&r);
     world_drop(&w, fd);
     world_stop(&w);

@@ -212,12 +212,14 @@ Test(rerank, refusals_name_the_place) {
     }
     cr_assert_eq(buf_printf(&body, R"({"query":"q","documents":["a","%0600d"]})", 0), 0);
     world_ask(&w, RERANK, body.data, &r);
+    cr_expect_eq(r.status, 400);
     cr_expect(strstr(r.body.data, R"("param":"documents[1]","code":"context_length_exceeded")"),
               "%s", r.body.data);
     reply_deinit(&r);
     buf_clear(&body);
     cr_assert_eq(buf_printf(&body, R"({"query":"%0*d","documents":["a"]})", 65537, 0), 0);
     world_ask(&w, RERANK, body.data, &r);
+    cr_expect_eq(r.status, 400);
     cr_expect(strstr(r.body.data, "at most 65536 bytes"), "%s", r.body.data);
     reply_deinit(&r);
     cr_expect_eq(w.port.n, 0u);
