@@ -17,7 +17,7 @@
 #include "base/chan.h"
 #include "daemon/worker/worker.h"
 #include "daemon/workers/expert_file.h"
-#include "daemon/workers/workers.h"
+#include "daemon/workers/workers_private.h"
 #include "tests/api/world.h"
 #include "tests/support/tiny_model.h"
 
@@ -102,6 +102,18 @@ static void on_closed(void *ctx) {
     note("closed;");
 }
 
+static void on_want(void *ctx) {
+    note("want;");
+}
+
+static void on_use(void *ctx, uint32_t tenant, double weight) {
+    note("use %u %g;", tenant, weight);
+}
+
+static void on_served(void *ctx, const struct msg_served *m, uint32_t n) {
+    note("served %u: %u %lld;", n, m->tenant, (long long)m->ns);
+}
+
 /* Compares the calls of the callbacks since the last check with @what. */
 static void expect_told(const char *what) {
     cr_expect_str_eq(told, what, "%s", told);
@@ -134,6 +146,9 @@ static void begin(void) {
                              .on_away = on_away,
                              .on_answer = on_answer,
                              .on_disk_left = on_disk_left,
+                             .want = on_want,
+                             .use = on_use,
+                             .on_served = on_served,
                              .on_closed = on_closed};
     cr_assert_eq(workers_new(&workers, &o, &err), 0, "%s", err.message);
     workers_set_files(workers, file, NULL, NULL, keys, print, expert_file_read(print));
@@ -386,6 +401,57 @@ Test(workers, one_that_loads_for_too_long_is_killed, .timeout = 60) {
     cr_expect_eq(stats().n_hangs, 1);
 }
 
+/* Only requests that run, and no step that ends, make a worker hang. */
+Test(workers, one_that_computes_nothing_for_too_long_is_killed, .timeout = 60) {
+    struct model *m = api_first_model(world.api);
+
+    config.hang_timeout_ms = 1000;
+    serve();
+    pass(0);
+    for (int i = 0; i < 3; i++)
+        pass(450); /* nothing runs */
+    m->n_running = 1;
+    pass(450);
+    pass(450);
+    workers->crash_page->step++;
+    pass(450);
+    pass(450);
+    pass(450);
+    cr_expect_eq(stats().n_hangs, 0);
+    int old = pid;
+    m->n_running = 0;
+    pass(0);
+    m->n_running = 1;
+    machine.ns += 400000000;
+    usleep(260000);
+    world_turns(&world, 1);
+    machine.ns += 400000000;
+    usleep(260000);
+    world_turns(&world, 1);
+    machine.ns += 400000000;
+    usleep(260000);
+    uv_run(&world.loop, UV_RUN_NOWAIT);
+    m->n_running = 0; /* no generation waits for it */
+    wait_for_end(old, true);
+    cr_expect_eq(stats().n_hangs, 1);
+}
+
+/* A worker computes with its own copy of the file; the next one would load another model. */
+Test(workers, none_is_started_for_a_file_that_was_changed, .timeout = 60) {
+    const struct model *m = api_first_model(world.api);
+
+    serve();
+    cr_assert_eq(truncate(path, 100), 0);
+    pass(0);
+    cr_expect_eq(m->state, API_MODEL_READY);
+    kill_and_wait(SIGKILL, false);
+    while (m->state != API_MODEL_FAILED)
+        uv_run(&world.loop, UV_RUN_ONCE);
+    cr_expect_str_eq(m->failure, "its file was changed after weftd had read it: weftd must be "
+                                 "restarted to serve the new one");
+    cr_expect_eq(n_spawned, 1);
+}
+
 static void count_timer(uv_handle_t *h, void *n) {
     *(uint32_t *)n += uv_handle_get_type(h) == UV_TIMER && uv_is_active(h);
 }
@@ -544,6 +610,67 @@ Test(workers, one_that_cannot_be_started_can_be_unloaded, .timeout = 60) {
         expect_told("unloaded;");
         cr_assert_eq(workers_start(workers), 0);
     }
+}
+
+Test(workers, one_that_cannot_be_started_is_tried_again, .timeout = 60) {
+    const struct model *m = api_first_model(world.api);
+
+    serve();
+    limit_files(0);
+    kill_and_wait(SIGKILL, false);
+    machine.ns += INT64_C(2000000000);
+    while (m->state != API_MODEL_FAILED)
+        uv_run(&world.loop, UV_RUN_ONCE);
+    limit_files(-1);
+    cr_expect_str_eq(m->failure, "no worker can be started: too many open files");
+    cr_expect_eq(n_spawned, 1);
+    while (n_spawned == 1)
+        uv_run(&world.loop, UV_RUN_ONCE);
+    serve();
+    cr_expect_eq(m->state, API_MODEL_READY);
+}
+
+/* Receives a message of type @type. */
+static struct chan_frame expect_frame(uint16_t type) {
+    struct chan_frame f = {0};
+
+    cr_assert_eq(chan_recv(&chan, &f), 0);
+    cr_assert_eq(f.type, type, "%u", f.type);
+    return f;
+}
+
+/* Messages of the api go to the worker that serves, and what it has computed for tenants to all. */
+Test(workers, messages_of_the_api_go_to_the_worker, .timeout = 60) {
+    static const uint8_t rgb[12] = {7};
+    static const int32_t token = 5;
+    struct submit m = {.id = 9, .tokens = &token, .n_tokens = 1, .n_prompt = 1, .max_new = 1};
+    const struct msg_picture picture = {.total = sizeof(rgb),
+                                        .rgb = {(const char *)rgb, sizeof(rgb)}};
+    const struct turn_end end_of_turn = {.id = 9};
+    const struct msg_served computed = {.tenant = 3, .ns = 7000};
+    struct api_port *port = workers_port(workers);
+    uint32_t sent = 0;
+
+    params_init(&m.sampling);
+    cr_expect_eq(port->submit(port, &m, &sent), -EAGAIN, "it loads");
+    cr_expect_eq(port->picture(port, &picture), -EPIPE);
+    serve();
+    expect_frame(MSG_OPEN);
+    *told = 0;
+    cr_expect_eq(port->submit(port, &m, &sent), 0);
+    struct chan_frame f = expect_frame(MSG_SUBMIT);
+    cr_expect_eq(f.len, msg_submit_len(&m));
+    cr_expect_eq(port->picture(port, &picture), 0);
+    expect_frame(MSG_PICTURE);
+    port->turn_end(port, &end_of_turn);
+    expect_frame(MSG_TURN_END);
+    say(MSG_SERVED, &computed, sizeof(computed));
+    expect_told("served 1: 3 7000;");
+    cr_expect(port->want == NULL && port->use == NULL, "a model that stays loaded");
+    workers_on_demand(workers);
+    port->want(port);
+    port->use(port, 4, 0.5);
+    expect_told("want;use 4 0.5;");
 }
 
 /* Asks the next daemon to continue the requests. @other: its end of the
