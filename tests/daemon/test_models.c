@@ -66,6 +66,7 @@ int uv_spawn(uv_loop_t *loop, uv_process_t *process, const uv_process_options_t 
     return spawn(loop, process, strcmp(o->file, "/proc/self/exe") == 0 ? &sleeper : o);
 }
 
+static int log_file;
 static uint32_t n_ready;
 static char refusal[100]; /* of the option model; "": none */
 
@@ -83,15 +84,30 @@ static void set(const char *key, const char *value) {
     cr_assert_eq(config_set(&config, key, value, &err), 0, "%s", err.message);
 }
 
+/* Lets what is logged go to the file. Returns the descriptor of stderr for log_back(). */
+static int log_to_file(void) {
+    int saved = dup(STDERR_FILENO);
+
+    cr_assert(saved >= 0 && ftruncate(log_file, 0) == 0);
+    cr_assert_geq(dup2(log_file, STDERR_FILENO), 0);
+    return saved;
+}
+
+static void log_back(int saved) {
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+}
+
 /* Starts the models of a folder, or the one of the option model. */
 static void start_models(bool several) {
     const struct tiny_model tiny = {.arch = "bert"}; /* has a vocabulary */
     const struct kept_opts none = {0};
     struct err err = {0};
 
-    int log = open("/tmp", O_TMPFILE | O_RDWR | O_APPEND, 0600);
-    cr_assert(log >= 0 && dup2(log, STDERR_FILENO) >= 0);
-    world_init(&w);
+    log_file = open("/tmp", O_TMPFILE | O_RDWR | O_APPEND, 0600);
+    int saved = log_to_file();
+    world_init(&w); /* with a terminal as stderr the log would open that once more */
+    log_back(saved);
     uv_loop_init(&w.loop);
     clock_virtual_init(&machine, 1000000000);
     cr_assert(mkdtemp(folder));
@@ -524,6 +540,62 @@ Test(models, the_device_is_free_when_a_model_that_gives_way_is_unloaded, .timeou
     models_come_back(models);
 }
 
+static char offered[40]; /* names of the models whose requests were offered */
+
+static void on_offer(void *ctx, const char *name, int fd) {
+    size_t n = strlen(offered);
+
+    cr_assert_geq(fd, 0);
+    snprintf(offered + n, sizeof(offered) - n, "%s;", name);
+}
+
+/* Returns the names of the models whose requests are offered to the next daemon now; static. */
+static const char *offer(void) {
+    *offered = 0;
+    models_offer(models, on_offer);
+    return offered;
+}
+
+static void on_answer(void *ctx) {
+    n_away++;
+}
+
+/* Only requests that run, and once; the name of a model in a swap is not unique. */
+Test(models, requests_are_offered_to_the_next_daemon_once, .timeout = 60) {
+    struct served *a = find("a"), *b = find("b");
+    int end = serve_on(a, "cpu");
+
+    models->opts.on_answer = on_answer;
+    cr_expect_str_eq(offer(), "", "no request, no READY");
+    a->model->n_running = 1;
+    cr_expect_str_eq(offer(), "");
+    cr_assert_eq(buf_add(&a->workers->ready, "ready", 5), 0);
+    a->model->n_running = 0;
+    cr_expect_str_eq(offer(), "");
+    a->model->n_running = 1;
+    a->old = b;
+    cr_expect_str_eq(offer(), "");
+    a->old = NULL;
+    a->retired = true;
+    cr_expect_str_eq(offer(), "");
+    a->retired = false;
+    cr_expect_eq(models_asked(models, WORKERS_ASKED), 0);
+    cr_expect_str_eq(offer(), "a;");
+    cr_expect_eq(models_asked(models, WORKERS_ASKED), 1);
+    cr_expect_eq(models_asked(models, WORKERS_UNASKED), 1);
+    cr_expect_str_eq(offer(), "", "it was asked");
+    while (models_asked(models, WORKERS_REFUSED) == 0) /* the next daemon's socket was closed */
+        uv_run(&w.loop, UV_RUN_ONCE);
+    cr_expect_eq(n_away, 1, "the answer is told");
+    models_move(models);
+    cr_expect_eq(a->workers->state, WORKERS_SERVING, "its requests stay");
+    a->model->n_running = 0;
+    worker_chan_close(&a->workers->chan);
+    workers_set_state(a->workers, WORKERS_IDLE);
+    uv_run(&w.loop, UV_RUN_NOWAIT);
+    close(end);
+}
+
 static void on_over(struct api_rescan *r) {
     list_init(&r->link);
     r->over = NULL;
@@ -868,11 +940,12 @@ static const char *become_ready(struct served *s, uint64_t bytes) {
     const struct msg_ready m = {.memory_bytes = bytes, .max_context = 400, .page_tokens = 16};
     static char text[1000];
 
-    cr_assert_eq(ftruncate(STDERR_FILENO, 0), 0);
+    int saved = log_to_file();
     log_set_level(WLOG_INFO);
     s->workers->opts.on_ready(s->workers->opts.ctx, &m);
     log_set_level(WLOG_ERROR);
-    ssize_t n = pread(STDERR_FILENO, text, sizeof(text) - 1, 0);
+    log_back(saved);
+    ssize_t n = pread(log_file, text, sizeof(text) - 1, 0);
     text[MAX(n, 0)] = 0;
     return text;
 }
