@@ -932,6 +932,134 @@ Test(models, a_file_is_removed_if_no_other_model_needs_it) {
     remove_weftctl();
 }
 
+/* ---- presets ---- */
+
+static char presets[80]; /* a folder */
+
+static void begin_presets(void) {
+    snprintf(presets, sizeof(presets), "%s/presets", folder);
+    cr_assert_eq(mkdir(presets, 0700), 0);
+    set("models", presets);
+}
+
+static void end_presets(void) {
+    char command[100];
+
+    snprintf(command, sizeof(command), "rm -r %s", presets);
+    cr_assert_eq(system(command), 0);
+}
+
+static void write_preset(const char *name, const char *text) {
+    char path[120];
+
+    snprintf(path, sizeof(path), "%s/%s.conf", presets, name);
+    FILE *f = fopen(path, "w");
+    cr_assert(f && fputs(text, f) >= 0 && fclose(f) == 0);
+    machine.ns += 10000000000;
+    cr_assert(models_rescan(models, NULL));
+    end_scans();
+}
+
+/* Makes the preset @p and waits for that. Returns the reason why it was not made; static. */
+static const char *make(const struct api_preset *p) {
+    static struct change c;
+
+    c = new_change();
+    if (models_manage.create(models, p, &c.task, &c.err) == 0)
+        wait_for(&c);
+    return c.err.message;
+}
+
+static const char *unmake(const char *name) {
+    static struct change c;
+
+    c = new_change();
+    if (models_manage.remove(models, name, &c.task, &c.err) == 0)
+        wait_for(&c);
+    return c.err.message;
+}
+
+Test(models, clients_make_change_and_remove_presets, .timeout = 60) {
+    struct api_preset p = {.name = "mine", .from = "a", .sampling = "temperature=1"};
+    const struct served *first;
+
+    cr_expect(strstr(make(&p), "no folder for presets"));
+    begin_presets();
+    p.from = "none";
+    cr_expect(strstr(make(&p), "no model is named none"));
+    p.from = "a";
+    p.template = "{{ 1 }}";
+    p.max_context = 99;
+    cr_expect_str_eq(make(&p), "");
+    cr_assert_eq(models_n_live(models), 3);
+    first = find("mine");
+    cr_expect_str_eq(first->config.sampling[0], "temperature=1");
+    cr_expect_eq(first->config.engine.max_context, 99);
+    cr_expect_str_eq(first->config.model, find("a")->config.model);
+    p.sampling = "temperature=0";
+    p.system = "Be brief.";
+    cr_expect_str_eq(make(&p), "");
+    cr_expect_str_eq(find("mine")->config.sampling[0], "temperature=0");
+    cr_expect_str_eq(text_of("presets/mine.system"), "Be brief");
+    cr_expect_eq(models_n_live(models), 3);
+    p.template = "{% if";
+    p.sampling = "temperature=2";
+    cr_expect(strstr(make(&p), "must be a Jinja chat template"));
+    cr_expect_str_eq(find("mine")->config.sampling[0], "temperature=0");
+    write_preset("theirs", "model = a\n");
+    cr_expect(strstr(unmake("theirs"), "belongs to the operator"));
+    cr_expect_str_eq(unmake("mine"), "");
+    cr_expect_str_eq(text_of("presets/mine.conf"), "");
+    cr_expect_eq(models_n_live(models), 3, "a, b and theirs");
+    end_presets();
+}
+
+/* Changes are made one after another; one whose client has gone before its turn is not made. */
+Test(models, changes_of_presets_wait_for_each_other, .timeout = 60) {
+    static struct change c[17];
+    char name[17][4];
+    struct err err = {0};
+
+    begin_presets();
+    for (size_t i = 0; i < ARRAY_SIZE(c); i++) {
+        snprintf(name[i], sizeof(name[i]), "m%zu", i);
+        const struct api_preset p = {.name = name[i], .from = "b"};
+
+        c[i] = new_change();
+        int r = models_manage.create(models, &p, &c[i].task, &err);
+        cr_assert_eq(r < 0, i == 16, "%zu: %s", i, err.message);
+    }
+    cr_expect_eq(err.status, 429);
+    cr_expect(strstr(err.message, "16 presets are being made"), "%s", err.message);
+    cr_expect_str_eq(models_changing(models), "a preset is being changed");
+    models_manage.cancel(models, &c[5].task);
+    for (size_t i = 0; i < 16; i++)
+        if (i != 5)
+            wait_for(&c[i]);
+    cr_expect_eq(models_n_live(models), 17);
+    cr_expect_str_eq(text_of("presets/m5.conf"), "");
+    cr_expect_eq(c[5].n_over, 0);
+    cr_expect_null(models_changing(models));
+    end_presets();
+}
+
+Test(models, presets_that_cannot_be_read_are_told, .timeout = 60) {
+    const char *why = NULL;
+
+    begin_presets();
+    write_preset("bad", "nonsense = 1\n");
+    cr_assert_not_null(models_bad_preset(models, 0, &why));
+    cr_expect_str_eq(models_bad_preset(models, 0, &why), "bad");
+    cr_expect(strstr(why, "nonsense"), "%s", why);
+    cr_expect_null(models_bad_preset(models, 1, &why));
+    cr_expect_eq(models_n_live(models), 2);
+    write_preset("bad", "model = a\n");
+    cr_expect_null(models_bad_preset(models, 0, &why));
+    cr_expect_eq(models_n_live(models), 3);
+    cr_expect_str_eq(find("bad")->info.arch, "bert");
+    end_presets();
+}
+
 /* ---- workers that are ready, and those that are refused ---- */
 
 /* Reports as the worker of @s that it is ready with @bytes of memory and room for 400 tokens.
