@@ -716,10 +716,8 @@ void kv_events_close(struct kv_events *e) {
     if (!e || e->closed)
         return;
     e->closed = true;
-    if (e->polls) {
-        uv_poll_stop(&e->poll);
+    if (e->polls)
         uv_close((uv_handle_t *)&e->poll, NULL);
-    }
     uv_close((uv_handle_t *)&e->retry, NULL);
     uv_close((uv_handle_t *)&e->turn, NULL);
     close_sockets(e);

@@ -268,6 +268,8 @@ Test(worker, serves_from_open_to_the_end_of_the_channel, .timeout = 60) {
               line);
     struct msg_stats st = next_stats(&s); /* without a request */
     cr_expect(st.at_ns > 0 && st.n_devices == 0 && st.n_grammars == 0);
+    cr_expect(st.n_finished == 0 && st.n_prompt_tokens == 0 && st.n_output_tokens == 0,
+              "the warm-up is no request");
     generate(&s, 40, R"({"regex":"[a-z]{400}"})", tokens);
     cr_assert_eq(msg_cancel_pack(&b, 99), 0);
     for (int i = 0; i < 2; i++) { /* the first statistics may be those of the end of the request */
@@ -376,6 +378,33 @@ Test(worker, a_frame_that_it_does_not_know_ends_it, .timeout = 60) {
     receive_type(&s, MSG_FAILED);
     cr_expect(s.f.len == 14 && memcmp(s.f.data, "Protocol error", 14) == 0);
     cr_expect_eq(end(&s), WORKER_CHANNEL);
+}
+
+/* What the front tells of requests that have ended here, and of other workers, ends no worker, if
+ * it is well formed. */
+Test(worker, news_of_others_is_taken, .timeout = 60) {
+    CLEANUP(buf_deinit) struct buf turn = {.max = MSG_MAX_FRAME}, picture = turn;
+    const struct turn_end over = {.id = 99, .calls = 1};
+    const struct msg_picture lost = {.id = 99, .status = 404, .why = {"gone", 4}};
+    const struct msg_served other = {.tenant = 3, .ns = 7000};
+    static const uint16_t types[] = {MSG_TURN_END, MSG_PICTURE, MSG_SERVED};
+    struct scene s;
+    int32_t tokens[4];
+
+    cr_assert_eq(msg_turn_end_pack(&turn, &over), 0);
+    cr_assert_eq(msg_picture_pack(&picture, &lost), 0);
+    serve(&s, (struct msg_open){0}, -1);
+    say(&s, MSG_TURN_END, turn.data, turn.len);
+    say(&s, MSG_PICTURE, picture.data, picture.len);
+    say(&s, MSG_SERVED, &other, sizeof(other));
+    generate(&s, ARRAY_SIZE(tokens), "", tokens);
+    cr_expect_eq(end(&s), WORKER_DONE);
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
+        serve(&s, (struct msg_open){0}, -1);
+        say(&s, types[i], "short", 5);
+        receive_type(&s, MSG_FAILED);
+        cr_expect_eq(end(&s), WORKER_CHANNEL, "%u", types[i]);
+    }
 }
 
 /* The front sends no part behind a cancel: the parts before it are forgotten. */
