@@ -3,10 +3,14 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <grp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "daemon/front/admin.h"
@@ -616,4 +620,41 @@ Test(admin, the_file_is_for_the_group) {
     expect("GET /tenants", 200, R"({"tenants":[{"tenant":")");
     expect("GET /tenants", 200, R"("class":"normal")");
     expect("GET /usage", 200, "{");
+}
+
+/* Returns true if a process of this user and these groups gets an answer. */
+static bool answers(uid_t uid, gid_t gid, gid_t other) {
+    static const char request[] = "GET /tenants HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    int status = 0;
+    char c;
+
+    snprintf(at.sun_path, sizeof(at.sun_path), "%s", path);
+    pid_t pid = fork();
+    if (pid == 0) {
+        int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+        if (setgroups(1, &other) < 0 || setgid(gid) < 0 || setuid(uid) < 0 ||
+            connect(fd, (struct sockaddr *)&at, sizeof(at)) < 0)
+            _exit(2);
+        _exit(send(fd, request, sizeof(request) - 1, MSG_NOSIGNAL) > 0 && read(fd, &c, 1) == 1);
+    }
+    while (waitpid(pid, &status, WNOHANG) == 0)
+        world_turn(&w);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) != 2);
+    return WEXITSTATUS(status) == 1;
+}
+
+/* Members of root's group are no operators. */
+Test(admin, operators_are_root_and_members_of_the_group, .timeout = 60) {
+    if (geteuid() != 0)
+        cr_skip_test("only root can become others");
+    cr_assert_eq(chmod(path, 0666), 0);
+    cr_expect(answers(0, 0, 0));
+    cr_expect_not(answers(65534, 65534, 65534));
+    cr_expect_not(answers(65534, 0, 0));
+    cr_assert_eq(chown(path, 0, 1234), 0);
+    cr_expect(answers(65534, 1234, 65534));
+    cr_expect(answers(65534, 65534, 1234));
+    cr_expect_not(answers(65534, 65534, 65534));
 }
