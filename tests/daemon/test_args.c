@@ -420,6 +420,30 @@ Test(args, ollamas_address_has_many_forms) {
     }
 }
 
+Test(args, ollamas_times_have_units) {
+    static const struct {
+        const char *value;
+        uint32_t seconds;
+    } cases[] = {{"90", 90}, {"5m", 300}, {"1.5h", 5400}, {"2500ms", 2}, {"300ms", 1},
+                 {"0", 1},   {"0.0h", 1}, {"-1", 0},      {"-5m", 0},    {"7s", 7}};
+    char variable[60];
+    struct config c;
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char *envp[] = {variable, "OLLAMA_DEBUG=1", "OLLAMA_NOHISTORY=1", NULL};
+
+        snprintf(variable, sizeof(variable), "OLLAMA_KEEP_ALIVE=%s", cases[i].value);
+        read_with(envp, "", &c);
+        cr_expect_eq(c.keep_alive_s, cases[i].seconds, "%s: %u", variable, c.keep_alive_s);
+        cr_expect_eq(config_log_level(&c), WLOG_DEBUG);
+        config_deinit(&c);
+    }
+    char *envp[] = {"OLLAMA_KEEP_ALIVE=5x", "OLLAMA_DEBUG=0", NULL};
+    CLEANUP(environment_deinit) struct environment e = {0};
+    cr_assert_eq(environment_read(&e, envp), 0);
+    cr_expect(e.n == 2 && strcmp(e.v[1], "--keep-alive-s=5x") == 0, "%d", e.n);
+}
+
 /* Each row leads to options that exist. */
 Test(args, every_row_can_be_typed) {
     static const char *const names[] = {"-m",

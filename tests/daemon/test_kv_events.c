@@ -551,3 +551,18 @@ Test(kv_events, addresses_are_bound_when_they_are_free) {
     kv_events_free(before);
     end(&s);
 }
+
+/* --check-config names a wrong address; one that is in use may be the running daemon's. */
+Test(kv_events, addresses_can_be_checked) {
+    struct scene s;
+    struct err err = {0};
+
+    begin(&s);
+    cr_expect_eq(kv_events_check(s.pub, s.router, &err), 0, "%s", err.message);
+    cr_expect_eq(kv_events_check("ipc:///none/x", "", &err), 0, "%s", err.message);
+    cr_expect_lt(kv_events_check("tcp://127.0.0.1:x", "", &err), 0);
+    cr_expect_str_eq(err.message, "kv-events: tcp://127.0.0.1:x: Invalid argument");
+    cr_expect_lt(kv_events_check(s.pub, "tcp://127.0.0.1:y", &err), 0);
+    cr_expect_str_eq(err.message, "kv-events-replay: tcp://127.0.0.1:y: Invalid argument");
+    end(&s);
+}

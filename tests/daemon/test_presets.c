@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -440,6 +441,24 @@ Test(presets, there_are_at_most_1024) {
     p.name = "more";
     cr_expect_lt(preset_make(&p, &err), 0);
     cr_expect(strstr(err.message, "1024 presets, which is the limit"), "%s", err.message);
+    drop(&p);
+}
+
+/* Another daemon may change the presets: it is waited for, but not at a start. */
+Test(presets, one_daemon_changes_them_at_a_time, .timeout = 60) {
+    struct preset_change p = change();
+    struct err err = {0};
+    int fd = open(full("presets"), O_RDONLY | O_DIRECTORY);
+
+    cr_assert_eq(flock(fd, LOCK_EX), 0);
+    cr_expect_lt(preset_make(&p, &err), 0);
+    cr_expect_eq(err.status, 503);
+    put("presets/mine.conf.checked", "# made by a client\n");
+    presets_recover(&own);
+    cr_expect(text_of("presets/mine.conf.checked"), "the other daemon's");
+    unlink(full("presets/mine.conf.checked"));
+    close(fd);
+    cr_expect_eq(preset_make(&p, &err), 0, "%s", err.message);
     drop(&p);
 }
 
