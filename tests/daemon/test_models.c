@@ -667,6 +667,28 @@ Test(models, files_of_the_disk_tier_have_one_user) {
     }
     cr_expect_not(is_free("prefixes-b.kv"));
     cr_expect_not(uv_is_active((uv_handle_t *)&models->disk_timer));
+    struct served *used = find("a");
+    int end = serve_on(used, "cpu");
+    for (int late = 0; late < 2; late++) { /* the worker answers, or does not in time */
+        used->workers->process_open = true;
+        models_release_disk(models, on_left);
+        cr_assert_not_null(models, "a worker has to leave first");
+        cr_expect_not(is_free("prefixes-a.kv"));
+        if (late)
+            models->disk_timer.timer_cb(&models->disk_timer);
+        else
+            used->workers->opts.on_disk_left(used);
+        cr_expect_null(models);
+        models = all;
+        cr_expect_eq(is_free("prefixes-a.kv"), !late);
+        cr_expect_not(uv_is_active((uv_handle_t *)&models->disk_timer));
+        models_use_disk(models);
+        used->workers->process_open = false;
+    }
+    worker_chan_close(&used->workers->chan);
+    workers_set_state(used->workers, WORKERS_IDLE);
+    uv_run(&w.loop, UV_RUN_NOWAIT);
+    close(end);
     models_release_disk(models, on_left);
     cr_expect_null(models, "no worker has to leave first");
     models = all;
