@@ -248,6 +248,10 @@ void config_deinit(struct config *c) {
             *at = NULL;
         }
     }
+    free(c->file);
+    free(c->lines);
+    c->file = NULL;
+    c->lines = NULL;
 }
 
 /* Refuses a name that is no option: a key, or a flag with its @dashes. Returns -EINVAL. */
@@ -263,17 +267,11 @@ static int config_unknown(const char *dashes, const char *name, const char *what
 
 /* ---- file ---- */
 
-struct file {
-    struct config *c;
-    /* [config_table_n] keys that occurred in the file */
-    bool *seen;
-};
-
 /* Takes one line of a file. A key may occur once, because of two lines one would have no effect. */
-static int config_on_pair(void *ctx, const char *section, const char *name, const char *value,
-                          struct err *err) {
+static int config_on_pair(void *ctx, uint32_t line, const char *section, const char *name,
+                          const char *value, struct err *err) {
     const struct option *o = config_find(name);
-    struct file *f = ctx;
+    struct config *c = ctx;
 
     if (!o)
         return config_unknown("", name, "key", err);
@@ -284,23 +282,35 @@ static int config_on_pair(void *ctx, const char *section, const char *name, cons
                        section);
     if (strstr(value, " #"))
         return err_set(err, 0, name, "%s: a comment needs a line of its own", name);
-    if (f->seen[o - config_table])
+    if (c->lines[o - config_table])
         return err_set(err, 0, name, "%s: is set by an earlier line, too; %s", name,
                        o->type == OPTION_LIST ? "give all values in one, separated by commas"
                                               : "remove one of them");
-    f->seen[o - config_table] = true;
+    c->lines[o - config_table] = line;
     TRY(check_shell(o, value, err));
-    return config_set_option(f->c, o, value, err);
+    return config_set_option(c, o, value, err);
 }
 
 static int config_parse_file(struct config *c, const char *path, const char *param,
                              keyfile_pair pair, struct err *err) {
-    CLEANUP(freep) bool *seen = calloc(config_table_n, sizeof(*seen));
-    struct file f = {c, seen};
-
-    if (!seen)
+    free(c->file);
+    free(c->lines);
+    c->file = strdup(path);
+    c->lines = calloc(config_table_n, sizeof(*c->lines));
+    if (!c->file || !c->lines)
         return -ENOMEM;
-    return keyfile_read(path, param, pair, &f, err);
+    return keyfile_read(path, param, pair, c, err);
+}
+
+void config_add_place(const struct config *c, struct err *err) {
+    const struct option *o = config_find(err->param);
+    struct err e = *err;
+
+    if (!o || !c->lines || !c->lines[o - config_table])
+        return;
+    if (strncmp(e.message, c->file, strlen(c->file)) != 0)
+        err_set(err, e.status, e.param, "%.150s:%u: %s", c->file, c->lines[o - config_table],
+                e.message);
 }
 
 int config_read_file(struct config *c, const char *path, struct err *err) {
@@ -308,8 +318,8 @@ int config_read_file(struct config *c, const char *path, struct err *err) {
 }
 
 /* Takes one line of a preset. */
-static int on_preset_pair(void *ctx, const char *section, const char *name, const char *value,
-                          struct err *err) {
+static int on_preset_pair(void *ctx, uint32_t line, const char *section, const char *name,
+                          const char *value, struct err *err) {
     static const char *const shared[] = {"any-model-name", "models",  "models-dir",
                                          "models-memory",  "kv-disk", "prewarm"};
     const struct option *o = config_find(name);
@@ -320,7 +330,7 @@ static int on_preset_pair(void *ctx, const char *section, const char *name, cons
     if (o && !of_model)
         return err_set(err, 0, name,
                        "%s: cannot be set in a preset; set it in the configuration of weftd", name);
-    return config_on_pair(ctx, o && !*section ? o->section : section, name, value, err);
+    return config_on_pair(ctx, line, o && !*section ? o->section : section, name, value, err);
 }
 
 int config_read_preset(struct config *c, const char *path, struct err *err) {
@@ -360,6 +370,8 @@ static int set_flag(struct config *c, const struct option *o, const char *value,
                     struct err *err) {
     char joined[CONFIG_VALUE_MAX];
 
+    if (c->lines)
+        c->lines[o - config_table] = 0;
     TRY(check_shell(o, value, err));
     if (o->type != OPTION_LIST || !again)
         return config_set_option(c, o, value, err);
@@ -388,7 +400,7 @@ static int read_flags(struct config *c, int argc, char **argv, bool config_only,
             return config_unknown("--", key, "option", err);
         if (is_config && config_only)
             TRY(config_read_file(c, value, err));
-        else if (!is_config && !config_only)
+        if (o && !config_only)
             TRY(set_flag(c, o, value, seen[o - config_table], err));
         if (o)
             seen[o - config_table] = true;

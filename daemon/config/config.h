@@ -91,6 +91,10 @@ struct config {
     /* options of the model; kv_bytes 0: no size was given */
     struct engine_opts engine;
     struct sched_opts sched;
+    /* Owned: the last file that was read, and for each row of the table the line that set the
+     * option, 0 if another source did. NULL: no file was read. */
+    char *file;
+    uint32_t *lines;
 };
 
 enum option_type {
@@ -150,6 +154,10 @@ int config_read_args(struct config *c, int argc, char **argv, struct err *err);
 const char *config_without_tls(const char *address);
 /* Checks the rules between options, after all were read. Returns 0, or -EINVAL with @err. */
 int config_check(const struct config *c, struct err *err);
+
+/* Puts "FILE:LINE: " before the message of @err if a line of a file set the option that it is about,
+ * its param, and the message does not have them yet. */
+void config_add_place(const struct config *c, struct err *err);
 
 /* Sets the option @key, which must exist, to the value @text. Returns 0, or -errno with @err. */
 int config_set(struct config *c, const char *key, const char *text, struct err *err);

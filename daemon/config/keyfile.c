@@ -25,13 +25,13 @@ struct reading {
     struct err *err;
     FILE *file;
     /* number of the last line read */
-    int line;
+    uint32_t line;
     char section[LINE_MAX_BYTES];
 };
 
 /* Fails with "FILE:LINE: @why", about @param. Returns @r. */
 static int fail_in_line(struct reading *f, int r, const char *param, const char *why) {
-    err_set(f->err, 0, param, "%s:%d: %.300s", f->path, f->line, why);
+    err_set(f->err, 0, param, "%s:%u: %.300s", f->path, f->line, why);
     return r;
 }
 
@@ -87,7 +87,7 @@ static int keyfile_read_line(struct reading *f, char *line) {
         return 0;
     }
     *keyfile_find(end, "") = 0;
-    int r = f->pair(f->ctx, f->section, keyfile_trim(line), keyfile_trim(end), f->err);
+    int r = f->pair(f->ctx, f->line, f->section, keyfile_trim(line), keyfile_trim(end), f->err);
     if (r >= 0)
         return 0;
     struct err e = *f->err;

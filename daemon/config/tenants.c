@@ -287,8 +287,8 @@ static int tenants_row(struct reading *r, const char *name, struct row **out) {
 }
 
 /* Takes a pair of the file. A key may occur once in a section; a section may be continued later. */
-static int tenants_on_pair(void *ctx, const char *section, const char *name, const char *value,
-                           struct err *err) {
+static int tenants_on_pair(void *ctx, uint32_t line, const char *section, const char *name,
+                           const char *value, struct err *err) {
     struct reading *r = ctx;
     struct row *row = NULL;
 

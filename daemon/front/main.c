@@ -68,12 +68,13 @@ static bool is_temporary(int r) {
     return false;
 }
 
-/* Prints the reason of a refusal in one line and reports it to the previous daemon, if there is
- * one. Returns the exit code. */
-static int front_fail(const struct err *err, int r) {
+/* Prints the reason of a refusal in one line, with the line of the file that set the option, and
+ * reports it to the previous daemon, if there is one. Returns the exit code. */
+static int front_fail(const struct front *f, struct err *err, int r) {
     char plain[200];
     const char *why = *err->message ? err->message : plain;
 
+    config_add_place(&f->config, err);
     snprintf(plain, sizeof(plain), "cannot start: %s%s", strerror(-r),
              r == -EAGAIN ? " (a limit on processes, threads or memory may be reached: ulimit "
                             "-u, ulimit -v, TasksMax=)"
@@ -226,7 +227,7 @@ static void serve_from_now(struct front *f) {
     int r = listeners_open_given(&f->listeners, &err);
 
     if (r < 0) {
-        f->exit_code = front_fail(&err, r);
+        f->exit_code = front_fail(f, &err, r);
         front_start_drain(f);
         return;
     }
@@ -292,7 +293,7 @@ static void on_load(void *ctx) {
     int r = models_start(f->models);
 
     if (r < 0) {
-        f->exit_code = front_fail(&err, r);
+        f->exit_code = front_fail(f, &err, r);
         front_close_all(f);
     }
 }
@@ -316,8 +317,8 @@ static void front_on_refused(void *ctx, const char *why, int r) {
     struct front *f = ctx;
     struct err err;
 
-    err_set(&err, 0, "model", "%.150s: %.240s", f->config.model, why);
-    f->exit_code = front_fail(&err, r);
+    err_set(&err, 0, NULL, "%.150s: %.240s", f->config.model, why);
+    f->exit_code = front_fail(f, &err, r);
     front_close_all(f);
 }
 
@@ -547,7 +548,7 @@ static int front_serve(struct front *f) {
         device_nodes_make(&device_nodes_system);
     int r = start_front(f, &err);
     if (r < 0)
-        return front_fail(&err, r); /* the process ends, so the system closes everything */
+        return front_fail(f, &err, r); /* the process ends, so the system closes everything */
     uv_run(&f->loop, UV_RUN_DEFAULT);
     r = f->exit_code;
     if (f->api && api_save_state(f->api) < 0 && r == 0)
@@ -618,11 +619,11 @@ int main(int argc, char **argv) {
     f.argv = argv;
     int r = front_read_options(&f, &err);
     if (r < 0)
-        return front_fail(&err, r);
+        return front_fail(&f, &err, r);
     if (!check)
         return front_serve(&f);
     r = check_start(&f.config, &err);
     if (r < 0)
-        return front_fail(&err, r);
+        return front_fail(&f, &err, r);
     return !files_flush();
 }

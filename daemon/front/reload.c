@@ -80,6 +80,8 @@ static void reload_on_thread(struct file_work *work) {
     r->result = reload_read_options(r);
     if (r->result == 0)
         r->result = reload_read_files(r);
+    if (r->result < 0)
+        config_add_place(&r->config, &r->err);
 }
 
 /* ---- taking over ---- */

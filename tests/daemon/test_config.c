@@ -317,6 +317,24 @@ Test(config, garbage_and_unreadable_files_are_one_line) {
     cr_expect_eq(config_read_file(&config, "/", &err), -EISDIR);
 }
 
+Test(config, what_is_wrong_after_reading_names_the_line_of_its_option) {
+    char *flag[] = {"weftd", "--page-tokens", "48", NULL};
+    char start[128];
+
+    cr_assert_eq(read_text("[model]\nmodel = m.gguf\n[engine]\npage-tokens = 20\n"), 0);
+    snprintf(start, sizeof(start), "%s:4: page-tokens: must be", path);
+    cr_expect_eq(config_check(&config, &err), -EINVAL);
+    for (int i = 0; i < 2; i++) { /* the second time it has the place already */
+        config_add_place(&config, &err);
+        cr_expect_eq(strncmp(err.message, start, strlen(start)), 0, "%s", err.message);
+    }
+    cr_assert_eq(config_read_args(&config, 3, flag, &err), 0);
+    cr_expect_eq(config_check(&config, &err), -EINVAL);
+    config_add_place(&config, &err);
+    cr_expect_eq(strncmp(err.message, "page-tokens: ", 13), 0, "a flag has no line: %s",
+                 err.message);
+}
+
 Test(config, pages_have_16_32_or_64_tokens) {
     static const struct {
         char tokens[4];

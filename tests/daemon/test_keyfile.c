@@ -11,8 +11,8 @@ static char path[64], heard[8192];
 static struct err err;
 
 /* Records its calls; refuses a key called "bad", and fails with -ENOMEM for "full". */
-static int on_pair(void *ctx, const char *section, const char *name, const char *value,
-                   struct err *e) {
+static int on_pair(void *ctx, uint32_t line, const char *section, const char *name,
+                   const char *value, struct err *e) {
     size_t n = strlen(heard);
 
     cr_assert_eq(ctx, heard);
