@@ -23,6 +23,7 @@
 #include "base/try.h"
 #include "checkpoint/checkpoint.h"
 #include "daemon/worker/worker.h"
+#include "text/stops.h"
 
 #define TEMPLATE_FILE_MAX (1u << 20)
 
@@ -96,6 +97,8 @@ static int read_text_file(const char *key, const char *path, struct buf *out, st
         return err_set(err, 0, key, "%s: %.300s: larger than 1 MiB", key, path);
     if (r < 0)
         err_set(err, 0, key, "%s: %.300s: cannot be read: %s", key, path, strerror(-r));
+    if (r == 0 && !utf8_valid(text_or(out->data, ""), out->len))
+        return err_set(err, 0, key, "%s: %.300s: is no text in UTF-8", key, path);
     return r;
 }
 
@@ -267,6 +270,33 @@ static const struct gguf *front_model_block(const struct front_model *m) {
     return m->draft;
 }
 
+/* Checks that each token has the same text in the model and in its draft model. Numbers beyond the
+ * smaller vocabulary are padding. */
+static int check_draft_tokens(const struct front_model *m, struct err *err) {
+    CLEANUP(tokenizer_freep) struct tokenizer *t = NULL;
+
+    TRY(tokenizer_new(&t, m->draft, err));
+    for (uint32_t i = 0; i < MIN(tokenizer_n_vocab(t), tokenizer_n_vocab(m->tokenizer)); i++) {
+        struct gguf_str a = tokenizer_text(m->tokenizer, (int32_t)i);
+        struct gguf_str b = tokenizer_text(t, (int32_t)i);
+
+        if (a.len != b.len || memcmp(a.data, b.data, a.len) != 0)
+            return err_set(err, 0, "draft-model",
+                           "its vocabulary differs from the model's: token %u is \"%.*s\", not "
+                           "\"%.*s\"",
+                           i, (int)MIN(b.len, 40), b.data, (int)MIN(a.len, 40), a.data);
+    }
+    return 0;
+}
+
+/* Opens the file of the draft model, which may be a block without a vocabulary. */
+static int open_draft_file(struct front_model *m, const struct config *c, struct err *err) {
+    TRY(checkpoint_open_model(&m->draft, c->draft_model, err));
+    if (engine_is_block(m->draft) && !gguf_array(m->draft, "tokenizer.ggml.tokens"))
+        return 0;
+    return check_draft_tokens(m, err);
+}
+
 /* Returns the bytes that the worker will need, computed as the worker does, also for a device,
  * which the front does not open. Sets the resulting context. */
 static uint64_t memory_of(struct front_model *m, const struct config *c,
@@ -325,8 +355,7 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     if (kind.ranks)
         TRY(open_pair(m, kind.encoder, err));
     if (*c->draft_model)
-        TRY(name_file(checkpoint_open_model(&m->draft, c->draft_model, err), "draft-model",
-                      c->draft_model, err));
+        TRY(name_file(open_draft_file(m, c, err), "draft-model", c->draft_model, err));
     TRY(kind.encoder ? 0 : projector_file_open(&m->projector, c, m->file, m->tokenizer, err));
     m->memory_bytes = memory_of(m, c, room);
     gguf_fingerprint(m->file, m->print);

@@ -785,7 +785,7 @@ int models_open(struct models *m, struct err *err) {
         presets_recover(m->opts.config);
     TRY(models_find_all(m->opts.config, models_add_served, NULL, m, err));
     if (m->n == 0)
-        return models_refuse_none(err);
+        return models_refuse_none(m->opts.config, err);
     if (m->served[0]->first)
         TRY(open_first(m->served[0], err));
     /* Allows the only model to be loaded again after it was unloaded. */

@@ -236,7 +236,12 @@ static int check_one(void *ctx, struct config *c, const char *name, uint64_t fil
     return 0;
 }
 
-int models_refuse_none(struct err *err) {
+int models_refuse_none(const struct config *c, struct err *err) {
+    bool is_folder = *c->models_dir && strcmp(c->models_dir, "auto") != 0;
+
+    if (is_folder && !files_is_folder(c->models_dir))
+        return err_set(err, 0, "models-dir", "models-dir: %.300s: cannot be used: %s",
+                       c->models_dir, strerror(access(c->models_dir, F_OK) < 0 ? errno : ENOTDIR));
     return err_set(err, 0, "models", "models, models-dir: the folders contain no model");
 }
 
@@ -303,6 +308,6 @@ int models_check(const struct config *c, struct buf *memory, struct err *err) {
         TRY(check_named(c, memory, err));
     TRY(models_find_all(c, check_one, NULL, &all, err));
     if (all.n == 0 && !*c->model)
-        return models_refuse_none(err);
+        return models_refuse_none(c, err);
     return 0;
 }

@@ -28,7 +28,7 @@ int models_find_all(const struct config *c, models_find_cb cb, models_bad_cb bad
  * instruction sets and the memory for the model. Appends the sum of memory to @memory. Returns 0,
  * or -errno with @err. */
 int models_check(const struct config *c, struct buf *memory, struct err *err);
-/* Returns the error of options that name no model, in @err. */
-int models_refuse_none(struct err *err);
+/* Returns the error of options that lead to no model, in @err. */
+int models_refuse_none(const struct config *c, struct err *err);
 /* Returns whether the name of @e is that of a preset file, for scandir(). */
 int models_is_preset(const struct dirent *e);

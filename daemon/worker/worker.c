@@ -155,25 +155,6 @@ static int handshake(struct worker *w, struct chan_frame *f) {
     return 0;
 }
 
-/* Checks that each token has the same text in both models. Numbers beyond the smaller vocabulary
- * are padding. */
-static int check_tokens(const struct worker *w, struct err *err) {
-    CLEANUP(tokenizer_freep) struct tokenizer *t = NULL;
-
-    TRY(tokenizer_new(&t, w->draft_file, err));
-    for (uint32_t i = 0; i < MIN(tokenizer_n_vocab(t), tokenizer_n_vocab(w->tokenizer)); i++) {
-        struct gguf_str a = tokenizer_text(w->tokenizer, (int32_t)i);
-        struct gguf_str b = tokenizer_text(t, (int32_t)i);
-
-        if (a.len != b.len || memcmp(a.data, b.data, a.len) != 0)
-            return err_set(err, 0, "draft-model",
-                           "draft-model: its vocabulary differs from the model's: token %u is "
-                           "\"%.*s\", not \"%.*s\"",
-                           i, (int)MIN(b.len, 40), b.data, (int)MIN(a.len, 40), a.data);
-    }
-    return 0;
-}
-
 /* Opens the draft model, if there is one. Returns 0 or -errno with @err. */
 static int open_draft(struct worker *w, struct err *err) {
     struct engine_opts o = engine_draft_opts(&w->config.engine, w->config.draft_kv_bytes);
@@ -182,7 +163,6 @@ static int open_draft(struct worker *w, struct err *err) {
         return 0;
     o.file = w->draft_file;
     o.keep_fd = w->keep_draft_fd;
-    TRY(check_tokens(w, err));
     TRY(engine_new(&w->draft, &o, err));
     if (engine_info(w->draft)->n_states > 0)
         return err_set(err, 0, "draft-model",
@@ -269,8 +249,6 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
     o->progress_ctx = w;
     o->step_progress = &w->crash_page->step;
     TRY(tokenizer_new(&w->tokenizer, w->file, err));
-    if (o->block && gguf_array(o->block, "tokenizer.ggml.tokens"))
-        TRY(check_tokens(w, err));
     if (draft_first)
         TRY(open_draft(w, err));
     if (w->draft)

@@ -392,12 +392,18 @@ Test(front_model, what_is_mistaken_for_a_model_is_named) {
 }
 
 Test(front_model, a_refusal_names_the_option_and_its_file) {
-    char path[256];
+    const struct tiny_model bert = {.arch = "bert", .n_layer = 1};
+    char path[256], other[64], why[300];
 
     cr_assert(getenv("WEFT_DATA"));
     snprintf(path, sizeof(path), "%s/models/stories260K-f32.gguf", getenv("WEFT_DATA"));
     expect_refusal("/none.gguf", "/other.gguf", "model: /none.gguf: No such file or directory");
     expect_refusal(path, "/none.gguf", "draft-model: /none.gguf: No such file or directory");
+    tiny_model_temp(&bert, other);
+    snprintf(why, sizeof(why), "draft-model: %s: %s", other,
+             R"(its vocabulary differs from the model's: token 0 is "[PAD]", not "<unk>")");
+    expect_refusal(path, other, why);
+    unlink(other);
 }
 
 static char folder[40];

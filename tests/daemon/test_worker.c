@@ -124,17 +124,6 @@ static int model_file(void) {
     return fd;
 }
 
-/* Returns an open file with a model of another vocabulary. */
-static int other_file(void) {
-    const struct tiny_model t = {.arch = "bert", .n_layer = 1};
-    char path[64];
-
-    tiny_model_temp(&t, path);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    unlink(path);
-    return fd;
-}
-
 /* Sends OPEN as @m with the options of a small worker. */
 static void open_as(struct scene *s, struct msg_open m) {
     CLEANUP(buf_deinit) struct buf options = {.max = MSG_MAX_FRAME};
@@ -343,7 +332,7 @@ static void expect_refusal(const struct start *o, const struct msg_open *m, cons
 Test(worker, a_refusal_has_its_reason_and_its_exit_code, .timeout = 60) {
     const struct msg_open plain = {0}, draft = {.n_draft_shards = 1},
                           bad = {.options = {"nonsense", 8}};
-    int model = model_file(), other = other_file(), nothing = open("/dev/null", O_RDONLY);
+    int model = model_file(), nothing = open("/dev/null", O_RDONLY);
     const struct {
         struct start o;
         const struct msg_open *m;
@@ -356,17 +345,12 @@ Test(worker, a_refusal_has_its_reason_and_its_exit_code, .timeout = 60) {
         {{{model}, 1, "1", false}, &bad, NULL, WORKER_CHANNEL},
         {{{nothing}, 1, "1", false}, &plain, "", WORKER_REFUSED},
         {{{model}, 1, "1", false}, &draft, "Protocol error", WORKER_REFUSED},
-        {{{model, other}, 2, "2", false},
-         &draft,
-         R"(draft-model: its vocabulary differs from the model's: token 0 is "[PAD]", not)",
-         WORKER_REFUSED},
         {{{model}, 1, "1", true}, &plain, "Too many open files", WORKER_SHORT},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
         expect_refusal(&cases[i].o, cases[i].m, cases[i].why, cases[i].code);
     close(model);
-    close(other);
     close(nothing);
 }
 
