@@ -12,11 +12,14 @@
 
 #include "api/http/tls.h"
 #include "base/files.h"
+#include "base/printable.h"
 #include "base/try.h"
 #include "daemon/front/audit.h"
 #include "daemon/front/process.h"
+#include "daemon/front/service.h"
 #include "daemon/models/kv_events.h"
 #include "daemon/models/models_find.h"
+#include "engine/engine.h"
 
 /* Checks that the folder in option @key can be read, and with @writes written; a start creates such
  * a folder. *@at_fs: a folder of the same file system that exists. */
@@ -63,6 +66,44 @@ static int check_disk(const struct config *c, struct err *err) {
     return 0;
 }
 
+/* Tells that the socket at @path, of option @key, cannot be bound now. That is no error: the folder
+ * may appear with the service, and a service gets its sockets from systemd. */
+static void check_socket_path(const char *key, const char *path) {
+    struct err err = {0};
+
+    if (service_check_path(key, path, &err) < 0)
+        fprintf(stderr, "weftd: %s\n", printable(err.message).s);
+}
+
+/* Tells that the file of `state-file` cannot be written: a start serves without it. */
+static void check_state_file(const char *path) {
+    char folder[PATH_MAX];
+    int why = 0;
+
+    snprintf(folder, sizeof(folder), "%s", path);
+    if (access(dirname(folder), W_OK | X_OK) < 0)
+        why = errno;
+    if (files_is_folder(path))
+        why = EISDIR;
+    if (why)
+        fprintf(stderr, "weftd: state-file: %s: %s; nothing would be kept over a restart\n",
+                printable(path).s, strerror(why));
+}
+
+/* Checks that weft-cuda.so can be used if the options ask for it; devices are not looked at. */
+static int check_cuda(const struct config *c, struct err *err) {
+    char found[500];
+
+    if (strcmp(c->engine.backend, "cuda") != 0)
+        return 0;
+    engine_describe_cuda(found, sizeof(found));
+    if (!*found)
+        return err_set(err, 0, "backend", "backend: cuda: weft-cuda.so is not installed");
+    if (strstr(found, "(not used: "))
+        return err_set(err, 0, "backend", "backend: %.300s", found);
+    return 0;
+}
+
 /* Tells that an address of `listen` cannot be bound now: the running daemon may have it. */
 static void check_port(const char *address) {
     const char *at = config_without_tls(address), *colon = strrchr(at, ':');
@@ -72,7 +113,11 @@ static void check_port(const char *address) {
     char host[64];
     int yes = 1;
 
-    if (strncmp(address, "unix:", 5) == 0 || !colon || (size_t)(colon - at) >= sizeof(host))
+    if (strncmp(address, "unix:", 5) == 0) {
+        check_socket_path("listen", address + 5);
+        return;
+    }
+    if (!colon || (size_t)(colon - at) >= sizeof(host))
         return;
     uint16_t port = htons((uint16_t)strtoul(colon + 1, NULL, 10));
     snprintf(host, sizeof(host), "%.*s", (int)(colon - at), at);
@@ -109,6 +154,7 @@ int check_start(const struct config *c, struct err *err) {
         TRY(check_folder("models", c->models, false, at, err));
     if (*c->models_dir && strcmp(c->models_dir, "auto") != 0)
         TRY(check_folder("models-dir", c->models_dir, false, at, err));
+    TRY(check_cuda(c, err));
     TRY(models_check(c, &memory, err));
     TRY(process_name_key(api_check_keys(c->api_keys, err), "api-keys", err));
     if (*c->kv_disk)
@@ -124,6 +170,10 @@ int check_start(const struct config *c, struct err *err) {
     }
     for (char *const *l = c->listen; *l; l++)
         check_port(*l);
+    if (*c->admin_socket && strcmp(c->admin_socket, "auto") != 0)
+        check_socket_path("admin-socket", c->admin_socket);
+    if (*c->state_file)
+        check_state_file(c->state_file);
     if (memory.len)
         fputs(memory.data, stdout);
     printf("configuration is valid\n");
