@@ -41,6 +41,8 @@ static int tls_refuse(struct err *err, const char *param, const char *path) {
 
     if (r == -ENOMEM)
         why = strerror(ENOMEM);
+    else if (ERR_GET_LIB(e) == ERR_LIB_PEM && ERR_GET_REASON(e) == PEM_R_NO_START_LINE)
+        why = "is no PEM file: no line begins with -----BEGIN";
     else if (e)
         why = ERR_reason_error_string(e);
     err_set(err, 0, param, "%s: %.200s: %.120s", param, path, text_or(why, "cannot be used"));

@@ -149,18 +149,18 @@ static int auth_add_line(struct auth *a, char *line, uint32_t number, struct err
     if (len == 0 || len > AUTH_KEY_MAX || n_name >= sizeof(name) || !known ||
         a->n_keys == AUTH_KEYS_MAX)
         return err_set(err, 0, "api-keys",
-                       "api-keys: line %u: must be NAME:KEY or KEY, the key of at most %d "
-                       "characters without spaces or sha256$ and 64 hexadecimal digits, and "
-                       "perhaps expires=YYYY-MM-DD and operator behind it; at most %d keys",
-                       number, AUTH_KEY_MAX, AUTH_KEYS_MAX);
+                       "api-keys: %.150s:%u: must be NAME:KEY or KEY (weftctl key new NAME FILE "
+                       "adds such a line). A key has at most %d characters and no spaces, and may "
+                       "be followed by expires=YYYY-MM-DD and operator; a file has at most %d",
+                       a->file, number, AUTH_KEY_MAX, AUTH_KEYS_MAX);
     if (n_name)
         snprintf(name, sizeof(name), "%.*s", (int)n_name, line);
     else
         snprintf(name, sizeof(name), "key-%u", a->n_keys + 1);
     if (!is_printable(name))
         return err_set(err, 0, "api-keys",
-                       "api-keys: line %u: NAME must be text in UTF-8 without control characters",
-                       number);
+                       "api-keys: %.150s:%u: NAME must be text in UTF-8 without control characters",
+                       a->file, number);
     if (!array_resize(&a->keys, a->n_keys + 1, sizeof(*a->keys)))
         return -ENOMEM;
     if (len < SHORT_KEY && strncmp(key, HASHED, strlen(HASHED)) != 0)
@@ -181,8 +181,8 @@ static int read_keys(struct auth *a, FILE *file, struct err *err) {
     while (r == 0 && fgets(line, sizeof(line), file)) {
         if (!strchr(line, '\n') && !feof(file))
             r = err_set(err, 0, "api-keys",
-                        "api-keys: line %u: is longer than %zu bytes or contains a NUL", number + 1,
-                        sizeof(line) - 2);
+                        "api-keys: %.150s:%u: is longer than %zu bytes or contains a NUL", a->file,
+                        number + 1, sizeof(line) - 2);
         else
             r = auth_add_line(a, line, ++number, err);
     }
@@ -195,7 +195,8 @@ static int read_keys(struct auth *a, FILE *file, struct err *err) {
     }
     if (a->n_keys == 0)
         return err_set(err, 0, "api-keys",
-                       "api-keys: the file contains no key; write NAME:KEY or KEY on a line");
+                       "api-keys: %.150s: contains no key: weftctl key new NAME FILE adds one",
+                       a->file);
     return 0;
 }
 

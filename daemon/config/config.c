@@ -581,9 +581,37 @@ static int check_socket(const char *key, const char *path, struct err *err) {
     return 0;
 }
 
+/* Refuses what a user may paste in place of a host name and what no request would ever match. */
+static int check_hosts(const char *key, char *const *hosts, bool has_port, struct err *err) {
+    for (; *hosts; hosts++)
+        if (strchr(*hosts, '/') || (!has_port && **hosts != '[' && strchr(*hosts, ':')))
+            return err_set(err, 0, key,
+                           "%s: must be the name of a host%s, such as gpu.lan, not \"%.150s\"", key,
+                           has_port ? ", perhaps with :PORT" : " alone", *hosts);
+    return 0;
+}
+
+/* Refuses an origin that no browser sends: one without a scheme, or with a path. */
+static int check_origins(const struct config *c, struct err *err) {
+    for (char *const *origin = c->cors_origins; *origin; origin++) {
+        const char *host = strstr(*origin, "://");
+
+        if (strcmp(*origin, "*") == 0 || strcmp(*origin, "null") == 0)
+            continue;
+        if (!host || strchr(host + 3, '/'))
+            return err_set(err, 0, "cors-origins",
+                           "cors-origins: must be * or SCHEME://HOST[:PORT], such as "
+                           "https://chat.example.com, not \"%.150s\"",
+                           *origin);
+    }
+    return 0;
+}
+
 int config_check(const struct config *c, struct err *err) {
     if (!*c->model && !*c->models && !*c->models_dir)
-        return err_set(err, 0, "model", "model: no model file is given (--model FILE)");
+        return err_set(err, 0, "model",
+                       "model: none is given: --model FILE, or model = FILE below [model] in the "
+                       "file of --config");
     if (!is_printable(c->model_name))
         return err_set(err, 0, "model-name",
                        "model-name: must be text in UTF-8 without control characters");
@@ -625,6 +653,9 @@ int config_check(const struct config *c, struct err *err) {
         return err_set(err, 0, "max-seqs",
                        "max-seqs: is %u, which must not be more than max-batch-rows, %u",
                        c->engine.max_seqs, c->engine.max_rows);
+    TRY(check_hosts("allowed-hosts", c->hosts, false, err));
+    TRY(check_hosts("picture-hosts", c->picture_hosts, true, err));
+    TRY(check_origins(c, err));
     TRY(check_overrides(c, err));
     return check_sources(c, err);
 }

@@ -144,8 +144,8 @@ static int defaults_parse_item(struct sampling_defaults *d, const char *text, st
     }
     if (!value || (!p && !seed) || end == value + 1 || *end || (seed && errno))
         return err_set(err, 0, "sampling",
-                       "sampling: %.60s: must be openai, or a parameter of requests (temperature, "
-                       "top_p, ..., seed), = and a number",
+                       "sampling: must be openai, or parameters of requests with numbers, such as "
+                       "temperature=0.7,top_p=0.9, not \"%.60s\"",
                        text);
     if (seed)
         return 0;

@@ -578,9 +578,9 @@ Test(auth, keys_are_asked_for_and_reloaded) {
     char wide[1100] = "alice:";
     memset(wide + 6, 'a', sizeof(wide) - 7);
     const char *const wrong[][2] = {
-        {"has space\n", "line 1: must be NAME:KEY or KEY"},
-        {"# none\n", "the file contains no key; write NAME:KEY or KEY on a line"},
-        {wide, "line 1: is longer than 1022 bytes or contains a NUL"},
+        {"has space\n", ":1: must be NAME:KEY or KEY"},
+        {"# none\n", ": contains no key: weftctl key new NAME FILE adds one"},
+        {wide, ":1: is longer than 1022 bytes or contains a NUL"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
         write_keys(path, wrong[i][0]);

@@ -299,8 +299,8 @@ Test(refusal_texts, of_heads) {
 
 Test(refusal_texts, of_keys) {
     static const char *const wrong[][2] = {
-        {"al\tice\x01:ka\n", "line 1: NAME must be text in UTF-8 without control characters"},
-        {"alice:ka until=2030-01-01\n", "and perhaps expires=YYYY-MM-DD and operator behind it"},
+        {"al\tice\x01:ka\n", ":1: NAME must be text in UTF-8 without control characters"},
+        {"alice:ka until=2030-01-01\n", "may be followed by expires=YYYY-MM-DD and operator"},
     };
     char path[] = "/tmp/weft-test-keys-XXXXXX";
     struct world w;

@@ -596,7 +596,15 @@ Test(config, options_that_need_another_say_so) {
         char *flags[4];
         const char *key, *why;
     } all[] = {
-        {{"--model", ""}, "model", "no model file is given (--model FILE)"},
+        {{"--model", ""}, "model", "none is given: --model FILE, or model = FILE"},
+        {{"--allowed-hosts", "https://x.com/"}, "allowed-hosts", "the name of a host alone, such"},
+        {{"--allowed-hosts", "x.com:80"}, "allowed-hosts", "the name of a host alone, such"},
+        {{"--allowed-hosts", "x.com, [::1], *"}, NULL, NULL},
+        {{"--picture-hosts", "https://x.com"}, "picture-hosts", "perhaps with :PORT, such"},
+        {{"--picture-hosts", "x.com:444"}, NULL, NULL},
+        {{"--cors-origins", "x.com"}, "cors-origins", "must be * or SCHEME://HOST[:PORT]"},
+        {{"--cors-origins", "https://x.com/"}, "cors-origins", "must be * or SCHEME://HOST"},
+        {{"--cors-origins", "https://x.com:8080, *, null"}, NULL, NULL},
         {{"--listen", ""}, "listen", "at least one address"},
         {{"--listen", "tls:127.0.0.1:1"}, "tls-certificate", "listen has tls:127.0.0.1:1"},
         {{"--tls-certificate", "c"}, "tls-key", "together with tls-certificate"},
