@@ -55,7 +55,7 @@ BY_HAND = [
 CHECKED = [
     ("weftd -m tiny -c 999999", 0, r"max-context: 999999 is lowered to the model's 131072 tokens\nmemory: weights"),
     ("weftd -m tiny", 0, r"memory: weights \d+ MiB \+ buffers \d+ MiB \+ keys and values \d+ MiB"),
-    ("weftd -m tiny --kv-memory 4000G", 78, r"^weftd: kv-memory: does not fit: weights"),
+    ("weftd -m tiny --kv-memory 4000G", 78, r"(kv-memory|tiny.gguf): does not fit: weights"),
     ("weftd -m tiny --host-kv-memory 4000G", 75, r"does not fit: weights"),
     ("weftd -m tiny --port PORT", 0, r"127.0.0.1:PORT cannot be used now: Address already in use"),
     ("weftd -m tiny --port 99999", 78, r"a port of at most 65535"),
@@ -73,9 +73,28 @@ CHECKED = [
     ("weftd -m hf:Qwen/Qwen3-0.6B-GGUF", 78, r"has not been downloaded: run weftctl pull hf:Qwen/Qwen3-0.6B-GGUF"),
     ("weftd --models-dir FOLDER/none", 78, r"models-dir: FOLDER/none: cannot be used: No such file"),
     ("weftd -m tiny --kv-disk FOLDER --kv-disk-size 60000G", 0, r"kv-disk: FOLDER has room for \d+ MiB, less than kv-disk-size"),
+    ("weftd -m tiny --listen unix:FOLDER/none/x.sock", 0, r"weftd: listen: FOLDER/none/x.sock: the folder FOLDER/none does not exist"),
+    ("weftd -m tiny --admin-socket FOLDER/none/x.sock", 0, r"weftd: admin-socket: FOLDER/none/x.sock: the folder FOLDER/none does not exist"),
+    ("weftd -m tiny --state-file FOLDER/none/state.db", 0, r"weftd: state-file: FOLDER/none/state.db: No such file or directory"),
+    ("weftd -m tiny --state-file FOLDER", 0, r"weftd: state-file: FOLDER: Is a directory"),
+    ("weftd -m tiny --system-prompt FOLDER/latin1", 78, r"system-prompt: FOLDER/latin1: is no text in UTF-8"),
+    ("weftd -m tiny --sampling temp=0.7", 78, r"such as temperature=0.7,top_p=0.9, not \"temp=0.7\""),
+    ("weftd -m tiny --api-keys FOLDER/latin1", 78, r"api-keys: FOLDER/latin1:1: must be NAME:KEY or KEY \(weftctl key new NAME FILE"),
+    ("weftd -m tiny --tls-certificate FOLDER/latin1 --tls-key FOLDER/latin1", 78, r"tls-certificate: FOLDER/latin1: is no PEM file"),
+    ("weftd --config FOLDER/model.conf", 78, r"^weftd: FOLDER/model.conf:2: model: FOLDER/nothing.gguf: No such file or directory\n$"),
+    ("weftd --config FOLDER/listen.conf", 78, r"^weftd: FOLDER/listen.conf:4: listen: must be ADDRESS:"),
+    ("weftd --config FOLDER/keys.conf", 78, r"(?m)^weftd: FOLDER/keys.conf:4: api-keys: FOLDER/latin1:1: must be NAME:KEY"),
+    ("weftd --config FOLDER/empty.conf", 78, r"^weftd: model: none is given: --model FILE, or model = FILE below \[model\]"),
     ("weftd -m tiny --chat-template nosuch", 78, r"one of the built-in templates: chatml "),
     ("weftd -m tiny --mdoel x", 78, r"--mdoel: unknown option; is --model meant\?"),
 ]
+CONFIGS = {
+    "wrong.conf": "[model]\nmdoel = tiny\n",
+    "model.conf": "[model]\nmodel = FOLDER/nothing.gguf\n",
+    "listen.conf": "[model]\nmodel = tiny\n[listen]\nlisten = 8080\n",
+    "keys.conf": "[model]\nmodel = tiny\n[listen]\napi-keys = FOLDER/latin1\n",
+    "empty.conf": "",
+}
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
 LOOP = {**CHAT, "max_tokens": 400, "logit_bias": {"100": 100}}
 # (path, body, status, a pattern of the answer)
@@ -110,7 +129,9 @@ class ByHand:
         model = pathlib.Path(shutil.copy(tiny_model(), self.path / "models" / "tiny.gguf"))
         (self.path / "cut.gguf").write_bytes(model.read_bytes()[:1000])
         (self.path / "short").write_text("abcde\n")
-        (self.path / "wrong.conf").write_text("[model]\nmdoel = tiny\n")
+        (self.path / "latin1").write_bytes(b"Guten Tag, \xdcbersetzer\n")
+        for name, text in CONFIGS.items():
+            (self.path / name).write_text(text.replace("FOLDER", str(self.path)))
         command = [program("weftd"), "-m", str(model), "--port", str(self.port), "--kv-memory", "64M", "--threads", "1", "--default-max-tokens", "32"]
         with open(self.path / "log", "w") as log:
             self.process = subprocess.Popen(command, env=self.env, cwd=self.path, stderr=log)
@@ -166,6 +187,7 @@ def test_a_daemon_by_hand_answers_what_people_type():
 def test_check_config_says_what_a_start_says():
     with ByHand() as d:
         none_of(d.type(*row, "--check-config") for row in CHECKED)
+        none_of(d.type(*row) for row in CHECKED if row[1])
 
 
 def test_requests_of_other_habits_are_answered_or_told():
