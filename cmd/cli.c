@@ -15,14 +15,25 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/meant.h"
 #include "base/printable.h"
 #include "base/try.h"
 #include "base/version.h"
 
-static void cli_print(const char *fmt, va_list ap, const char *hint) {
+static void (*cli_reporter)(int code, const char *message);
+
+void cli_report_to(void (*report)(int code, const char *message)) {
+    cli_reporter = report;
+}
+
+static void cli_print(int code, const char *fmt, va_list ap, const char *hint) {
     char text[1024], shown[1400];
 
     vsnprintf(text, sizeof(text), fmt, ap);
+    if (cli_reporter) {
+        cli_reporter(code, text);
+        return;
+    }
     printable_copy(shown, sizeof(shown), text, strlen(text), false);
     fflush(stdout);
     fprintf(stderr, "%s: %s%s\n", program_invocation_short_name, shown, hint);
@@ -32,16 +43,25 @@ int cli_fail(const char *fmt, ...) {
     va_list ap;
 
     va_start(ap, fmt);
-    cli_print(fmt, ap, "");
+    cli_print(CLI_FAILED, fmt, ap, "");
     va_end(ap);
     return CLI_FAILED;
+}
+
+int cli_fail_as(int code, const char *fmt, ...) {
+    va_list ap;
+
+    va_start(ap, fmt);
+    cli_print(code, fmt, ap, "");
+    va_end(ap);
+    return code;
 }
 
 int cli_usage(const char *fmt, ...) {
     va_list ap;
 
     va_start(ap, fmt);
-    cli_print(fmt, ap, " (try --help)");
+    cli_print(CLI_USAGE, fmt, ap, " (try --help)");
     va_end(ap);
     return CLI_USAGE;
 }
@@ -281,11 +301,23 @@ static const struct cli_option *cli_option_of(const struct cli_option *options, 
 }
 
 /* Says what is wrong with @arg, which getopt_long() refused with ':' or '?'. Returns CLI_USAGE. */
-static int cli_refuse_option(const char *arg, int refusal) {
+static int cli_refuse_option(const struct cli_option *options, size_t n, const char *arg,
+                             int refusal) {
+    char name[64];
+    struct meant m;
+
     if (refusal == ':')
         return cli_usage("option %s needs a value", arg);
     if (optopt >= CLI_LONG || optopt == 'h')
         return cli_usage("option %s takes no value", arg);
+    snprintf(name, sizeof(name), "%s", arg + strspn(arg, "-"));
+    name[strcspn(name, "=")] = 0;
+    meant_init(&m, name);
+    for (size_t i = 0; i < n; i++)
+        if (options[i].name[1])
+            meant_try(&m, options[i].name);
+    if (m.name)
+        return cli_usage("unknown option %s; is --%s meant?", arg, m.name);
     return cli_usage("unknown option %s", arg);
 }
 
@@ -311,7 +343,7 @@ int cli_parse(int argc, char **argv, const struct cli_option *options, size_t n,
             return cli_flush(CLI_OK);
         }
         if (code == '?' || code == ':')
-            return cli_refuse_option(argv[at], code);
+            return cli_refuse_option(options, n, argv[at], code);
         const struct cli_option *o = cli_option_of(options, n, code);
         if (code < CLI_LONG && optarg && optarg[0] == '=') /* -n=VALUE */
             optarg++;
@@ -357,5 +389,11 @@ int cli_run(const char *program, const struct cli_command *commands, size_t n, i
     for (size_t i = 0; i < n; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].run(argc - 1, argv + 1);
+    struct meant m;
+    meant_init(&m, argv[1]);
+    for (size_t i = 0; i < n; i++)
+        meant_try(&m, commands[i].name);
+    if (m.name)
+        return cli_usage("unknown command \"%s\"; is %s meant?", argv[1], m.name);
     return cli_usage("unknown command \"%s\"", argv[1]);
 }

@@ -15,7 +15,11 @@ enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 64 };
 
 /* Print the error and return the exit code, so that `return cli_fail(...)` ends a command. */
 int cli_fail(const char *fmt, ...) PRINTF(1, 2);
+int cli_fail_as(int code, const char *fmt, ...) PRINTF(2, 3); /* with another exit code */
 int cli_usage(const char *fmt, ...) PRINTF(1, 2); /* as cli_fail(), and adds "(try --help)" */
+
+/* From now on @report gets the errors, with their exit codes, instead of stderr. NULL: stderr. */
+void cli_report_to(void (*report)(int code, const char *message));
 
 /* Prints "@what: @e's message", or the text of the errno @r if @e has none, and returns the exit
  * code. */

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/meant.h"
 #include "daemon/config/config.h"
 
 /* length of the longest line of config_help() */
@@ -188,50 +189,14 @@ static const struct {
     {"ssl-certificate-key", "tls-key"},
 };
 
-#define NAME_MAX_BYTES 40
-
-/* Returns the number of letters to insert, leave out or replace until @a is @b, or any number above
- * @most if it is above @most. */
-static size_t config_text_distance(const char *a, const char *b, size_t most) {
-    size_t n = strlen(b), row[NAME_MAX_BYTES + 1];
-
-    for (size_t j = 0; j <= n; j++)
-        row[j] = j;
-    for (size_t i = 0; a[i]; i++) {
-        size_t diagonal = row[0], least = i + 1;
-
-        row[0] = i + 1;
-        for (size_t j = 1; j <= n; j++) {
-            size_t left = row[j - 1], up = row[j];
-
-            row[j] = MIN(MIN(left, up) + 1, diagonal + (a[i] != b[j - 1]));
-            diagonal = up;
-            least = MIN(least, row[j]);
-        }
-        if (least > most)
-            return least;
-    }
-    return row[n];
-}
-
 const char *config_meant(const char *name) {
-    size_t best = strlen(name) < 4 ? 1 : 2;
-    const char *meant = NULL;
+    struct meant m;
 
-    if (strlen(name) > NAME_MAX_BYTES)
-        return NULL;
     for (size_t i = 0; i < ARRAY_SIZE(foreign); i++)
         if (strcmp(foreign[i].theirs, name) == 0)
             return foreign[i].ours;
-    for (uint32_t i = 0; i < config_table_n; i++) {
-        size_t d = strlen(config_table[i].key) > NAME_MAX_BYTES
-                       ? SIZE_MAX
-                       : config_text_distance(name, config_table[i].key, best);
-
-        if (d <= best) {
-            best = d - (d > 0);
-            meant = config_table[i].key;
-        }
-    }
-    return meant;
+    meant_init(&m, name);
+    for (uint32_t i = 0; i < config_table_n; i++)
+        meant_try(&m, config_table[i].key);
+    return m.name;
 }
