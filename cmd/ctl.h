@@ -59,9 +59,12 @@ int ctl_watch(struct ctl *c, const char *path,
 yyjson_doc *ctl_parse(const char *text, size_t len);
 /* Prints @d as a line and frees it; prints nothing if memory is short. */
 void ctl_print_json(yyjson_mut_doc *d, FILE *out);
-/* Reports why a command fails: as a line of JSON on the standard output, {"status": "error",
- * "error": @message, "code": @code}, or as text on the standard error. Returns @code. */
-int ctl_fail(bool json, int code, const char *message);
+/* Reports why a command fails as a line of JSON on the standard output: {"status": "error",
+ * "error": @message, "code": @code}. For cli_report_to(). */
+void ctl_report(int code, const char *message);
+/* Prints {@name: @value, @key: @is} as a line, or with @is NULL {@name: @value, @key: @n}. */
+void ctl_print_result(const char *name, const char *value, const char *key, const char *is,
+                      uint64_t n);
 
 /*
  * Text for people. A field that is missing or of another type is shown as "-"; bytes that could

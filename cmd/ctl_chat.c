@@ -190,7 +190,7 @@ static int chat_answer_turn(struct chat *c) {
     if (r == CTL_OK && !c->json)
         show_loop(&a);
     if (r != CTL_OK)
-        ctl_fail(c->json, r, err.message);
+        cli_fail_as(r, "%s", err.message);
     else if (chat_talk_add(&c->talk, "assistant", a.text.data, a.text.len, &a.reasoning) < 0)
         r = cli_fail("out of memory");
     chat_answer_deinit(&a);
@@ -448,7 +448,7 @@ int ctl_chat(int argc, char **argv, bool json) {
     else if (!url || !*url)
         r = ctl_url(&url, found, &err);
     if (r != CTL_OK)
-        return ctl_fail(json, r, err.message);
+        return cli_fail_as(r, "%s", err.message);
     if (chat_server_new(&server, url, path, key) < 0)
         return cli_fail("out of memory");
     struct chat c = {.server = server, .json = json, .terminal = isatty(STDOUT_FILENO)};

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/json_read.h"
+#include "base/meant.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "cmd/cli.h"
@@ -604,6 +605,12 @@ int ctl_launch(int argc, char **argv, bool json) {
     if (n != 1)
         return cli_usage("launch takes a client: " CLIENTS);
     const struct launch_client *c = launch_find(argv[1]);
+    struct meant m;
+    meant_init(&m, argv[1]);
+    for (const struct launch_client *known = launch_clients; known->name; known++)
+        meant_try(&m, known->name);
+    if (!c && m.name)
+        return cli_usage("%s: unknown client; is %s meant?", argv[1], m.name);
     if (prints + writes + undoes > 1)
         return cli_usage("give only one of --print, --write and --undo");
     if (!c && (writes || undoes))
@@ -620,7 +627,7 @@ int ctl_launch(int argc, char **argv, bool json) {
     if (r == CLI_OK && (!url || !*url))
         r = ctl_url(&url, address, &err);
     if (r == CTL_UNREACHABLE)
-        return ctl_fail(false, r, err.message);
+        return cli_fail_as(r, "%s", err.message);
     struct target t = {.url = url, .model = model, .key = text_or(key, "none"), .limit = ""};
     if (r == CLI_OK && !c)
         return launch_unknown(argv[1], &t, key);

@@ -262,7 +262,7 @@ int ctl_models(int argc, char **argv, bool json) {
     if (code != CLI_OK)
         return code;
     if (n == 1 && model_find(&list, argv[1], &m, &err) < 0)
-        return ctl_fail(json, CLI_FAILED, err.message);
+        return cli_fail_as(CLI_FAILED, "%s", err.message);
     if (!path)
         return show(&list, m, json, &dirs);
     puts(m->path);
@@ -389,7 +389,7 @@ static int models_remove_shards(const struct model_file *m) {
     return CLI_OK;
 }
 
-static int ctl_models_remove(const struct model_file *m, const char *root) {
+static int ctl_models_remove(const struct model_file *m, const char *root, bool json) {
     static const char *const theirs[] = {
         [MODEL_HUB] = "the hub's cache (hf cache delete)",
         [MODEL_LMSTUDIO] = "LM Studio",
@@ -410,7 +410,10 @@ static int ctl_models_remove(const struct model_file *m, const char *root) {
     if (m->folder)
         rmdir(m->path);
     remove_empty(m->path, root);
-    printf("removed %s, %s\n", m->name, size_text(m->bytes).s);
+    if (json)
+        ctl_print_result("removed", m->name, "bytes", NULL, m->bytes);
+    else
+        printf("removed %s, %s\n", m->name, size_text(m->bytes).s);
     return CLI_OK;
 }
 
@@ -465,10 +468,15 @@ int ctl_rm(int argc, char **argv, bool json) {
         if (model_find(&list, argv[i], &m, &err) < 0)
             code = cli_fail("%s", err.message);
         else
-            code = ctl_models_remove(m, dirs.root[MODEL_WEFT]);
+            code = ctl_models_remove(m, dirs.root[MODEL_WEFT], json);
     }
-    if (partial && code == CLI_OK)
-        printf("removed %s of interrupted pulls\n",
-               size_text(models_remove_partials(dirs.root[MODEL_WEFT])).s);
+    if (partial && code == CLI_OK) {
+        uint64_t bytes = models_remove_partials(dirs.root[MODEL_WEFT]);
+
+        if (json)
+            ctl_print_result("removed", "partial", "bytes", NULL, bytes);
+        else
+            printf("removed %s of interrupted pulls\n", size_text(bytes).s);
+    }
     return cli_flush(code);
 }

@@ -330,9 +330,9 @@ static void print_last(const char *path, uint64_t bytes, const char *name) {
 static int pull_fail(struct pull *p, int code, const struct err *err) {
     progress_clear(&p->progress);
     if (code != FETCH_INTERRUPTED)
-        return ctl_fail(p->json, code, err->message);
+        return cli_fail_as(code, "%s", err->message);
     if (p->json)
-        return ctl_fail(true, code, "interrupted");
+        return cli_fail_as(code, "interrupted");
     fprintf(stderr, "interrupted; the downloaded part is kept, and the same command continues\n");
     return code;
 }
@@ -399,12 +399,6 @@ static int pull(struct pull *p, bool list) {
     return pull_fail(p, code, &err);
 }
 
-static int refuse_usage(const struct pull *p, const char *why) {
-    if (p->json)
-        return ctl_fail(true, CLI_USAGE, why);
-    return cli_usage("%s", why);
-}
-
 int ctl_pull(int argc, char **argv, bool json) {
     struct pull p = {.stall_s = 30, .n_tries = 6, .json = json};
     const char *models = NULL;
@@ -421,11 +415,11 @@ int ctl_pull(int argc, char **argv, bool json) {
     if (code >= 0)
         return code;
     if (n_args != 1)
-        return refuse_usage(&p, "pull needs one hf:OWNER/REPO[:QUANT|:FILE]");
+        return cli_usage("pull needs one hf:OWNER/REPO[:QUANT|:FILE]");
     if (hub_spec_parse(&p.spec, argv[1], &err) < 0)
-        return refuse_usage(&p, err.message);
+        return cli_usage("%s", err.message);
     if (model_dirs_init(&p.dirs, models) < 0)
-        return ctl_fail(p.json, CTL_REFUSED, "out of memory");
+        return cli_fail_as(CTL_REFUSED, "out of memory");
     if (!p.memory)
         p.memory = memory_for_model(memory_available());
     sigaction(SIGINT, &sa, NULL);

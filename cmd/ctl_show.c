@@ -54,11 +54,7 @@ void ctl_print_json(yyjson_mut_doc *d, FILE *out) {
     yyjson_mut_doc_free(d);
 }
 
-int ctl_fail(bool json, int code, const char *message) {
-    if (!json) {
-        cli_fail("%s", message);
-        return code;
-    }
+void ctl_report(int code, const char *message) {
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(d);
 
@@ -68,7 +64,20 @@ int ctl_fail(bool json, int code, const char *message) {
     yyjson_mut_obj_add_int(d, root, "code", code);
     ctl_print_json(d, stdout);
     fflush(stdout);
-    return code;
+}
+
+void ctl_print_result(const char *name, const char *value, const char *key, const char *is,
+                      uint64_t n) {
+    yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *root = yyjson_mut_obj(d);
+
+    yyjson_mut_doc_set_root(d, root);
+    yyjson_mut_obj_add_str(d, root, name, value);
+    if (is)
+        yyjson_mut_obj_add_str(d, root, key, is);
+    else
+        yyjson_mut_obj_add_uint(d, root, key, n);
+    ctl_print_json(d, stdout);
 }
 
 bool ctl_value(yyjson_val *object, const char *key, double *out) {

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/json_read.h"
+#include "base/meant.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
 #include "cmd/ctl_chat.h"
@@ -67,7 +68,7 @@ struct call {
 
 static int weftctl_finish(const struct call *c, int code, const struct err *err) {
     if (code != CTL_OK)
-        return ctl_fail(c->json, code, err->message);
+        return cli_fail_as(code, "%s", err->message);
     return cli_flush(CLI_OK);
 }
 
@@ -143,10 +144,10 @@ static int watch_stats(struct call *c, double seconds) {
     snprintf(path, sizeof(path), "/stats?watch=%.0fms", seconds * 1000);
     int r = ctl_watch(c->ctl, path, weftctl_print_line, &w, &err);
     yyjson_doc_free(w.before);
-    /* The reason must not be one of the lines on stdout. */
     if (r == CTL_OK)
         return weftctl_finish(c, r, &err);
-    return ctl_fail(false, r, err.message);
+    cli_report_to(NULL); /* the reason must not be one of the lines on stdout */
+    return cli_fail_as(r, "%s", err.message);
 }
 
 static int run_stats(struct call *c) {
@@ -260,9 +261,12 @@ static int weftctl_write_file(const struct call *c, const char *path, const stru
 
     if (r < 0) {
         err_set(&err, 0, NULL, "%s: %s", path, strerror(-r));
-        return ctl_fail(c->json, CLI_FAILED, err.message);
+        return cli_fail_as(CLI_FAILED, "%s", err.message);
     }
-    printf("%s: %zu bytes\n", path, file->len);
+    if (c->json)
+        ctl_print_result("file", path, "bytes", NULL, file->len);
+    else
+        printf("%s: %zu bytes\n", path, file->len);
     return cli_flush(CLI_OK);
 }
 
@@ -336,7 +340,9 @@ static int weftctl_change(struct call *c, const char *what, const char *key,
         err_set(&err, 0, "", "%.100s: %.280s", c->argv[0], is);
         r = CTL_REFUSED;
     }
-    if (r == CTL_OK)
+    if (r == CTL_OK && c->json)
+        ctl_print_result("model", c->argv[0], key, is, 0);
+    else if (r == CTL_OK)
         printf("%s: %s\n", c->argv[0], is);
     return weftctl_finish(c, r, &err);
 }
@@ -431,6 +437,7 @@ static const struct {
     {"create", "write a preset: docs/manual/several-models.md, or POST /api/create"},
     {"cp", "write a preset with another name, or POST /api/copy"},
     {"push", "models are only pulled"},
+    {"version", "use weftctl --version"},
     {"signin", "weftctl pull needs no account; HF_TOKEN is used where a repository asks for it"},
     {"signout", "weftctl pull needs no account"},
 };
@@ -445,16 +452,24 @@ static const char *own_name(const char *command) {
 
 static int weftctl_unknown(const char *command) {
     char names[320] = "";
+    struct meant m;
     size_t n = 0;
 
+    meant_init(&m, command);
     for (size_t i = 0; i < ARRAY_SIZE(others); i++)
         if (strcmp(command, others[i].name) == 0)
             return cli_usage("there is no command \"%s\": %s", command, others[i].remedy);
-    for (size_t i = 0; i < ARRAY_SIZE(commands) && n < sizeof(names); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(commands) && n < sizeof(names); i++) {
         n += (size_t)snprintf(names + n, sizeof(names) - n, "%s, ", commands[i].name);
-    for (size_t i = 0; i < ARRAY_SIZE(local_commands) && n < sizeof(names); i++)
+        meant_try(&m, commands[i].name);
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(local_commands) && n < sizeof(names); i++) {
         n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", i ? ", " : "",
                               local_commands[i].name);
+        meant_try(&m, local_commands[i].name);
+    }
+    if (m.name)
+        return cli_usage("unknown command \"%s\"; is %s meant?", command, m.name);
     return cli_usage("unknown command \"%s\"; the commands are %s", command, names);
 }
 
@@ -523,8 +538,13 @@ static int weftctl_dispatch(const char *socket, struct call *c) {
 
     const char *name = own_name(c->argv[0]);
 
-    if (strcmp(name, "help") == 0)
+    if (strcmp(name, "help") == 0 && c->argc < 2)
         return say_help();
+    if (strcmp(name, "help") == 0) { /* help COMMAND is COMMAND --help */
+        c->argv[0] = c->argv[1];
+        c->argv[1] = "--help";
+        name = own_name(c->argv[0]);
+    }
     if (strcmp(name, "run") == 0)
         return run_model(c->argc, c->argv, c->json);
     for (size_t i = 0; i < ARRAY_SIZE(local_commands); i++)
@@ -548,11 +568,36 @@ static int weftctl_dispatch(const char *socket, struct call *c) {
     return weftctl_unknown(c->argv[0]);
 }
 
+/* Returns true if errors are JSON, too, those of the command line included. */
+static bool wants_json(int argc, char **argv) {
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--json") == 0)
+            return true;
+    return false;
+}
+
+/* Refuses @arg, which is no option of all commands. Returns CLI_USAGE. */
+static int refuse_global(const char *arg) {
+    static const char *const known[] = {"--socket", "--json", "--version", "--help"};
+    struct meant m;
+
+    if (strcmp(arg, "--socket") == 0)
+        return cli_usage("option --socket needs a value");
+    meant_init(&m, arg);
+    for (size_t i = 0; i < ARRAY_SIZE(known); i++)
+        meant_try(&m, known[i]);
+    if (m.name)
+        return cli_usage("unknown option %s; is %s meant?", arg, m.name);
+    return cli_usage("unknown option %s; options of a command stand behind its name", arg);
+}
+
 int main(int argc, char **argv) {
     struct call c = {.argc = argc - 1, .argv = argv + 1};
     const char *socket = NULL;
 
     files_open_standard();
+    if (wants_json(argc, argv))
+        cli_report_to(ctl_report);
     for (int n; c.argc > 0 && c.argv[0][0] == '-'; c.argc -= n, c.argv += n) {
         if (asks_help(c.argv[0]))
             return say_help();
@@ -560,7 +605,7 @@ int main(int argc, char **argv) {
             return cli_version("weftctl");
         n = parse_option(c.argc, c.argv, &c, &socket);
         if (n == 0)
-            return cli_usage("\"%s\" is an unknown option or lacks its value", c.argv[0]);
+            return refuse_global(c.argv[0]);
     }
     if (c.argc == 0) {
         fputs(help, stderr);

@@ -39,6 +39,15 @@ BY_HAND = [
     ("weftctl launch claude --print", 0, r"ANTHROPIC_BASE_URL=\S*http://127.0.0.1:PORT"),
     ("weftctl stop tiny", 0, r"tiny: unloaded"),
     ("weftctl help", 0, r"^usage: weftctl"),
+    ("weftctl help chat", 0, r"^usage: weftctl chat"),
+    ("weftctl version", 64, r"use weftctl --version"),
+    ("weftctl reqests", 64, r"unknown command \"reqests\"; is requests meant\?"),
+    ("weftctl lanch claude", 64, r"is launch meant\?"),
+    ("weftctl launch claud", 64, r"claud: unknown client; is claude meant\?"),
+    ("weftctl --sokcet x stats", 64, r"unknown option --sokcet; is --socket meant\?"),
+    ("weftctl --socket", 64, r"option --socket needs a value"),
+    ("weftctl chat --modle=tiny hi", 64, r"unknown option --modle=tiny; is --model meant\?"),
+    ("weft-gguf inof tiny", 64, r"unknown command \"inof\"; is info meant\?"),
     ("weftctl serve", 64, r"start weftd --model FILE"),
     ("weftctl show tiny", 64, r"use weft-gguf info FILE"),
     ("weftctl create x", 64, r"write a preset"),
@@ -87,6 +96,14 @@ CHECKED = [
     ("weftd --config FOLDER/empty.conf", 78, r"^weftd: model: none is given: --model FILE, or model = FILE below \[model\]"),
     ("weftd -m tiny --chat-template nosuch", 78, r"one of the built-in templates: chatml "),
     ("weftd -m tiny --mdoel x", 78, r"--mdoel: unknown option; is --model meant\?"),
+]
+# Commands that print JSON with --json, whatever happens.
+AS_JSON = [
+    "stats", "stats --all", "requests", "requests --ended", "why ID", "why nothing", "cancel 1", "cancel abc", "health", "tenants",
+    "usage", "reload", "ps", "load tiny", "load nothing", "swap tiny", "swap tiny FOLDER/nothing.gguf", "unload tiny", "top", "models",
+    "models nothing", "chat hello", "dump FOLDER/flight", "dump FOLDER/none/flight", "launch", "launch claud", "rm nothing", "rm",
+    "rm --partial", "key new", "key new bob FOLDER/none/keys", "key new bob FOLDER/more-keys", "pull", "pull llama3.2:3b", "serve",
+    "nonsense", "stats --nonsense", "chat --nonsense",
 ]
 CONFIGS = {
     "wrong.conf": "[model]\nmdoel = tiny\n",
@@ -182,6 +199,15 @@ def none_of(problems):
 def test_a_daemon_by_hand_answers_what_people_type():
     with ByHand() as d:
         none_of(d.type(*row) for row in BY_HAND)
+
+
+def test_json_is_json_whatever_happens():
+    with ByHand() as d:
+        for words in (shlex.split(d.filled(line)) for line in AS_JSON):
+            p = subprocess.run([program("weftctl"), "--json", *words], env=d.env, cwd=d.path, capture_output=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
+            assert p.stdout and not p.stderr, (words, p)
+            answer = json.loads(p.stdout if not p.returncode else p.stdout.splitlines()[-1])
+            assert not p.returncode or (answer["status"], answer["code"]) == ("error", p.returncode), (words, p)
 
 
 def test_check_config_says_what_a_start_says():
