@@ -155,8 +155,8 @@ const char *config_without_tls(const char *address);
 /* Checks the rules between options, after all were read. Returns 0, or -EINVAL with @err. */
 int config_check(const struct config *c, struct err *err);
 
-/* Puts "FILE:LINE: " before the message of @err if a line of a file set the option that it is about,
- * its param, and the message does not have them yet. */
+/* Puts "FILE:LINE: " before the message of @err if a line of a file set the option that it is
+ * about, its param, and the message does not have them yet. */
 void config_add_place(const struct config *c, struct err *err);
 
 /* Sets the option @key, which must exist, to the value @text. Returns 0, or -errno with @err. */

@@ -4,8 +4,8 @@
 
 #include "base/err.h"
 
-/* Takes a pair of line @line of the file. Returns 0, or -errno with the reason in @err, to which the
- * caller adds file and line. */
+/* Takes a pair of line @line of the file. Returns 0, or -errno with the reason in @err, to which
+ * the caller adds file and line. */
 typedef int (*keyfile_pair)(void *ctx, uint32_t line, const char *section, const char *name,
                             const char *value, struct err *err);
 
