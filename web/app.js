@@ -596,6 +596,10 @@ function grow() {
 }
 
 function toggleSidebar(shown) {
+  const leaves =
+    document.body.classList.contains("sidebar-open") &&
+    byId("sidebar").contains(document.activeElement);
+  if (!shown && leaves) byId("sidebar-open").focus(); // before its own place disappears
   document.body.classList.toggle("sidebar-open", shown);
   byId("scrim").hidden = !shown;
   if (shown) byId("new-chat").focus();
@@ -651,12 +655,12 @@ function editLast() {
 }
 
 function keys(event) {
-  const typing =
-    event.target.matches("input, textarea, select") || document.querySelector("dialog[open]");
+  const inDialog = document.querySelector("dialog[open]");
+  const typing = event.target.matches("input, textarea, select") || inDialog;
   const alt = event.altKey && !event.ctrlKey && !event.metaKey;
   const last = current && conv.path(current).at(-1);
-  if (event.key === "Escape" && running && !document.querySelector("dialog[open]"))
-    running.controller.abort();
+  if (event.key === "Escape" && inDialog) return; // it closes, and nothing behind it
+  if (event.key === "Escape" && running) running.controller.abort();
   else if (event.key === "Escape" && document.body.classList.contains("sidebar-open"))
     toggleSidebar(false);
   else if (event.key === "Escape" && !byId("panel").hidden && byId("panel").contains(event.target))

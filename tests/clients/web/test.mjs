@@ -661,10 +661,16 @@ test("by keyboard alone, dark, and on a phone", () => withPage(async (page) => {
   const wide = await page.evaluate(() => document.documentElement.scrollWidth);
   assert.ok(wide <= 390, `the page is ${wide} wide`);
   await page.getByRole("button", { name: "Open the list of conversations" }).click();
+  const focused = () => page.evaluate(() => document.activeElement.id);
+  assert.equal(await focused(), "new-chat");
   await page.locator("#sidebar").evaluate((e) => Promise.all(e.getAnimations().map((a) => a.finished)));
   await accessible(page, "drawer");
   await shot(page, "drawer");
+  await page.getByRole("button", { name: "Settings" }).click();
   await page.keyboard.press("Escape");
+  assert.equal(await focused(), "settings-open", "the drawer closes with the settings");
+  await page.keyboard.press("Escape");
+  assert.equal(await focused(), "sidebar-open", "focus is lost with the drawer");
   await page.keyboard.press("Alt+KeyN");
   await page.getByRole("heading", { name: "What shall we work on?" }).waitFor();
 }, { viewport: { width: 390, height: 780 }, colorScheme: "dark", hasTouch: true, isMobile: true }));
