@@ -8,7 +8,9 @@ const [executablePath, folder, scripted, locked, real, ...wanted] = process.argv
 const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
 const WINDOWS = [
   { name: "1280", viewport: { width: 1280, height: 800 } },
+  { name: "768", viewport: { width: 768, height: 1000 }, hasTouch: true },
   { name: "390", viewport: { width: 390, height: 780 }, isMobile: true, hasTouch: true },
+  { name: "320", viewport: { width: 320, height: 560 }, isMobile: true, hasTouch: true },
 ];
 
 async function ask(page, text) {
