@@ -340,22 +340,9 @@ DEVICE void roles_store_shared(const struct matmul_args &a, const struct RolesPa
         return;
     const float *from = roles_sum(a, part, tile, out % TILE_ROWS);
 #pragma unroll 2
-    for (; row < n_rows; row += ROLES_MULTIPLY / across) {
-        float v[TILE_SEGMENTS][4];
-
-#pragma unroll
-        for (uint32_t s = 0; s < TILE_SEGMENTS; s++)
-            load_four(from + s * WIDE_SUMS + row * WIDE_OUT, v[s]);
-#pragma unroll
-        for (uint32_t j = 0; j < 4; j++) {
-            float sum = v[0][j];
-
-#pragma unroll
-            for (uint32_t s = 1; s < TILE_SEGMENTS; s++)
-                sum += v[s][j];
-            product_store(a, *part.m, n_rows, row, tile * TILE_ROWS + out % TILE_ROWS + j, sum);
-        }
-    }
+    for (; row < n_rows; row += ROLES_MULTIPLY / across)
+        store_segments(a, *part.m, n_rows, row, tile * TILE_ROWS + out % TILE_ROWS,
+                       from + row * WIDE_OUT);
 }
 
 /* Stores glu(gate, up) of the thread's outputs. */
