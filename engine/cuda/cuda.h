@@ -263,8 +263,6 @@ struct attention {
     struct temper temper;
     /* steps of more rows have ATTN_WIDE queries per block */
     uint32_t wide_rows;
-    /* plan() was the last launch */
-    bool planned;
     /* attend_latent_bulk passed the self-test */
     bool bulk;
     /* with few rows, one kernel stores keys, computes attention and merges (attend_decode) */
@@ -568,6 +566,8 @@ struct queue {
     } uploads;
     /* the next launch is not early (PDL), because of cuda_settle() or events of other devices */
     bool waits;
+    /* the last launch made a list that kernels read before they wait: plan() or list_heads() */
+    bool listed;
 };
 
 /* Settings; wants_: not turned off by the environment or the device. */

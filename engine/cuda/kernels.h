@@ -769,6 +769,9 @@ struct expert_args {
     const uint32_t *slot;
     /* tiles of experts without a slot, those of expert 0 first */
     const uint8_t *host[2];
+    /* expert_vec: the items were there before the kernel in front was launched (cuda_settle()), and
+     * every expert's weights stay where they are, so weights are fetched before the wait */
+    uint32_t settled;
 };
 
 /* Fills in n_teams, cut and stage_bytes for @n_teams teams per block. */

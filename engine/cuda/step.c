@@ -44,9 +44,9 @@ int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n
     if (b->fault.lost || b->group.first->graphs.replaying || l->grid_x == 0 || l->grid_y == 0)
         return b->fault.lost ? -EIO : 0;
     uint32_t how = b->ways.early && !b->queue.waits ? LAUNCH_EARLY : 0;
-    /* attention reads the work list before it waits, so plan() must have ended before that */
-    assert(!b->attention.planned || !(how & LAUNCH_EARLY));
-    b->attention.planned = l->kernel == kernel_plan;
+    /* kernels read the list before they wait, so the one that made it must have ended by then */
+    assert(!b->queue.listed || !(how & LAUNCH_EARLY));
+    b->queue.listed = l->kernel == kernel_plan || l->kernel == kernel_list_heads;
     how |= b->ways.late ? LAUNCH_LATE : 0;
     b->queue.waits = false;
     if (b->group.first->graphs.noting)

@@ -196,7 +196,8 @@ static void run_experts(const struct weights_on *w, const struct inputs *in,
                             .item = m->item,
                             .n_items = m->n_items,
                             .list = m->list,
-                            .stride = m->n_rows};
+                            .stride = m->n_rows,
+                            .settled = way == TEAMS_OF_TWO}; /* the list has been uploaded */
 
     a.m[0].y = device_new(bytes);
     a.m[0].n_out = n_out;

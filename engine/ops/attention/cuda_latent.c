@@ -56,7 +56,9 @@ static int list_items(struct step *s) {
                                  .item = b->latent.item,
                                  .n_items = b->latent.n_items};
 
-    return CUDA_LAUNCH(b, list_heads, 1, 1, CUDA_THREADS, &a);
+    TRY(CUDA_LAUNCH(b, list_heads, 1, 1, CUDA_THREADS, &a));
+    cuda_settle(b); /* expert_vec reads the items before it waits for the previous kernel */
+    return 0;
 }
 
 /* Multiplies each head's part of the rows of @x, @stride values apart, by the head's matrix, which
@@ -79,6 +81,7 @@ int latent_multiply(struct step *s, const struct model_op *op, const float *x, u
         .n_items = b->latent.n_items,
         .list = b->latent.list,
         .stride = b->opts->max_rows,
+        .settled = true,
     };
 
     assert(w->n_mats == 1 && stride >= w->n_in);

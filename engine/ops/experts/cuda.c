@@ -155,6 +155,7 @@ int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most
     assert(a->n_mats > 0 && a->n_mats <= ARRAY_SIZE(a->m) && most > 0);
     assert(!few || a->n_mats == 1 || a->m[0].n_row_tiles == a->m[1].n_row_tiles);
     assert(!few || packed_bytes <= UINT32_MAX);
+    assert(!a->settled || !a->slot); /* route() and bring() change slots */
     for (uint32_t i = 0; i < a->n_mats; i++) {
         groups += (a->m[i].n_row_tiles + 7) / 8;
         shared = MAX(shared, wide_shared(a->m[i].format));

@@ -10,9 +10,10 @@
  *                for experts that are fetched from the host
  *   bring        copies these experts to their slots
  *   expert_vec   up to 8 pairs of an expert at a time. A team of one, two or four warps has a row
- *                tile; a warp's segments come through a ring as in matvec. The work for each tile
- *                takes more instructions than a segment of Q4_K, so each warp has a tile of its own
- *                if there are enough tiles to keep all warps busy.
+ *                tile; a warp's segments come through a ring as in matvec, which is filled before
+ *                the wait if the items are settled. The work for each tile takes more instructions
+ *                than a segment of Q4_K, so each warp has a tile of its own if there are enough
+ *                tiles to keep all warps busy.
  *   expert_wide  64 pairs at a time, like matmul_wide; the copies gather the rows
  *   hand_over    one block for each row, in layers with experts on the host (experts.c)
  *   combine      one block for each row; it also packs the row for the next op
@@ -639,8 +640,11 @@ KERNEL(expert_vec, struct expert_args, EXPERT_THREADS, 4) {
     struct ExpertFeed feed;
     struct Place at;
 
-    wait_for_previous(); /* route() decided which weights there are to fetch */
+    if (!a.settled)
+        wait_for_previous(); /* route() decided which weights there are to fetch */
     feed.start(a);
+    if (a.settled)
+        wait_for_previous();
     for (at.start(a); at.item < feed.n_items;)
         multiply_item(a, at, feed, &sums);
     copy_wait<0>();

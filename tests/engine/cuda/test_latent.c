@@ -12,9 +12,18 @@
 #include <unistd.h>
 
 #include "base/rng.h"
+#include "engine/cuda/kernels.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/engine/cuda/ways.h"
 #include "tests/support/synth/synth.h"
+
+/* Launches kernels early, as a device does: the emulator then runs blocks up to their wait before
+ * the launches in front of them, and ends the test if they read what those change. */
+static void latent_launch_early(void) {
+    setenv("WEFT_CUDA_EARLY", "1", 1);
+}
+
+TestSuite(cuda_latent, .init = latent_launch_early);
 
 /* Queries from a latent vector (q_rank), a dense layer, then experts; four layers of random
  * weights, each of which adds about 2e-3 of error. */
@@ -99,6 +108,40 @@ Test(cuda_latent, what_it_does_not_compute_is_refused_by_name) {
                   NULL,
               "%s", err.message);
     cr_expect(fake_find()->n_live == 0 && fake_find()->peak_bytes == 0, "nothing was allocated");
+    unlink(path);
+}
+
+/* -- launches ---------------------------------------------------------------------------------- */
+
+/* launches of expert_vec: of heads, and of picked experts; those that fetch weights early */
+static uint32_t n_heads, n_picked, n_heads_early, n_picked_early;
+
+static void latent_count_fetches(const char *kernel, uint64_t number, void *args) {
+    const struct expert_args *a = args;
+
+    if (strcmp(kernel, "expert_vec") != 0)
+        return;
+    bool heads = a->n_used == ROUTE_PICKS;
+
+    n_heads += heads;
+    n_picked += !heads;
+    n_heads_early += heads && a->settled;
+    n_picked_early += !heads && a->settled;
+}
+
+/* Weights of picked experts are not: route() picks right before their product. */
+Test(cuda_latent, weights_of_heads_are_fetched_before_the_wait) {
+    const struct way way = {.chunk = 5, .n_neighbours = 1, .graphs = true, .fuse = "1"};
+    struct trace t = {0};
+    char path[64];
+
+    synth(SMALL ",n_lead=0", "Q8_0", path);
+    fake_find()->on_launch = latent_count_fetches;
+    ways_run(path, "cuda", &way, &t);
+    fake_find()->on_launch = NULL;
+    cr_expect(n_heads > 0 && n_heads_early == n_heads, "%u of %u", n_heads_early, n_heads);
+    cr_expect(n_picked > 0 && n_picked_early == 0, "%u of %u", n_picked_early, n_picked);
+    free(t.logits);
     unlink(path);
 }
 
