@@ -25,6 +25,10 @@ struct launch_record {
     uint64_t weight_bytes, read_bytes;
     /* bytes of the next product that it prefetches */
     uint64_t ahead_bytes;
+    /* Of attention (launch_items.h): items for each key head, most bytes of keys and values that
+     * one reads, and bytes that come from memory; read_bytes as of products. */
+    uint32_t n_items;
+    uint64_t item_bytes, memory_bytes;
     _Alignas(16) uint8_t args[LAUNCH_ARGS];
 };
 

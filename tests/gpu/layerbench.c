@@ -6,8 +6,8 @@
  * usage: layerbench [--dump [--ada]] [--steps] [--reps N] [--rows LIST] [--context N]
  *                   [--variant NAME:VARIABLE=VALUE,...]... MODEL.gguf
  *   --dump      prints the launches as JSON lines for launches.py and measures nothing; with the
- *               emulator's weft-cuda.so, no kernel runs, and the device has an H200's sizes, or
- *               with --ada those of an RTX 4090
+ *               emulator's weft-cuda.so, no kernel but plan() runs, and the device has an H200's
+ *               sizes, or with --ada those of an RTX 4090
  *   --steps     measures whole steps, and no kernel alone
  *   --reps N    repetitions of each measurement (200)
  *   --rows L    rows of a step (1,5,16,64): 5 verify a draft of one sequence, more than 128 are a
@@ -106,6 +106,7 @@ static void bench_find(void) {
     bench.fake = dlsym(lib, "fake_cuda");
     if (bench.fake && bench.dump) {
         bench.fake->idle = true;
+        bench.fake->not_idle = "plan"; /* its lists tell what attention reads */
         bench.fake->n_multiprocessors = bench.ada ? 128 : 132;
         bench.fake->bytes = (size_t)(bench.ada ? 24 : 141) << 30;
         bench.fake->major = bench.ada ? 8 : 9;
@@ -223,6 +224,8 @@ static void variant_step(struct variant *v, uint32_t rows) {
     s->every_row = false;
 }
 
+#include "tests/gpu/launch_items.h"
+
 /* Records the launches of a step of @rows rows, after one that is not recorded. */
 static void variant_record(struct variant *v, uint32_t rows) {
     if (rows <= SEQS)
@@ -235,6 +238,8 @@ static void variant_record(struct variant *v, uint32_t rows) {
     v->n_launches = MIN(bench.launches->n, LAUNCHES_MAX);
     memcpy(v->launch, bench.launches->record, v->n_launches * sizeof(*v->launch));
     v->stream = bench.launches->stream;
+    if (bench.dump)
+        items_note(v);
 }
 
 static void launch_again(const struct variant *v, const struct launch_record *r, uint32_t how) {
@@ -386,11 +391,13 @@ static void dump_launches(const struct variant *v, uint32_t rows) {
         print_json(f,
                    "{'launch': '%s', 'grid': [%u, %u], 'threads': %u, 'shared': %u, "
                    "'registers': %u, 'early': %s, 'rows': %u, 'n_in': %u, 'splits': %u, "
-                   "'weights': %llu, 'read': %llu, 'ahead': %llu}\n",
+                   "'weights': %llu, 'read': %llu, 'ahead': %llu, 'items': %u, "
+                   "'item_bytes': %llu, 'memory': %llu}\n",
                    r->name, r->grid_x, r->grid_y, r->n_threads, r->shared, r->n_registers,
                    r->how & LAUNCH_EARLY ? "true" : "false", r->n_rows, r->n_in, r->n_splits,
                    (unsigned long long)r->weight_bytes, (unsigned long long)r->read_bytes,
-                   (unsigned long long)r->ahead_bytes);
+                   (unsigned long long)r->ahead_bytes, r->n_items,
+                   (unsigned long long)r->item_bytes, (unsigned long long)r->memory_bytes);
     }
 }
 

@@ -61,6 +61,8 @@ struct fake_cuda {
     bool other_wgmma;
     /* kernels do nothing, and fills set only the first bytes */
     bool idle;
+    /* name of a kernel that runs nevertheless */
+    const char *not_idle;
     /* name of a kernel that does nothing */
     const char *broken;
     /* name of a kernel whose launch fails, and with it all later calls */

@@ -131,7 +131,8 @@ static void run_launch(struct op *o, int device) {
     fake_cuda.now_us += fake_cuda.us_of ? fake_cuda.us_of(k->name, o->args) : 0;
     if (fake_cuda.on_launch)
         fake_cuda.on_launch(k->name, fake_cuda.n_launches, o->args);
-    if (fake_cuda.idle || (fake_cuda.broken && strcmp(fake_cuda.broken, k->name) == 0))
+    bool runs = !fake_cuda.idle || (fake_cuda.not_idle && strcmp(fake_cuda.not_idle, k->name) == 0);
+    if (!runs || (fake_cuda.broken && strcmp(fake_cuda.broken, k->name) == 0))
         return;
     if (fake_ptx_launch(o))
         return;
