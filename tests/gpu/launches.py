@@ -1,18 +1,23 @@
 #!/usr/bin/env python3
 """Computes from the arguments of launches what each should take on an H200, beside what was measured.
 
-usage: launches.py DUMP.jsonl [--json OUT]
+usage: launches.py DUMP.jsonl [--json OUT] [--as-built DUMP.jsonl]
        layerbench --dump MODEL.gguf >DUMP.jsonl     # in the emulator: tests/engine/cuda/bench
 
-The dump has the launches of the program itself: grids, shared memory, bytes of weights, and what blocks read through
-the L2 cache. Measured: the table of a layer of Qwen3-8B Q4_K_M in docs/measurements/cuda.md, whose times run from the
-end of one wait to the end of the next. Everything else is computed; figures of ASSUMED were not measured as such. A
-start cost per kind of kernel (CALIBRATED) is fitted to the rows of one row, so there only the differences between
-products say something; 64 rows are not fitted.
+The dump has the launches of the program itself: grids, shared memory, bytes of weights, the items of attention, and
+what blocks read through the L2 cache. Measured: the table of a layer of Qwen3-8B Q4_K_M in docs/measurements/cuda.md,
+whose times run from the end of one wait to the end of the next. Everything else is computed; figures of ASSUMED were
+not measured as such. A start cost per kind of kernel (CALIBRATED) is fitted to the rows of one row, so there only the
+differences between products say something; 64 rows are not fitted. What was measured are the kernels as built: for a
+dump of others, --as-built names a dump of those, to whose one row the costs are fitted.
 """
 import json
+import pathlib
 import statistics
 import sys
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "engine/cuda"))
+import check_kernels
 
 H200 = {"multiprocessors": 132, "threads": 2048, "registers": 65536, "shared": 196 << 10, "blocks": 32}
 MEMORY_US = 4261e3  # bytes per us that reading memory reached (measured)
@@ -66,22 +71,30 @@ def name_roles(step):
             x["role"] = "down, Q6_K"
 
 
+def blocks_of(x):
+    """Returns the blocks that have work: of attention those of its items, for each key head."""
+    if x["role"] == "attention":
+        return x["items"] * x["grid"][1]
+    return x["grid"][0] * x["grid"][1]
+
+
 def occupancy(x):
-    """Returns blocks per multiprocessor and waves. Without registers (emulator) only the other limits count."""
+    """Returns blocks per multiprocessor and waves. The emulator knows no registers: the limits of the tests count."""
     limits = [H200["blocks"], H200["threads"] // x["threads"]]
     limits.append(H200["shared"] // (x["shared"] + ASSUMED["shared_of_system"]))
-    if x["registers"]:
-        limits.append(H200["registers"] // (-(-x["registers"] // 8) * 8 * x["threads"]))
+    registers = x["registers"] or check_kernels.LIMITS.get(x["launch"], 0)
+    if registers:
+        limits.append(H200["registers"] // (-(-registers // 8) * 8 * x["threads"]))
     each = max(1, min(limits))
-    return each, x["grid"][0] * x["grid"][1] / (each * H200["multiprocessors"])
+    return each, blocks_of(x) / (each * H200["multiprocessors"])
 
 
-def floor_us(step, x, n_layers):
+def floor_us(x):
     """Returns the time in which a launch's bytes can be moved, or its slices be multiplied."""
-    memory, l2 = x["weights"], x["read"]
-    if x["launch"].startswith("attend"):
-        memory = l2 = step["sequences"] * step["kv_bytes"] / n_layers
-    us = max(memory / MEMORY_US, l2 / ASSUMED["l2_bytes_us"])
+    us = max((x["weights"] + x["memory"]) / MEMORY_US, x["read"] / ASSUMED["l2_bytes_us"])
+    if x["role"] == "attention":  # the busiest multiprocessor reads its items at its share of the L2 cache
+        n = -(-blocks_of(x) // H200["multiprocessors"])
+        us = max(us, n * x["item_bytes"] * H200["multiprocessors"] / ASSUMED["l2_bytes_us"])
     if x["launch"].startswith("matmul_wgmma"):
         us = max(us, x["columns"] / 64 * ASSUMED["slice_us"])
     if x["launch"].startswith("matmul_roles"):
@@ -96,7 +109,7 @@ def columns_of(x):
 
 def layer_rows(step):
     """Sums launches by role over the layers, and returns [role, kernel, blocks each, waves, bytes, L2 bytes, floor us,
-    launches] per layer."""
+    launches] per layer. Kernel, blocks and waves are those of the launch with the most bytes."""
     name_roles(step)
     n_layers = 1 + max(x["layer"] for x in step["launches"] if x["role"])
     rows = {}
@@ -104,14 +117,19 @@ def layer_rows(step):
         if not x["role"]:
             continue
         x["columns"] = columns_of(x)
-        each, waves = occupancy(x)
-        row = rows.setdefault(x["role"], {"kernel": x["launch"], "each": each, "waves": waves, "n": 0, "us": 0,
-                                          "memory": x["weights"], "l2": x["read"]})
+        row = rows.setdefault(x["role"], {"product": x["weights"] > 0, "most": -1, "n": 0, "us": 0, "memory": 0,
+                                          "l2": 0})
+        if x["read"] > row["most"]:
+            row["kernel"], row["most"] = x["launch"], x["read"]
+            row["each"], row["waves"] = occupancy(x)
         row["n"] += 1
-        row["us"] += floor_us(step, x, n_layers)
+        row["us"] += floor_us(x)
+        row["memory"] += x["weights"] + x["memory"]
+        row["l2"] += x["read"]
     for role, row in rows.items():
-        layers = len({x["layer"] for x in step["launches"] if x["role"] == role}) if row["memory"] else n_layers
-        row["n"], row["us"] = row["n"] / layers, row["us"] / layers
+        layers = len({x["layer"] for x in step["launches"] if x["role"] == role}) if row["product"] else n_layers
+        for key in ["n", "us", "memory", "l2"]:
+            row[key] /= layers
     return rows
 
 
@@ -122,13 +140,14 @@ def calibrate(steps):
     for step in steps:
         if step["step"] == 1:
             for role, row in layer_rows(step).items():
-                beyond[bool(row["memory"])].append((MEASURED[role][1] - row["us"]) / row["n"])
+                beyond[row["product"]].append((MEASURED[role][1] - row["us"]) / row["n"])
     return {k: statistics.median(v) if v else 0 for k, v in beyond.items()}
 
 
 def main():
     steps = read(sys.argv[1])
-    start = calibrate(steps)
+    built = read(sys.argv[sys.argv.index("--as-built") + 1]) if "--as-built" in sys.argv else steps
+    start = calibrate(built)
     result = {"assumed": ASSUMED, "calibrated_us": {"products": start[True], "others": start[False]}, "rows": []}
     print(f"calibrated on one row: {start[True]:.2f} us for each product, {start[False]:.2f} us for each other kernel")
     print(f"assumed: {ASSUMED}")
@@ -138,7 +157,7 @@ def main():
               f"{'expected us':>12}{'measured':>9}")
         total = 0
         for role, row in layer_rows(step).items():
-            expected = row["us"] + row["n"] * start[bool(row["memory"])]
+            expected = row["us"] + row["n"] * start[row["product"]]
             measured = MEASURED[role].get(step["step"])
             total += expected if role != "down, Q6_K" else 0
             print(f"{role:14}{row['kernel']:18}{row['n']:9.1f}{row['each']:10}{row['waves']:7.2f}"

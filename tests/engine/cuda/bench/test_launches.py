@@ -13,6 +13,16 @@ import tempfile
 
 LAYERBENCH, SYNTH, SCRIPT = sys.argv[1:4]
 KERNELS_OF_A_LAYER = 11  # with one row; a fusion lowers it
+TOKEN = 4096  # bytes of a token's keys and values in a layer
+RESULT = 2 * 32 * 132 * 4  # bytes of a row's results for a chunk, which are written and read
+KEYS = 64 * 1026 + 2  # of 64 rows: each has 1,026 tokens in its second step, and the first row is at its fourth
+# By rows: the kernel with the most bytes, kernels, items of a key head, bytes from memory and through the L2 cache. A
+# block of a prompt has 32 rows, and reads the keys up to its last one.
+ATTENTION = {
+    1: ("attend_128", 2, 5, 1026 * TOKEN, 1026 * TOKEN + 5 * RESULT),
+    64: ("attend_128", 2, 320, KEYS * TOKEN, KEYS * TOKEN + 320 * RESULT),
+    2048: ("attend_wide_128", 3, 64, 2048 * TOKEN, sum(range(32, 2049, 32)) * TOKEN),
+}
 PRODUCTS = {"q k v": 15.1e6, "o": 9.7e6, "gate and up": 58.2e6, "down": 29.1e6, "down, Q6_K": 41.3e6}
 
 
@@ -39,7 +49,7 @@ def activations(path, **env):
 
 def rows_of(folder):
     dump, out = folder / "dump.jsonl", folder / "rows.json"
-    dump.write_text(run(LAYERBENCH, "--dump", "--rows", "1,64", synth(folder / "layers.gguf", "--shape", "qwen3-8b,n_layer=2,n_vocab=1024")))
+    dump.write_text(run(LAYERBENCH, "--dump", "--rows", "1,64,2048", synth(folder / "layers.gguf", "--shape", "qwen3-8b,n_layer=2,n_vocab=1024")))
     run(sys.executable, SCRIPT, dump, "--json", out)
     return json.loads(out.read_text())["rows"]
 
@@ -59,6 +69,14 @@ def main():
                 wrong.append(f"{role}: {r['memory']} bytes of weights, not {size}")
             if abs(r["expected_us"] - r["measured_us"]) > 0.2 * r["measured_us"]:
                 wrong.append(f"{role}: {r['expected_us']:.1f} us are computed, {r['measured_us']} were measured")
+        for n_rows, (kernel, n, items, memory, l2) in ATTENTION.items():
+            r = next(r for r in rows if r["rows"] == n_rows and r["role"] == "attention")
+            if (r["kernel"], r["n"], round(r["waves"] * r["each"] * 132)) != (kernel, n, items * 8):
+                wrong.append(f"{n_rows} rows: {r['n']} kernels of attention, {r['waves']} waves of {r['kernel']}")
+            if (r["memory"], r["l2"]) != (memory, l2):
+                wrong.append(f"{n_rows} rows: attention reads {r['memory']} bytes, {r['l2']} through the L2 cache")
+        if abs(one["attention"]["expected_us"] - 10.5) > 2.1:
+            wrong.append(f"attention: {one['attention']['expected_us']:.1f} us are computed, 10.5 were measured")
         if not all(r["kernel"] == "matmul_wgmma_64" for r in rows if r["rows"] == 64 and r["role"] in PRODUCTS):
             wrong.append("64 rows are not multiplied by wgmma")
         layers, most = folder / "layers.gguf", {2: 49, 5: 10, 16: 20}  # megabytes
