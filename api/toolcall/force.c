@@ -243,7 +243,7 @@ int toolcall_spell_name(const struct toolcall_shape *s, const char *name, size_t
     return buf_add(out, name, len);
 }
 
-bool toolcall_takes_name(const struct toolcall_format *f, const char *name) {
+bool toolcall_can_carry(const struct toolcall_format *f, const char *name) {
     const char *end = text_or(f->shape.name_end, "");
     size_t n = strlen(name);
     bool found = false;
@@ -293,7 +293,7 @@ static int force_put_tools(struct force *f, const struct toolcall_force *o, yyjs
 
         f->tool = &o->tools[i];
         f->prop = NULL;
-        if (!toolcall_takes_name(o->format, f->tool->name))
+        if (!toolcall_can_carry(o->format, f->tool->name))
             return force_refuse_name(f);
         if (f->name_end) {
             force_piece(f, one, f->name_end, NULL);

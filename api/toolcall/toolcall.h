@@ -249,7 +249,7 @@ struct toolcall_force {
 int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_force *f,
                    struct err *err);
 /* Returns true for a function's name that this format's parser reads as it is forced. */
-bool toolcall_takes_name(const struct toolcall_format *f, const char *name);
+bool toolcall_can_carry(const struct toolcall_format *f, const char *name);
 /* Appends a function's name as calls of this shape have it: escaped, if it is in a JSON string. */
 int toolcall_spell_name(const struct toolcall_shape *s, const char *name, size_t len,
                         struct buf *out);

@@ -134,7 +134,8 @@ static void toolcall_put_args(struct writer *w, yyjson_mut_val *args) {
     }
 }
 
-static void put_name(struct writer *w, const struct toolcall_shape *s, yyjson_mut_val *name) {
+static void toolcall_put_name(struct writer *w, const struct toolcall_shape *s,
+                              yyjson_mut_val *name) {
     if (w->error == 0)
         w->error = toolcall_spell_name(s, json_mut_text(name), json_mut_len(name), w->out);
 }
@@ -165,7 +166,7 @@ int toolcall_write_calls(const struct toolcall_format *f, yyjson_mut_val *calls,
 
         put_piece(&w, i ? s->separator : NULL, i);
         put_piece(&w, s->call_begin, i);
-        put_name(&w, s, name);
+        toolcall_put_name(&w, s, name);
         put_piece(&w, s->name_end, i);
         toolcall_put_args(&w, yyjson_mut_obj_get(function, "arguments"));
         put_piece(&w, s->call_end, i);
