@@ -137,6 +137,8 @@ int anthropic_text(struct anthropic_input *in, yyjson_val *block, const char *ty
             return anthropic_show_tool(in, name, out);
         return anthropic_refuse(in, ".tool_name", "must be a string");
     }
+    if (result && content_is_record(block) && strcmp(type, "container_upload") != 0)
+        return content_add_json(out, block);
     if (result || strcmp(type, "container_upload") == 0)
         return buf_printf(out, NOT_READABLE, type);
     if (strcmp(type, "document") != 0)

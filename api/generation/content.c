@@ -1,6 +1,7 @@
 #include "api/generation/content.h"
 
 #include <errno.h>
+#include <string.h>
 #include <yyjson.h>
 
 #include "api/generation/picture_parts.h"
@@ -58,6 +59,23 @@ bool content_is_odd(yyjson_val *part) {
     if (content_text(part))
         return false;
     return !yyjson_is_str(type) || json_is(type, CONTENT_TEXTS);
+}
+
+bool content_is_record(yyjson_val *part) {
+    static const char *const media[] = {"image", "audio", "video", "screenshot"};
+    const char *type = json_cstr(yyjson_obj_get(part, "type"));
+    yyjson_val *resource = yyjson_obj_get(part, "resource");
+
+    if (!type || json_is(yyjson_obj_get(part, "type"), CONTENT_TEXTS))
+        return false;
+    for (size_t i = 0; i < ARRAY_SIZE(media); i++)
+        if (strstr(type, media[i]))
+            return false;
+    if (strstr(type, "file") && !json_given(part, "name") && !json_given(part, "path"))
+        return false;
+    if (strcmp(type, "document") == 0 && !json_given(part, "document"))
+        return false;
+    return !yyjson_is_str(yyjson_obj_get(part, "data")) && !json_given(resource, "blob");
 }
 
 int content_add_odd(struct buf *out, yyjson_val *part) {

@@ -23,8 +23,11 @@ bool content_is_data(yyjson_val *output);
 int content_add_json(struct buf *out, yyjson_val *v);
 /* Returns true for an entry among parts that is no part, or a text part without a string. */
 bool content_is_odd(yyjson_val *part);
-/* Adds such an entry: as JSON, or as nothing if it has no text. This is for what a tool or a model
- * said: refusing it would end the conversation. */
+/* Returns true for a part of a tool's output that is data: of no type that services define, and
+ * without a picture, a sound, a file or other bytes in it. */
+bool content_is_record(yyjson_val *part);
+/* Adds such an entry or part: as JSON, or as nothing if it should have a text and has none. This is
+ * for what a tool or a model said: refusing it would end the conversation. */
 int content_add_odd(struct buf *out, yyjson_val *part);
 
 /* Zeroed but for text.max. */

@@ -78,7 +78,9 @@ static int messages_part_text(struct build *b, size_t at, yyjson_val *part, yyjs
     if (!yyjson_is_str(type))
         return messages_refuse(b, place, "must be a part with a type");
     if (!json_is(type, CONTENT_TEXTS))
-        return messages_refuse(b, place, "is not supported: this model reads only text");
+        return messages_refuse(b, place,
+                               "must be \"text\" or \"image_url\": no other content of the user "
+                               "is read");
     snprintf(place, sizeof(place), ".content[%zu].%s", at, member);
     return messages_refuse(b, place, "must be a string");
 }
@@ -153,18 +155,19 @@ static int messages_join_parts(struct build *b, yyjson_val *m, yyjson_val *parts
         bool picture = picture_part_is(part);
         bool shown = picture && sees && !b->pictures[picture_part_index(part)].unread;
         bool text = content_text(part) || json_has(part, "type", CONTENT_TEXTS);
-        bool unseen =
-            picture || messages_is_file(part) || (repeated && yyjson_is_obj(part) && !text);
+        bool record = output && content_is_record(part);
+        bool line = picture || messages_is_file(part) || (repeated && yyjson_is_obj(part) && !text);
+        bool unseen = line && !record;
 
         if (repeated && is_thought(part))
             continue;
         bool odd = repeated && !unseen && !content_text(part);
         if (!unseen && !odd)
             TRY(messages_part_text(b, i, part, &s));
-        if (lines && !shown && (!output || unseen || noted))
+        if (lines && !shown && (!output || line || noted))
             TRY(buf_add_char(out, '\n'));
         lines = !shown;
-        noted = unseen && !shown;
+        noted = line && !shown;
         if (shown)
             TRY(messages_add_picture(b, part, out));
         else if (unseen)
@@ -327,7 +330,8 @@ static int messages_put_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to
     return 0;
 }
 
-/* Copies a field that is a string or absent. @as is its name for the template. */
+/* Copies a field that is a string or absent. Another value of the model's or a tool's is left out.
+ * @as is its name for the template. */
 static int messages_put_string(struct build *b, yyjson_val *m, yyjson_mut_val *to, const char *key,
                                const char *as) {
     yyjson_val *v = json_given(m, key);
@@ -336,6 +340,8 @@ static int messages_put_string(struct build *b, yyjson_val *m, yyjson_mut_val *t
     if (!v)
         return 0;
     snprintf(place, sizeof(place), ".%s", key);
+    if (!yyjson_is_str(v) && is_repeated(m))
+        return 0;
     if (!yyjson_is_str(v))
         return messages_refuse(b, place, "must be a string");
     messages_put(b, to, as, messages_text(b, v));

@@ -131,28 +131,26 @@ static int items_add_content(const struct responses_build *b, yyjson_val *item, 
         bool picture = sees && items_is_picture(part);
         bool file = who == SAYS_USER && !picture && is_media(yyjson_obj_get(part, "type"));
         const char *instead = NULL;
-        bool odd = repeated && content_is_odd(part);
+        bool record = who == SAYS_TOOL && content_is_record(part);
+        bool odd = record || (repeated && content_is_odd(part));
+        bool text = odd || (!picture && !file);
 
-        if (odd)
-            TRY(content_add_odd(&out->text, part));
-        else if (picture)
+        if (picture)
             items_add_picture(b, field, i, part, out);
         else if (file)
             items_add_file(b, field, i, out);
-        else
-            TRY(items_part_text(b, field, i, part, who == SAYS_MODEL || who == SAYS_TOOL, &s,
-                                &instead));
-        bool text = !picture && !file && !odd;
-        bool apart = lines && (who != SAYS_TOOL || instead || noted);
-        if (apart && text)
+        else if (!odd)
+            TRY(items_part_text(b, field, i, part, repeated, &s, &instead));
+        bool line = record || instead;
+        if (text && lines && (who != SAYS_TOOL || line || noted))
             TRY(buf_add_char(&out->text, '\n'));
         lines = text;
-        noted = instead != NULL;
-        if (!text)
-            continue;
-        if (instead)
+        noted = line;
+        if (odd)
+            TRY(content_add_odd(&out->text, part));
+        else if (instead)
             TRY(buf_add_str(&out->text, instead));
-        else
+        else if (text)
             TRY(json_add_text(&out->text, s));
     }
     return 0;

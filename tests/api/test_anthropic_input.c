@@ -653,6 +653,8 @@ Test(anthropic_input, no_result_is_refused) {
         {R"([{"text":"a"}])", R"([{"text": "a"}])"},
         {R"([{"type":"text","text":"a"},"b",{"type":"text"},5])", "ab5"},
         {R"({"type":"text","text":"a"})", "a"},
+        {R"([{"type":"text","text":"a"},{"type":"row","n":1}])", "a\n"
+                                                                 R"({"type": "row", "n": 1})"},
         {R"([{"type":"document"}])", "[document: left out, this model reads only text]"},
         {"null", ""},
     };

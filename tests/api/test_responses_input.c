@@ -167,6 +167,10 @@ Test(input, no_output_is_refused) {
         {R"(,"output":[{"type":"input_text","text":"a"},"b",{"type":"text","text":null},5])",
          "ab5"},
         {R"(,"output":{"type":"input_text","text":"a"})", "a"},
+        {R"(,"output":[{"type":"input_text","text":"a"},{"type":"row","n":1},{"type":"audio"}])",
+         "a\n"
+         R"({"type": "row", "n": 1})"
+         "\n(A part that this model cannot see.)"},
         {R"(,"output":null)", ""},
         {"", ""},
     };

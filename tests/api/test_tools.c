@@ -713,6 +713,21 @@ Test(tools, what_was_said_is_not_refused) {
               ""),
          CALLED R"(tool:ab1{"c": 1}|)"},
         {TALK(ASKED, RESULT(R"(,"content":{"type":"text","text":"a"})"), ""), CALLED "tool:a|"},
+        /* what a tool of MCP returns */
+        {TALK(ASKED,
+              RESULT(R"(,"content":[{"type":"text","text":"a"},{"type":"image","data":"aaaa"},)"
+                     R"({"type":"resource","resource":{"uri":"u","text":"b"}},{"type":"text",)"
+                     R"("text":"c"},{"type":"resource","resource":{"uri":"u","blob":"aa"}}])"),
+              ""),
+         CALLED "tool:a\n(An image or file, which this model cannot see.)\n"
+                R"({"type": "resource", "resource": {"uri": "u", "text": "b"}})"
+                "\nc\n(An image or file, which this model cannot see.)|"},
+        {TALK(ASKED, RESULT(R"(,"content":[{"type":"file","name":"a"},{"type":"file","file":{}}])"),
+              ""),
+         CALLED R"(tool:{"type": "file", "name": "a"})"
+                "\n(An image or file, which this model cannot see.)|"},
+        {TALK("", R"({"role":"assistant","content":"a","reasoning":["r"],"name":5})", ""),
+         "assistant:a|"},
         {TALK("", R"({"role":"assistant","content":{"a":true}})", ""), R"(assistant:{"a": true}|)"},
         {TALK("", R"({"role":"assistant","content":["a",{"text":"b"}]})", ""), "assistant:a\nb|"},
         {TALK("",
@@ -748,7 +763,7 @@ Test(tools, what_was_said_is_not_refused) {
         "m.reasoning_content }}>{% endif %}|{% endfor %}{% if false %} </think> {% endif %}";
     struct world w;
     struct reply r;
-    char want[200];
+    char want[400];
 
     use_template(&w, dump, sizeof(dump) - 1);
     w.port.script = "x";
