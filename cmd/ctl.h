@@ -22,14 +22,14 @@ enum { CTL_OK = 0, CTL_REFUSED = 1, CTL_UNREACHABLE = 69, CTL_DENIED = 77 };
 
 struct ctl;
 
-#define CTL_URL_MAX 32
+#define CTL_URL_MAX 64
 
 /* Writes to @out the path of the admin socket of the one daemon that runs: a service's, or one in a
  * folder of files_socket_folder(). Returns an exit code; with @err if none or several run. */
 int ctl_socket(char *out, size_t size, struct err *err);
 /* Sets @out to the address of weftd for HTTP, in @text if need be: $WEFT_URL, else that of the one
- * daemon that runs, if the name of its admin socket is a port, else http://127.0.0.1:8080. Returns
- * an exit code; with @err if several run. */
+ * daemon that runs, which is asked for it unless the name of its admin socket is a port, else
+ * http://127.0.0.1:8080. Returns an exit code; with @err if several run. */
 int ctl_url(const char **out, char text[static CTL_URL_MAX], struct err *err);
 /* Makes a client of the socket at this path, without connecting. NULL: the path is $WEFT_ADMIN, or
  * ctl_socket() finds it at the first call. Returns 0 or -ENOMEM. */

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/files.h"
+#include "base/json_read.h"
 #include "cmd/ctl.h"
 
 #define FOUND_MAX 16
@@ -156,25 +157,40 @@ int ctl_socket(char *out, size_t size, struct err *err) {
     return CTL_OK;
 }
 
+/* Asks the daemon at the socket @path for its address. Returns false if it has none for HTTP, as a
+ * service whose sockets systemd opens. */
+static bool socket_ask_url(const char *path, char out[static CTL_URL_MAX]) {
+    CLEANUP(ctl_freep) struct ctl *ctl = NULL;
+    yyjson_doc *doc = NULL;
+    struct err err = {0};
+
+    if (ctl_new(&ctl, path) < 0 || ctl_get(ctl, "/health", &doc, &err) != CTL_OK)
+        return false;
+    const char *url = json_cstr(yyjson_obj_get(yyjson_doc_get_root(doc), "url"));
+    bool known = url && strncmp(url, "http://", 7) == 0 && strlen(url) < CTL_URL_MAX;
+    if (known)
+        strcpy(out, url);
+    yyjson_doc_free(doc);
+    return known;
+}
+
 int ctl_url(const char **out, char text[static CTL_URL_MAX], struct err *err) {
     const char *url = getenv("WEFT_URL"), *admin = getenv("WEFT_ADMIN");
     struct found f = {.n = 0};
-    unsigned port = 0;
 
+    *out = text;
     if (url && *url) {
         *out = url;
         return CTL_OK;
     }
-    if (admin && *admin) {
-        port = socket_port(admin);
-    } else {
+    if (!admin || !*admin) {
         found_all(&f);
         if (f.n > 1)
             return found_list(&f, true, "--url URL or $WEFT_URL", err);
-        if (f.n == 1)
-            port = socket_port(f.path[0]);
+        admin = f.n == 1 ? f.path[0] : "";
     }
-    socket_url(text, port ? port : 8080);
-    *out = text;
+    unsigned port = socket_port(admin);
+    if (port || !*admin || !socket_ask_url(admin, text))
+        socket_url(text, port ? port : 8080);
     return CTL_OK;
 }

@@ -17,6 +17,8 @@ struct admin_opts {
     void *ctx;
     /* "starting", "serving", "replacing", "failed", "draining" */
     const char *(*health)(void *ctx);
+    /* address of the first listener, as in the line "ready"; may be empty */
+    const char *url;
     void (*drain)(void *ctx);
     /* Begins to read the configuration again. Returns 0: admin_reload_over() follows; or -errno
      * with the reason in @err. */

@@ -469,6 +469,7 @@ static int front_open_admin(struct front *f) {
         .started_ns = clock_now(clock_monotonic()),
         .ctx = f,
         .health = health_word,
+        .url = f->listeners.url,
         .drain = drain_from_admin,
         .reload = reload_for_admin,
         .upgrade = next_daemon_start,

@@ -135,7 +135,7 @@ REQUESTS = [
 class ByHand:
     """A daemon with no option but its model and port, in the folders of a user who has nothing else."""
 
-    def __init__(self):
+    def __init__(self, *more):
         self.folder = tempfile.TemporaryDirectory(prefix="weft-first-")
         self.path, self.port, self.id = pathlib.Path(self.folder.name).resolve(), free_port(), "ID"
         others = ("WEFT_", "LLAMA_", "OLLAMA_", "VLLM_", "XDG_", "HF_", "LMSTUDIO_", "STATE_")
@@ -149,7 +149,7 @@ class ByHand:
         (self.path / "latin1").write_bytes(b"Guten Tag, \xdcbersetzer\n")
         for name, text in CONFIGS.items():
             (self.path / name).write_text(text.replace("FOLDER", str(self.path)))
-        command = [program("weftd"), "-m", str(model), "--port", str(self.port), "--kv-memory", "64M", "--threads", "1", "--default-max-tokens", "32"]
+        command = [program("weftd"), "-m", str(model), "--port", str(self.port), "--kv-memory", "64M", "--threads", "1", "--default-max-tokens", "32", *more]
         with open(self.path / "log", "w") as log:
             self.process = subprocess.Popen(command, env=self.env, cwd=self.path, stderr=log)
 
@@ -199,6 +199,13 @@ def none_of(problems):
 def test_a_daemon_by_hand_answers_what_people_type():
     with ByHand() as d:
         none_of(d.type(*row) for row in BY_HAND)
+
+
+def test_chat_finds_a_daemon_by_its_admin_socket():
+    """As that of ./quickstart, whose name is no port."""
+    with ByHand("--admin-socket", "own.sock") as d:
+        d.env["WEFT_ADMIN"] = str(d.path / "own.sock")
+        none_of(d.type(*row) for row in (("weftctl chat hello", 0, r"."), ("weftctl launch claude --print", 0, r"http://127.0.0.1:PORT'")))
 
 
 def test_json_is_json_whatever_happens():
