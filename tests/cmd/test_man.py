@@ -31,6 +31,14 @@ def test_pages_have_the_commands_of_the_programs():
         assert commands_of_page(name + ".1") == commands_of_help(name), name
 
 
+def test_options_of_the_commands_are_on_the_page():
+    page = (PAGES / "weftctl.1").read_text()
+    for command in ("chat", "launch", "pull", "models", "rm", "key"):
+        text = subprocess.run([program("weftctl"), command, "--help"], capture_output=True, text=True, check=True).stdout
+        for option in set(re.findall(r"--([a-z][a-z-]+)", text)):
+            assert re.search(rf"Fl (-[a-z]+ \| )*-{option}\b", page), (command, option)
+
+
 def test_keys_of_the_page_are_those_of_the_daemon():
     keys = re.findall(r"^  --([a-z-]+) \S+", help_of("weftd").split("\n[model]\n")[1], re.M)
     assert len(keys) > 40
