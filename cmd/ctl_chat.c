@@ -9,6 +9,7 @@
 #include <yyjson.h>
 
 #include "base/json_read.h"
+#include "base/meant.h"
 #include "base/printable.h"
 #include "base/text.h"
 #include "base/try.h"
@@ -53,8 +54,8 @@ static const char commands[] =
 struct chat {
     struct chat_server *server;
     struct chat_talk talk;
-    /* json: format of stdout; terminal: stdout is a terminal */
-    bool json, terminal;
+    /* json: format of stdout; terminal: stdout is a terminal; dims: it takes escape sequences */
+    bool json, terminal, dims;
     bool in_reasoning;
 };
 
@@ -66,8 +67,17 @@ static void chat_on_interrupt(int signal) {
 
 /* ---- output ---- */
 
+/* Returns false if the user wants no escape sequences, or the terminal knows none. */
+static bool chat_may_dim(void) {
+    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+
+    if (no_color && *no_color)
+        return false;
+    return term && strcmp(term, "dumb") != 0;
+}
+
 static void dim(const struct chat *c, bool on) {
-    if (!c->terminal)
+    if (!c->dims)
         return;
     if (on)
         fputs("\033[2m", stdout);
@@ -265,6 +275,21 @@ static void chat_retry(struct chat *c) {
         fputs("There is no answer yet.\n", stdout);
 }
 
+/* Refuses @line, which is no command. */
+static void command_unknown(const char *line) {
+    static const char *const known[] = {"/new",   "/retry", "/undo", "/system", "/set",
+                                        "/model", "/save",  "/load", "/help",   "/quit"};
+    struct meant m;
+
+    meant_init(&m, line);
+    for (size_t i = 0; i < ARRAY_SIZE(known); i++)
+        meant_try(&m, known[i]);
+    if (m.name)
+        cli_fail("unknown command %s; is %s meant?", line, m.name);
+    else
+        cli_fail("unknown command %s; /help lists all", line);
+}
+
 /* Runs the command @line, which begins with a slash. Returns false if it ends the program. */
 static bool command(struct chat *c, char *line) {
     char *arg = line + strcspn(line, " ");
@@ -290,8 +315,10 @@ static bool command(struct chat *c, char *line) {
         list_models(c);
     else if (strcmp(line, "/save") == 0 || strcmp(line, "/load") == 0)
         (void)file_command(c, line[1] == 'l', arg);
-    else
+    else if (strcmp(line, "/help") == 0)
         fputs(commands, stdout);
+    else
+        command_unknown(line);
     return true;
 }
 
@@ -452,6 +479,7 @@ int ctl_chat(int argc, char **argv, bool json) {
     if (chat_server_new(&server, url, path, key) < 0)
         return cli_fail("out of memory");
     struct chat c = {.server = server, .json = json, .terminal = isatty(STDOUT_FILENO)};
+    c.dims = c.terminal && chat_may_dim();
     if (chat_talk_init(&c.talk) < 0)
         return cli_fail("out of memory");
     if (load)

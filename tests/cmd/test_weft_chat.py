@@ -184,10 +184,10 @@ def test_a_model_cannot_steer_the_terminal():
 class Terminal:
     """weftctl chat on a terminal of its own."""
 
-    def __init__(self, *args):
+    def __init__(self, *args, **env):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.environ["TERM"] = "dumb"
+            os.environ.update({"TERM": "dumb"} | env)
             os.execv(program("weftctl"), ["weftctl", "chat", *args])
         self.text = ""
 
@@ -216,6 +216,27 @@ class Terminal:
             except OSError:
                 break
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_figures_are_dim_where_a_terminal_and_its_user_take_it():
+    for env, dim in (({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": ""}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+                     ({"TERM": "dumb"}, False)):
+        with Server([chunk(content="Hello"), END, USAGE, "[DONE]"]) as s:
+            t = Terminal("--url", s.url, "hi", **env)
+            text = t.until("tokens/s)")
+            assert ("\x1b[2m" in text) == dim, (env, text)
+            assert t.end() == 0
+
+
+def test_a_mistyped_command_of_the_conversation_suggests_one():
+    with Server() as s:
+        t = Terminal("--url", s.url)
+        for line, answer in (("/hlep", "unknown command /hlep; is /help meant?"), ("/frobnicate", "unknown command /frobnicate; /help lists all")):
+            t.until("> ")
+            t.say(line)
+            t.until(answer)
+        os.write(t.fd, b"\x04")
+        assert t.end() == 0
 
 
 def test_a_conversation_goes_on_and_can_be_steered():
