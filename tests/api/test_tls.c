@@ -8,11 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "api/http/tls.h"
 #include "base/rng.h"
+#include "world.h"
 
 #define ROOM (4u << 20)
 
@@ -380,4 +382,130 @@ Test(tls, the_certificates_of_issuers_follow_the_own) {
     cr_expect_eq(tls_config_init(&config, p.cert, p.key, &err), -EINVAL, "a damaged issuer");
     close_pair(&issuer);
     close_pair(&p);
+}
+
+/* ---- connections of a server ---- */
+
+/* Starts a world whose port has TLS, with the certificate of @p. */
+static void start_server(struct world *w, struct pair *p) {
+    struct err err = {0};
+
+    memset(p, 0, sizeof(*p));
+    write_pair(p);
+    world_init(w);
+    w->port.script = "Hi";
+    world_start(w);
+    cr_assert_eq(tls_config_init(&p->config, p->cert, p->key, &err), 0, "%s", err.message);
+    api_set_tls(w->api, &p->config); /* takes it over */
+    cr_assert_eq(api_listen_tcp(w->api, "127.0.0.1", 0, true, &w->tcp_port, &err), 0, "%s",
+                 err.message);
+    p->client_ctx = SSL_CTX_new(TLS_client_method());
+}
+
+static void stop_server(struct world *w, struct pair *p) {
+    SSL_CTX_free(p->client_ctx);
+    unlink(p->cert);
+    unlink(p->key);
+    world_stop(w);
+}
+
+static SSL *shake_hands(struct world *w, struct pair *p, int fd) {
+    SSL *client = SSL_new(p->client_ctx);
+
+    SSL_set_fd(client, fd);
+    for (int i = 0; i < 10000 && SSL_connect(client) != 1; i++)
+        world_turn(w);
+    cr_assert(SSL_is_init_finished(client));
+    return client;
+}
+
+/* Sends @request and reads until the answer has @end. */
+static void exchange(struct world *w, SSL *client, const char *request, const char *end) {
+    CLEANUP(buf_deinit) struct buf b = {.max = ROOM};
+    char piece[4096];
+
+    cr_assert_eq(SSL_write(client, request, (int)strlen(request)), (int)strlen(request));
+    for (int i = 0; i < 10000 && !(b.len && strstr(b.data, end)); i++) {
+        int n = SSL_read(client, piece, sizeof(piece));
+
+        if (n > 0)
+            cr_assert_eq(buf_add(&b, piece, (size_t)n), 0);
+        world_turn(w);
+    }
+    cr_assert(b.len && strstr(b.data, "HTTP/1.1 200"), "%s", b.len ? b.data : "nothing");
+    cr_expect(strstr(b.data, end), "%s", b.data);
+}
+
+static uint32_t n_connections(const struct world *w) {
+    struct api_stats stats;
+
+    api_stats(w->api, &stats);
+    return stats.n_connections;
+}
+
+Test(tls, a_connection_has_many_answers, .timeout = 60) {
+    static const char body[] =
+        R"({"messages":[{"role":"user","content":"hi"}],"stream":true,"max_tokens":2})";
+    char request[400];
+    struct world w;
+    struct pair p;
+
+    start_server(&w, &p);
+    int fd = world_connect(&w);
+    SSL *client = shake_hands(&w, &p, fd);
+    snprintf(request, sizeof(request),
+             "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+             "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+             strlen(body), body);
+    exchange(&w, client, request, "data: [DONE]\n\n");
+    exchange(&w, client, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", "{");
+    SSL_shutdown(client);
+    for (int i = 0; i < 10000 && n_connections(&w) > 0; i++)
+        world_turn(&w);
+    cr_expect_eq(n_connections(&w), 0);
+    cr_expect_eq(SSL_shutdown(client), 1, "the server says that it ends, too");
+    SSL_free(client);
+    close(fd);
+    stop_server(&w, &p);
+}
+
+Test(tls, plain_http_on_its_port_is_told, .timeout = 60) {
+    struct world w;
+    struct pair p;
+    struct reply r;
+
+    start_server(&w, &p);
+    int fd = world_connect(&w);
+    world_say(&w, fd, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 400);
+    cr_expect(strstr(r.body.data, "This is an HTTPS port"), "%s", r.body.data);
+    cr_expect(r.closed);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    stop_server(&w, &p);
+}
+
+/* Whatever else comes in place of a handshake ends the connection, as does its end. */
+Test(tls, what_is_no_handshake_ends_the_connection, .timeout = 60) {
+    static const char garbage[] = "\x16\x03\x01\x00\x04\xff\xff\xff\xff";
+    struct world w;
+    struct pair p;
+
+    start_server(&w, &p);
+    for (int leaves = 0; leaves < 2; leaves++) {
+        int fd = world_connect(&w);
+
+        world_turns(&w, 3);
+        cr_expect_eq(n_connections(&w), 1);
+        cr_assert_eq(send(fd, garbage, sizeof(garbage) - 1, 0), sizeof(garbage) - 1);
+        if (leaves)
+            close(fd);
+        for (int i = 0; i < 10000 && n_connections(&w) > 0; i++)
+            world_turn(&w);
+        cr_expect_eq(n_connections(&w), 0);
+        if (!leaves)
+            close(fd);
+    }
+    stop_server(&w, &p);
 }
