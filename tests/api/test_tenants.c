@@ -739,3 +739,39 @@ Test(tenants, a_reload_visits_each_tenant_once) {
     tenants_deinit(&ts);
     payers_deinit(&payers);
 }
+
+/* A key sees its own use, and the operator all. */
+Test(tenants, what_keys_have_used_is_told) {
+    static const char own[] = R"("model":"tiny","requests":2,"prompt_tokens":10,)"
+                              R"("cached_tokens":4,"output_tokens":4})";
+    static const char *const keys[] = {"ka", "kb"};
+    struct api_tenant rows[] = {{.name = "alice", .weight = 1, .tokens_per_day = 1000}};
+    CLEANUP(buf_deinit) struct buf all = {.max = 1 << 20};
+    struct reply r;
+
+    start(rows, 1);
+    w.port.script = "Hi";
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(answer(ask("ka", ""), &r), 200);
+    for (int i = 0; i < 2; i++) {
+        int fd = world_connect(&w);
+
+        world_say(&w, fd,
+                  "GET /v1/usage HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n",
+                  keys[i]);
+        world_receive(&w, fd, &r);
+        cr_expect(strstr(r.body.data, i ? R"({"object":"usage","tenant":"bob","key":"bob",)"
+                                        : R"({"object":"usage","tenant":"alice","key":"alice",)"),
+                  "%s", r.body.data);
+        cr_expect_eq(strstr(r.body.data, own) == NULL, i, "%s", r.body.data);
+        cr_expect_eq(strstr(r.body.data, R"("limit":1000,"used":14,"resets_at":"20)") == NULL, i,
+                     "%s", r.body.data);
+        reply_deinit(&r);
+        world_drop(&w, fd);
+    }
+    cr_assert_eq(api_usage(w.api, &all), 0);
+    cr_expect(strstr(all.data, R"("tenant":"alice","key":"alice","model":"tiny","requests":2,)"),
+              "%s", all.data);
+    cr_expect(strstr(all.data, R"({"limits":[{"tenant":"alice","name":)"), "%s", all.data);
+    stop();
+}
