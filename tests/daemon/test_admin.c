@@ -447,14 +447,16 @@ Test(admin, stats_have_the_front_and_the_first_worker) {
     worker.n_deaths = 3;
     worker.n_hangs = 4;
     worker.stats_age_ms = 5;
-    worker.last.n_devices = 1;
+    worker.last.n_devices = 2;
     worker.last.device[0].number = 6;
+    worker.last.device[1].number = 9;
     expect("GET /stats", 200,
            R"(","uptime_s":5,"health":"serving","model":{"id":"tiny",)" MODEL R"(},"front":{")");
     expect("GET /stats", 200,
            R"("worker":{"state":"up","pid":7,"starts":2,"weights":"kept","deaths":3,)"
            R"("hangs":4,"age_ms":5,")");
     expect("GET /stats", 200, R"("devices":[{"device":6,")");
+    expect("GET /stats", 200, R"(},{"device":9,")");
     worker.last.n_devices = 0;
     expect("GET /stats", 200,
            R"("devices":[]}})"

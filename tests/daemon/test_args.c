@@ -158,6 +158,7 @@ Test(args, values_are_translated_or_told) {
         {"--served-model-name a", " --model-name=a", ""},
         {"--served-model-name a b c --port 2", " --model-name=a --aliases=b,c --listen=127.0.0.1:2",
          ""},
+        {"--served-model-name a b -ngl 0", " --model-name=a --aliases=b --backend=cpu", ""},
         {"--mirostat 0", "", "ignored --mirostat"},
         {"--adaptive-target -1.0", "", "ignored --adaptive-target"},
         {"--mirostat 2", "", "refused --mirostat: this sampler is not implemented"},

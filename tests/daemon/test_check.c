@@ -101,7 +101,8 @@ static void expect_refused(const char *key, const char *why) {
 
 Test(check, folders_are_there_or_can_be_made) {
     static const struct {
-        const char *key, *name, *why; /* why: "" if the folder can be used */
+        /* why: "" if the folder can be used */
+        const char *key, *name, *why;
     } cases[] = {
         {"models", "empty", ""},
         {"models", "none", "none: cannot be used: No such file or directory"},

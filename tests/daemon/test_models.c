@@ -1269,6 +1269,9 @@ Test(models, pinned_ones_are_loaded_at_the_start_and_stay, .timeout = 60) {
     models->budget = (1 << 20) + 1;
     cr_assert_eq(models_load(models, 0, &err), 0);
     run_until(a, SERVED_FAILED);
+    char needs[40];
+    snprintf(needs, sizeof(needs), "it needs %u MiB, but", (unsigned)(a->bytes >> 20));
+    cr_expect(a->bytes >> 20 > 1 && strncmp(a->why, needs, strlen(needs)) == 0, "%s", a->why);
     cr_expect(strstr(a->why, "models-memory is 1 MiB and pinned models use 1 MiB"), "%s", a->why);
     end_scans();
 }
