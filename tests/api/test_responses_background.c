@@ -7,7 +7,9 @@
 #include <unistd.h>
 #include <yyjson.h>
 
+#include "api/http/json.h"
 #include "api/parts.h"
+#include "api/responses/event_log.h"
 #include "responses_support.h"
 
 #define BACKGROUND R"({"input":"hi","background":true)"
@@ -491,4 +493,107 @@ Test(background, a_slow_reader_gets_long_log_probabilities_in_parts) {
         world_drop(&w, fd);
     }
     world_stop(&w);
+}
+
+/* ---- logs that are stored ---- */
+
+static struct blob *blob_of(const char *text) {
+    struct buf b = {.max = 1 << 20};
+
+    buf_add_str(&b, text);
+    struct blob *out = blob_new(&b);
+    cr_assert_not_null(out);
+    return out;
+}
+
+/* Reads all events of @l, at most @most bytes at a time; static. */
+static const char *text_of(const struct event_log *l, size_t most) {
+    static char text[1000];
+    struct event_place at = {0};
+    struct splice part;
+    size_t n = 0;
+
+    while (event_log_read(l, &at, most, &part)) {
+        cr_assert(part.len > 0 && part.len <= most && n + part.len < sizeof(text));
+        memcpy(text + n, part.blob->text.data + part.from, part.len);
+        n += part.len;
+    }
+    text[n] = 0;
+    return text;
+}
+
+static struct event_log *loaded(const char *json, struct blob *echo) {
+    yyjson_doc *doc = yyjson_read(json, strlen(json), 0);
+    struct event_log *l = event_log_load(yyjson_doc_get_root(doc), echo);
+
+    yyjson_doc_free(doc);
+    return l;
+}
+
+/* What events repeat of the request is stored once, and everything else with the log. */
+Test(event_log, is_the_same_when_it_is_read_again) {
+    static const char want[] = "event: a\ndata: {\"x\":1}\n\n"
+                               "event: b\ndata: {\"y\":other,\"echo\":asked!}\n\n";
+    CLEANUP(buf_deinit) struct buf json = {.max = 1 << 20};
+    CLEANUP(buf_deinit) struct buf saved = {.max = 1 << 20};
+    struct blob *echo = blob_of("It was asked."), *other = blob_of("another");
+    struct event_log *l = event_log_new();
+    struct json j = {.out = &saved};
+    struct splices in = {0};
+
+    buf_add_str(&json, R"({"x":1})");
+    event_log_add(l, "a", &json, NULL);
+    buf_clear(&json);
+    buf_add_str(&json, R"({"y":,"echo":!})");
+    cr_assert_eq(splices_add(&in, other, 2, 5, 5), 0);
+    cr_assert_eq(splices_add(&in, echo, 7, 5, 13), 0);
+    event_log_add(l, "b", &json, &in);
+    event_log_close(l);
+    cr_expect_str_eq(text_of(l, 1000), want);
+    cr_assert(event_log_save(l, echo, &j));
+    cr_assert_eq(j.error, 0);
+    cr_expect_null(strstr(saved.data, "asked"), "%s", saved.data);
+    struct event_log *again = loaded(saved.data, echo);
+    cr_assert_not_null(again);
+    cr_expect(again->closed);
+    cr_expect_eq(again->n, 2);
+    for (size_t most = 1; most < 60; most += 7)
+        cr_expect_str_eq(text_of(again, most), want);
+    cr_expect_eq(again->n_bytes, l->n_bytes + strlen("other"), "which is its own now");
+    event_log_lose(l);
+    buf_clear(&saved);
+    cr_expect_not(event_log_save(l, echo, &j), "there is nothing to save");
+    cr_expect_not(event_log_save(NULL, echo, &j));
+    splices_deinit(&in);
+    event_log_unref(l);
+    event_log_unref(again);
+    blob_unref(echo);
+    blob_unref(other);
+}
+
+/* The database may have been changed. */
+Test(event_log, what_is_no_log_is_refused) {
+    static const char *const bad[] = {
+        "{}",
+        R"([["",0,0,0]])",
+        "[[1,0,0,0]]",
+        R"([["ab",3,0,1]])",   /* behind its text */
+        R"([["ab",0,14,0]])",  /* behind the echo */
+        R"([["ab",0,10,4]])",  /* to behind the echo */
+        R"([["ab",0,0,0],[]])" /* a good one first */
+    };
+    struct blob *echo = blob_of("It was asked.");
+    struct event_log *l;
+
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+        cr_expect_null(loaded(bad[i], echo), "%s", bad[i]);
+    cr_expect_null(loaded(R"([["ab",0,0,1]])", NULL));
+    l = loaded(R"([["ab",2,10,3],["cd",0,0,0]])", echo);
+    cr_assert_not_null(l);
+    cr_expect_str_eq(text_of(l, 3), "abed.cd");
+    event_log_unref(l);
+    l = loaded("[]", NULL);
+    cr_assert(l && l->n == 0);
+    event_log_unref(l);
+    blob_unref(echo);
 }
