@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -773,5 +774,64 @@ Test(tenants, what_keys_have_used_is_told) {
     cr_expect(strstr(all.data, R"("tenant":"alice","key":"alice","model":"tiny","requests":2,)"),
               "%s", all.data);
     cr_expect(strstr(all.data, R"({"limits":[{"tenant":"alice","name":)"), "%s", all.data);
+    stop();
+}
+
+Test(tenants, device_time_is_that_of_who_used_it) {
+    struct api_tenant rows[] = {{.name = "alice", .weight = 1}};
+    struct reply r;
+
+    start(rows, 1);
+    w.port.script = "Hi";
+    cr_assert_eq(answer(ask("ka", ""), &r), 200);
+    const uint64_t before = info_of("alice").stats.device_ns;
+    const struct msg_served served[] = {{.tenant = w.port.r[0].m.tenant, .ns = 7000},
+                                        {.tenant = w.port.r[0].m.tenant, .ns = 500},
+                                        {.tenant = 0, .ns = 30}};
+    const struct api_tenant_info none = info_of("default");
+    api_on_served(api_first_model(w.api), served, ARRAY_SIZE(served));
+    cr_expect_eq(info_of("alice").stats.device_ns, before + 7500);
+    cr_expect_eq(info_of("default").stats.device_ns, none.stats.device_ns + 30);
+    stop();
+}
+
+/* The operator sees what has ended, of one tenant or of all, and why others wait. */
+Test(tenants, ended_and_waiting_requests_are_shown_to_the_operator) {
+    struct api_tenant rows[] = {{.name = "alice", .weight = 2}, {.name = "bob", .weight = 3}};
+    struct api_ended_filter f = {.oldest_s = 3600};
+    struct api_ended_info ended[3];
+    struct api_tenant_info first;
+    struct reply r;
+    char why[200];
+
+    start(rows, 2);
+    w.port.script = "Hi";
+    cr_assert_eq(answer(ask("ka", ""), &r), 200);
+    cr_assert_eq(answer(ask("kb", R"(,"max_tokens":1)"), &r), 200);
+    cr_expect_eq(api_ended(w.api, &f, ended, 3), 2);
+    cr_expect_str_eq(ended[0].tenant, "bob");
+    cr_expect_str_eq(ended[1].tenant, "alice");
+    cr_expect_str_eq(ended[1].endpoint, TEXT);
+    cr_expect(ended[1].status == 200 && ended[1].n_prompt == 5 && ended[1].n_cached == 2 &&
+              ended[1].n_output == 2);
+    cr_expect(ended[0].n_output == 1 && strcmp(ended[0].finish, "length") == 0);
+    cr_expect_eq(api_ended(w.api, &f, ended, 1), 1);
+    strcpy(f.tenant, "alice");
+    cr_expect_eq(api_ended(w.api, &f, ended, 3), 1);
+    cr_expect_str_eq(ended[0].tenant, "alice");
+    strcpy(f.tenant, "dave");
+    cr_expect_eq(api_ended(w.api, &f, ended, 3), -ENOENT);
+    w.port.script = NULL;
+    int fd = ask("ka", "");
+    cr_assert(api_wait_text(w.api, w.port.r[2].id, why, sizeof(why)));
+    cr_expect_gt(strlen(why), 0);
+    fake_accept(&w.port, 2);
+    fake_tokens(&w.port, 2, "x");
+    cr_expect_not(api_wait_text(w.api, w.port.r[2].id, why, sizeof(why)), "it has a token");
+    cr_expect_not(api_wait_text(w.api, 999, why, sizeof(why)));
+    fake_finish(&w.port, 2, FINISH_STOP);
+    answer(fd, &r);
+    cr_expect_eq(api_tenants(w.api, &first, 1), 1);
+    cr_expect_eq(info_of("bob").weight, 3);
     stop();
 }
