@@ -542,6 +542,19 @@ MX_FN uint32_t wgmma_shared(uint32_t n, uint32_t format) {
            CUDA_THREADS / 32 * wgmma_slots(format) * tile_stage_bytes(format);
 }
 
+/* matmul_wgmma_join computes the products of matmul_wgmma_64 by clusters of WGMMA_JOIN blocks, one
+ * for each panel, which add up its segments in their shared memory. Grid x: panels WGMMA_JOIN;
+ * n_splits is WGMMA_JOIN. Dynamic shared memory: wgmma_join_shared() of the largest format. */
+#define WGMMA_JOIN 4u
+#define WGMMA_JOIN_BASE 128u /* bytes of the barriers in front */
+
+MX_FN uint32_t wgmma_join_shared(uint32_t format) {
+    uint32_t ring = wgmma_shared(MATMUL_COLUMNS, format);
+    uint32_t sums = TILE_SEGMENTS / WGMMA_JOIN * WIDE_SUMS * 4; /* a quarter of all segments */
+
+    return WGMMA_JOIN_BASE + (ring < sums ? sums : ring);
+}
+
 /* matmul_roles_N computes the products of matmul_wide for up to N rows that are packed as core
  * matrices: panels of ROLES_OUT rows of a matrix, with gates half as many of each. ROLES_THREADS
  * threads: ROLES_GROUPS groups of 128 multiply, the last group copies. Grid x: panels n_splits; the
@@ -999,8 +1012,8 @@ extern kernel_address PLAIN_KERNELS(KERNEL_ADDRESS);
 extern kernel_address kernel_matvec, kernel_matvec_16; /* matvec_for() */
 extern kernel_address kernel_matvec_dry, kernel_matvec_16_dry;
 extern kernel_address kernel_expert_vec, kernel_expert_wide, kernel_matmul_wide,
-    kernel_matmul_wgmma, kernel_matmul_wgmma_64, kernel_matmul_roles_24, kernel_matmul_roles_32,
-    kernel_matmul_roles_48, kernel_matmul_roles_64;
+    kernel_matmul_wgmma, kernel_matmul_wgmma_64, kernel_matmul_wgmma_join, kernel_matmul_roles_24,
+    kernel_matmul_roles_32, kernel_matmul_roles_48, kernel_matmul_roles_64;
 
 /* Returns the kernel for up to 64 rows, and in *columns its number of rows. */
 static inline const void *roles_for(uint32_t n_rows, uint32_t *columns) {

@@ -117,6 +117,7 @@ static void launch_one(const char *name) {
     } products[] = {{"matvec", VEC, 1},
                     {"matmul_wide", WIDE, 64},
                     {"matmul_wgmma_64", WGMMA_SHARING, 64},
+                    {"matmul_wgmma_join", WGMMA_JOINING, 64},
                     {"matmul_wgmma", WGMMA, 512}};
 
     open_device();

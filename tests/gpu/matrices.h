@@ -148,16 +148,16 @@ static void drop_inputs(struct inputs *in) {
     free(in->coded);
 }
 
-enum kernel { VEC, DRY, WIDE, SHARING, WGMMA, WGMMA_64, WGMMA_SHARING };
+enum kernel { VEC, DRY, WIDE, SHARING, WGMMA, WGMMA_64, WGMMA_SHARING, WGMMA_JOINING };
 
-static const char *const kernel_name[] = {"vec",   "dry",      "wide",       "split",
-                                          "wgmma", "wgmma 64", "wgmma split"};
+static const char *const kernel_name[] = {"vec",   "dry",      "wide",        "split",
+                                          "wgmma", "wgmma 64", "wgmma split", "wgmma join"};
 
 #define SPLITS 4u /* blocks that share the segments of a product */
 
 /* Returns true if several blocks share the segments of a product. */
 static bool shares(enum kernel kernel) {
-    return kernel == SHARING || kernel == WGMMA_SHARING;
+    return kernel == SHARING || kernel >= WGMMA_SHARING;
 }
 
 /* Sets the members that kernels need that share segments. */
@@ -172,6 +172,8 @@ static void divide(struct matmul_args *a, enum kernel kernel) {
 
 /* Launches a kernel. Returns false if the device does not have it. */
 static bool launch_kernel(enum kernel kernel, struct matmul_args *a) {
+    if (kernel == WGMMA_JOINING)
+        return launch_join(a);
     if (kernel >= WGMMA)
         return launch_wgmma(a, kernel == WGMMA ? WGMMA_ROWS : MATMUL_COLUMNS);
     if (kernel == DRY)
@@ -253,7 +255,7 @@ static void check_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, u
         snprintf(name, sizeof(name), "wide, of codes, %s", at);
         report_check(name, error_of(&w, in.coded, MIN(n_rows, 4u), wide, 1e-3), 1e-3);
     }
-    for (enum kernel k = SHARING; k <= WGMMA_SHARING; k++) {
+    for (enum kernel k = SHARING; k <= WGMMA_JOINING; k++) {
         if ((shares(k) && w.m.n_units < TILE_SEGMENTS) || !multiply(&w, &in, n_rows, k, narrow))
             continue;
         snprintf(name, sizeof(name), "%s = wide %s", kernel_name[k], at);

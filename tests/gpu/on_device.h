@@ -119,6 +119,19 @@ static bool launch_wgmma(struct matmul_args *a, uint32_t block_rows) {
     return true;
 }
 
+/* Computes y = W x by matmul_wgmma_join; returns as launch_wgmma(). */
+static bool launch_join(struct matmul_args *a) {
+    uint32_t bytes = wgmma_join_shared(a->m[0].format);
+
+    if (!matmul_wgmma_built || device.major != 9 || device.shared_bytes <= bytes)
+        return false;
+    count_panels(a, MATMUL_COLUMNS);
+    must(api->launch(kernel_matmul_wgmma_join, a->n_panels * WGMMA_JOIN, 1, CUDA_THREADS, bytes, a,
+                     false, stream),
+         "matmul_wgmma_join");
+    return true;
+}
+
 /* Samples @n wants that need the same kernels as @w. */
 static void launch_sampling(const struct sample_args *a, const struct sample_want *w, uint32_t n,
                             uint32_t n_blocks) {
@@ -141,12 +154,13 @@ static void allow_shared(const void *kernel, uint32_t bytes, const char *name) {
 }
 
 static void allow_all_shared(void) {
-    uint32_t wgmma = 0, wgmma_64 = 0, narrow = 0, norm = 0, expert = 0, wide = 0;
+    uint32_t wgmma = 0, wgmma_64 = 0, join = 0, narrow = 0, norm = 0, expert = 0, wide = 0;
     uint32_t n_planes = BYTES_FAMILY(device.made_for) ? 2 : 1;
 
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         wgmma = MAX(wgmma, wgmma_shared(WGMMA_ROWS, f));
         wgmma_64 = MAX(wgmma_64, wgmma_shared(MATMUL_COLUMNS, f));
+        join = MAX(join, wgmma_join_shared(f));
         narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f), MATVEC_STAGES));
         norm = MAX(norm, matvec_norm_most(&device, tile_stage_bytes(f), n_planes));
         expert = MAX(expert, expert_shared(tile_stage_bytes(f)));
@@ -155,6 +169,7 @@ static void allow_all_shared(void) {
     if (matmul_wgmma_built && device.major == 9) {
         allow_shared(kernel_matmul_wgmma, wgmma, "matmul_wgmma");
         allow_shared(kernel_matmul_wgmma_64, wgmma_64, "matmul_wgmma_64");
+        allow_shared(kernel_matmul_wgmma_join, join, "matmul_wgmma_join");
         for (uint32_t n = 24, columns; n <= 64; n = columns + 1)
             allow_shared(roles_for(n, &columns), ROLES_SHARED, "matmul_roles");
         for (uint32_t f = 0, formats; f < TILE_FORMATS; f++)

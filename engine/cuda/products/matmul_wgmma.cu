@@ -9,6 +9,10 @@
  * pack_args.cores: core matrices of 8 rows by 8 halves. matmul_wgmma has N = 128; matmul_wgmma_64
  * has N = 64, and its blocks can share the segments as those of matmul_wide do.
  *
+ * matmul_wgmma_join is matmul_wgmma_64 for clusters of WGMMA_JOIN blocks, each of which has two of
+ * the segments of a panel. Their sums stay in registers until all blocks have ended, then go to the
+ * shared memory of the block that adds them up: a quarter of the panel's rows for each block.
+ *
  * wgmma is asynchronous. While the products of a slice run, the warps decode the weights of the
  * next slice into other registers:
  *
@@ -23,6 +27,7 @@
  */
 
 #include "engine/cuda/bulk.cuh"
+#include "engine/cuda/cluster.cuh"
 #include "engine/cuda/products/gated.cuh"
 #include "engine/cuda/wgmma.cuh"
 
@@ -47,7 +52,9 @@ DEVICE uint64_t *slice_has_come(uint32_t i) {
 /* stages of a warp's ring of weights, as wgmma_slots() */
 template <int F> constexpr uint32_t slots = SLOTS_AHEAD(Steps<F>::of_stage, WGMMA_AHEAD);
 
-template <uint32_t N> struct Source {
+template <uint32_t N, bool JOINS> struct Source {
+    /* offset of the ring of slices */
+    static constexpr uint32_t base = JOINS ? WGMMA_JOIN_BASE : 0;
     static constexpr uint32_t slice_bytes = WGMMA_SLICE_BYTES(N), slices = WGMMA_SLICES(N);
     /* bytes of a column of all rows of a panel */
     static constexpr uint32_t row_bytes = 2 * WGMMA_ROWS;
@@ -60,11 +67,15 @@ template <uint32_t N> struct Source {
     uint32_t ring;        /* offset of the warp's ring of weights, which follows the slices */
     uint32_t n_units;     /* number of units of the block's segments */
 
+    /* Returns the mbarrier of element @i of the ring. Clusters have no static shared memory. */
+    static MEMBER uint64_t *bar(uint32_t i) {
+        return JOINS ? (uint64_t *)dynamic_shared() + i : slice_has_come(i);
+    }
     /* Sets the source of the weights: segments @first .. @last - 1 of row tile @tile of those at
      * @all. A warp without a row tile takes the last one, since four warps multiply together. */
     MEMBER void start(const struct matrix &m, const uint8_t *all, uint32_t tile, uint32_t first,
                       uint32_t last) {
-        ring = slices * slice_bytes +
+        ring = base + slices * slice_bytes +
                threadIdx.x / 32 * (wgmma_slots(m.format) * tile_stage_bytes(m.format));
         n_units = m.unit[last] - m.unit[first];
         tile = tile < m.n_row_tiles ? tile : m.n_row_tiles - 1;
@@ -84,9 +95,9 @@ template <uint32_t N> struct Source {
 
         if (i >= n_units * Steps<F>::slices || threadIdx.x != i % (CUDA_THREADS / 32) * 32)
             return;
-        bulk_expect(slice_has_come(place), slice_bytes);
-        bulk_copy(dynamic_shared() + place * slice_bytes, x + (size_t)i * (64 * row_bytes),
-                  slice_bytes, slice_has_come(place));
+        bulk_expect(bar(place), slice_bytes);
+        bulk_copy(dynamic_shared() + (base + place * slice_bytes), x + (size_t)i * (64 * row_bytes),
+                  slice_bytes, bar(place));
     }
     /* Starts copying stage @s of the weights. */
     template <int F> MEMBER void fetch_weights(uint32_t s) {
@@ -105,7 +116,7 @@ template <uint32_t N> struct Source {
         copy_commit();
         if (threadIdx.x == 0) {
             for (uint32_t k = 0; k < slices; k++)
-                bulk_init(slice_has_come(k));
+                bulk_init(bar(k));
             bulk_publish();
         }
         sync_block();
@@ -119,7 +130,7 @@ template <uint32_t N> struct Source {
     /* Waits for slice @i and for the weights of the next one; called by all threads. */
     template <int F> MEMBER void wait(uint32_t i) {
         copy_wait<(int)((slots<F> - 1) * Steps<F>::of_stage) - 1>();
-        bulk_wait(slice_has_come(i % slices), i / slices);
+        bulk_wait(bar(i % slices), i / slices);
         sync_block();
     }
     /* Called once the products of slice @i have begun: starts copies to the room of the last slice
@@ -142,22 +153,34 @@ DEVICE void wgmma(float (&d)[32], const uint32_t a[4], uint64_t b) {
 
 /* Multiplies segments @first .. @last - 1 of one row of tiles with the @column-th N rows. total and
  * c have the layout of mma accumulators, [column of 8 rows][4]. If @shared (first_sum()) is not
- * NULL, each segment's sums are stored there instead. */
-template <uint32_t N> struct Walk {
+ * NULL, each segment's sums are stored there instead; with JOINS total has those of two segments,
+ * one after the other. */
+template <uint32_t N, bool JOINS> struct Walk {
+    static constexpr uint32_t n_totals = JOINS ? N : N / 2;
+
     const struct matmul_args &a;
-    struct Source<N> &from;
+    struct Source<N, JOINS> &from;
     const struct matrix &m;
     uint32_t first, last, column;
-    float (&total)[N / 2];
+    float (&total)[n_totals];
     float *shared;
 
+    /* Keeps sum @k of a segment, one of two. What the first one leaves in the place of the second
+     * is replaced: registers have no index that is known only at run time. */
+    MEMBER void keep(uint32_t segment, uint32_t k, float sum) const {
+        if (segment == first)
+            total[k] = sum;
+        total[n_totals - N / 2 + k] = sum;
+    }
     /* Ends a segment: waits for its products, adds c to the total, and clears c. */
     MEMBER void add_up(uint32_t segment, float (&c)[N / 2]) const {
         wgmma_wait<0>();
         wgmma_hold(c);
 #pragma unroll
         for (uint32_t k = 0; k < N / 2; k++) {
-            if (N == MATMUL_COLUMNS && shared)
+            if (JOINS)
+                keep(segment, k, c[k]);
+            else if (N == MATMUL_COLUMNS && shared)
                 shared[segment * WIDE_SUMS + sum_place(k)] = c[k];
             else
                 total[k] = segment ? total[k] + c[k] : c[k];
@@ -177,10 +200,10 @@ template <uint32_t N> struct Walk {
         constexpr uint32_t step = Steps<F>::unroll > 1 ? slices : 2;
 
         from.template begin<F>(a, column, m.unit[first] * tile_k(F));
-        const uint32_t start = wgmma_place(0), n = from.n_units * slices;
+        const uint32_t start = wgmma_place(from.base), n = from.n_units * slices;
         uint32_t segment = first, end = end_of(first, slices), done;
         float c[N / 2] = {};
-        constexpr uint32_t under_way = Source<N>::under_way;
+        constexpr uint32_t under_way = Source<N, JOINS>::under_way;
         /* Decoded weights of the slices whose products run; w[0] belongs to even slices of the
          * segment. */
         uint32_t w[under_way][BLOCKS][4];
@@ -229,12 +252,53 @@ template <uint32_t N> struct Walk {
     }
 };
 
-template <uint32_t N> DEVICE void wgmma_multiply(const struct matmul_args &a, struct Part part) {
-    constexpr bool divides = N == MATMUL_COLUMNS; /* blocks may share segments */
+#define JOIN_GROUPS (MATMUL_COLUMNS / PACK_ROWS / WGMMA_JOIN) /* of 8 rows, of a block */
+
+/* Returns the thread's place, in the shared memory of a block of the cluster, for value @j of the
+ * accumulators of segment @segment and the block's group @g of 8 rows. */
+DEVICE float *join_place(uint32_t segment, uint32_t g, uint32_t j) {
+    return (float *)(dynamic_shared() + WGMMA_JOIN_BASE) +
+           ((segment * JOIN_GROUPS + g) * 4 + j) * CUDA_THREADS + threadIdx.x;
+}
+
+/* Adds up the sums of a panel: sends the thread's @sums of segments @first and @first + 1 to the
+ * blocks of their rows, and writes y of the block's own rows, of row tile @tile of @m. */
+DEVICE void join_store(const struct matmul_args &a, const struct matrix &m, uint32_t row0,
+                       uint32_t tile, uint32_t first, const float (&sums)[MATMUL_COLUMNS]) {
+    uint32_t lane = threadIdx.x % 32, n_rows = product_count_rows(a), rank = cluster_rank();
+
+    cluster_arrive();
+    cluster_wait(); /* no block reads its ring any more */
+#pragma unroll
+    for (uint32_t k = 0; k < MATMUL_COLUMNS; k++) {
+        constexpr uint32_t n = MATMUL_COLUMNS / 2;
+        uint32_t group = k % n / 4;
+
+        cluster_store(join_place(first + k / n, group % JOIN_GROUPS, k % 4), group / JOIN_GROUPS,
+                      sums[k]);
+    }
+    cluster_arrive();
+    cluster_wait();
+#pragma unroll
+    for (uint32_t k = 0; k < JOIN_GROUPS * 4; k++) {
+        float sum = *join_place(0, k / 4, k % 4);
+
+#pragma unroll
+        for (uint32_t s = 1; s < TILE_SEGMENTS; s++)
+            sum += *join_place(s, k / 4, k % 4);
+        product_store(a, m, n_rows,
+                      row0 + (rank * JOIN_GROUPS + k / 4) * PACK_ROWS + lane % 4 * 2 + k % 2,
+                      tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, sum);
+    }
+}
+
+template <uint32_t N, bool JOINS = false>
+DEVICE void wgmma_multiply(const struct matmul_args &a, struct Part part) {
+    constexpr bool divides = N == MATMUL_COLUMNS && !JOINS; /* blocks may share segments */
     uint32_t block = part.panel / a.n_columns, column = part.panel % a.n_columns;
     uint32_t row0 = column * N, lane = threadIdx.x % 32;
-    float total[N / 2], *shared = NULL;
-    struct Source<N> from;
+    float total[Walk<N, JOINS>::n_totals], *shared = NULL;
+    struct Source<N, JOINS> from;
 
     /* Gate and up have all parameters of the walk in common, so it is the same for both
      * warpgroups. */
@@ -245,8 +309,10 @@ template <uint32_t N> DEVICE void wgmma_multiply(const struct matmul_args &a, st
     if (divides && a.n_splits > 1)
         shared = first_sum(a, part.panel * TILE_SEGMENTS);
     from.start(m, own.tiles, tile, part.first, part.last);
-    walk_of(m.format, Walk<N>{a, from, m, part.first, part.last, column, total, shared});
+    walk_of(m.format, Walk<N, JOINS>{a, from, m, part.first, part.last, column, total, shared});
     copy_wait<0>();
+    if constexpr (JOINS)
+        return join_store(a, m, row0, tile, part.first, total);
     uint32_t n_rows = product_count_rows(a);
     if (divides && shared)
         return store_shared(a, m, n_rows, row0, block * WIDE_OUT, part.panel);
@@ -277,5 +343,11 @@ KERNEL(matmul_wgmma, struct matmul_args, CUDA_THREADS, 1) {
 KERNEL(matmul_wgmma_64, struct matmul_args, CUDA_THREADS, 2) {
 #if defined(WEFT_SIMT) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
     wgmma_multiply<MATMUL_COLUMNS>(a, part_of_block(a));
+#endif
+}
+
+KERNEL_CLUSTER(matmul_wgmma_join, struct matmul_args, CUDA_THREADS, 2, WGMMA_JOIN) {
+#if defined(WEFT_SIMT) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    wgmma_multiply<MATMUL_COLUMNS, true>(a, part_of_block(a));
 #endif
 }

@@ -22,6 +22,7 @@ LIMITS = {
     "matmul_wide": 255,
     "matmul_wgmma": 255,
     "matmul_wgmma_64": 176,
+    "matmul_wgmma_join": 128,
     "matmul_roles_24": 128,  # 512 threads; those that multiply get more (setmaxnreg)
     "matmul_roles_32": 128,
     "matmul_roles_48": 128,

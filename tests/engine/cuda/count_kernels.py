@@ -44,12 +44,13 @@ PROBE = """
 int main(void) {
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         uint32_t stage = tile_stage_bytes(f);
-        printf("%u %u %u %u %u %u %u %u %u %u %u %u %u %u\\n", stage, matvec_shared(stage, MATVEC_STAGES), expert_shared(stage), wide_shared(f),
+        printf("%u %u %u %u %u %u %u %u %u %u %u %u %u %u %u\\n", stage, matvec_shared(stage, MATVEC_STAGES), expert_shared(stage), wide_shared(f),
                (uint32_t)ATTEND_WIDE_SHARED(64, 16, 16), (uint32_t)ATTEND_WIDE_SHARED(128, 16, 16),
                wgmma_shared(MATMUL_COLUMNS, f), wgmma_shared(WGMMA_ROWS, f), (uint32_t)ATTEND_SHARED(64),
                (uint32_t)ATTEND_SHARED(128), roles_shared(64, f),
                matvec_shared(stage, MATVEC_STAGES - 1) + matvec_norm_bytes(1, MATVEC_NORM_COLUMNS, 1),
-               cluster_shared(8, stage, MATVEC_STAGES, 4096 / 8 * 16), cluster_shared(16, stage, MATVEC_STAGES, 4096 / 8 * 16));
+               cluster_shared(8, stage, MATVEC_STAGES, 4096 / 8 * 16), cluster_shared(16, stage, MATVEC_STAGES, 4096 / 8 * 16),
+               wgmma_join_shared(f));
     }
 }
 """
@@ -57,7 +58,7 @@ FORMATS = ["F16", "Q8_0", "Q4_0", "IQ4_NL", "MXFP4", "NVFP4", "Q5_0", "Q4_1", "Q
            "IQ4_XS", "IQ1", "IQ2", "IQ3", "Q2_K", "Q3_K"]
 PRODUCTS = {"matvec": 1, "matvec_norm": 11, "matvec_16": 1, "matvec_dry": 1, "matvec_16_dry": 1, "matvec_cluster": 12, "matvec_cluster_16": 13,
             "expert_vec": 2, "matmul_wide": 3, "expert_wide": 3}
-PRODUCTS |= {"matmul_wgmma_64": 6, "matmul_wgmma": 7}
+PRODUCTS |= {"matmul_wgmma_64": 6, "matmul_wgmma": 7, "matmul_wgmma_join": 14}
 ROLES = {f"matmul_roles_{n}": n for n in (24, 32, 48, 64)}
 ROLES_WIDE = {f"matmul_roles_{n}_{formats}": n for n in (96, 128) for formats in ("q4k", "q5k", "plain")}
 PRODUCTS |= {name: 10 for name in ROLES | ROLES_WIDE}
@@ -66,7 +67,7 @@ PAGES = ("", "_q8", "_q4", "_q8_q4")
 LAUNCH = PRODUCTS | {"attend_wide_64": 4, "attend_wide_128": 5}
 LAUNCH |= {name + "_64" + pages: 8 for name in ("attend", "attend_decode") for pages in PAGES}
 LAUNCH |= {name + "_128" + pages: 9 for name in ("attend", "attend_decode") for pages in PAGES}
-WGMMA_COLUMNS = {"matmul_wgmma_64": 64, "matmul_wgmma": 128} | ROLES
+WGMMA_COLUMNS = {"matmul_wgmma_64": 64, "matmul_wgmma_join": 64, "matmul_wgmma": 128} | ROLES
 SLICE_MOST = 112  # instructions of a warp for a slice of 64 columns of Q4_K in ROLES
 BYTES_MOST = 15.5  # instructions of matmul_wide for an mma of bytes of Q4_K, where a family multiplies those
 SEGMENT_UNITS = 4096 // 256 // 8  # units of 256 columns in a segment of a matrix of 4,096 columns

@@ -490,8 +490,8 @@ static int allow_shared(const void *kernel, uint32_t bytes) {
         fake_refuse("a carve-out that the driver rounds to another size");
     bool servers = has_roles(kernel) || kernel == kernel_matvec_cluster ||
                    kernel == kernel_matvec_cluster_16 || kernel == kernel_matmul_wgmma ||
-                   kernel == kernel_matmul_wgmma_64 || kernel == kernel_attend_latent_bulk ||
-                   kernel == kernel_attend_latent_bulk_q8 ||
+                   kernel == kernel_matmul_wgmma_64 || kernel == kernel_matmul_wgmma_join ||
+                   kernel == kernel_attend_latent_bulk || kernel == kernel_attend_latent_bulk_q8 ||
                    kernel == kernel_attend_latent_bulk_q4 || is_attend_wgmma(kernel);
     if (bytes > (servers ? SIMT_DYNAMIC_MAX : SIMT_DYNAMIC_LEAST))
         return 1;
