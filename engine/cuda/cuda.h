@@ -277,20 +277,21 @@ struct attention {
 
 /* Kernel and split-K factor of a product of many rows: rows of activations per panel
  * (MATMUL_COLUMNS or WGMMA_ROWS), and the blocks that share its segments, a power of two; roles: by
- * matmul_roles, for the step's number of rows or with WGMMA_ROWS the widest. */
+ * matmul_roles, for the step's number of rows or with WGMMA_ROWS the widest; joins: by
+ * matmul_wgmma_join. */
 struct product_way {
     uint32_t block_rows, n_splits;
-    bool roles;
+    bool roles, joins;
 };
 
 #define CHOICES 128u /* shapes of products and classes of rows that are timed, at most */
 
 /* Products. Invariant: n_choices <= CHOICES. */
 struct products {
-    /* split: blocks share segments; roles: matmul_roles computes those of packed cores for which
+    /* split: blocks share segments; join: matmul_wgmma_join is one of the ways; roles: matmul_roles computes those of packed cores for which
      * it has kernels; cluster: matvec_cluster those of few rows; dry: those of few rows, and packs,
      * begin with a dry run; the last three are experiments */
-    enum way_state matvec, split, wgmma, roles, cluster, dry;
+    enum way_state matvec, split, wgmma, join, roles, cluster, dry;
     /* the op's rows are packed for wgmma */
     bool cores;
     /* PACK_PLANES of the kernels here */

@@ -265,7 +265,15 @@ static int by_norm(struct be *b, const struct product *p, const struct operand *
 
 static int by_wide(struct be *b, const struct product *p, const struct operand *x,
                    const struct way *w) {
-    const struct product_way way = {w->block_rows, w->n_splits, w->roles};
+    const struct product_way way = {w->block_rows, w->n_splits, w->roles, false};
+
+    return cuda_matmul_wide(b, &p->w, x, false, way);
+}
+
+/* Multiplies by clusters that share the segments. */
+static int by_join(struct be *b, const struct product *p, const struct operand *x,
+                   const struct way *w) {
+    const struct product_way way = {w->block_rows, w->n_splits, false, true};
 
     return cuda_matmul_wide(b, &p->w, x, false, way);
 }
@@ -313,6 +321,7 @@ static const struct way ways[] = {
     {"matmul_wgmma", by_wide, STATE(products.wgmma), ROWS, 128, 1, true, false, false},
     {"matmul_wgmma", by_wide, STATE(products.wgmma), ROWS, 64, 1, true, false, false},
     {"shared segments", by_wide, STATE(products.split), ROWS, 64, 4, true, false, false},
+    {"matmul_wgmma_join", by_join, STATE(products.join), ROWS, 64, WGMMA_JOIN, true, false, false},
     {"expert_vec", by_expert, STATE(experts.vec), ROWS, EXPERT_ROWS, 1, false, true, false},
     {"expert_wide", by_expert, STATE(experts.wide), ROWS, 64, 1, false, true, false},
     {"matmul_roles", by_wide, STATE(products.roles), 24, 64, 1, true, false, true},

@@ -25,7 +25,7 @@
 
 #define FEWEST 32u /* rows of the first class; the next ones have up to twice as many */
 #define MOST 2048u /* rows that are timed */
-#define WAYS 6u
+#define WAYS 7u
 #define RUNS 3u /* timed runs of each way, after a warm-up run */
 /* A way replaces a simpler one only if it is faster by more than this fraction, which exceeds the
  * difference between two runs of the same way. */
@@ -37,9 +37,11 @@ static uint32_t list_ways(const struct be *b, const struct weights *w, const str
     uint32_t most = cuda_can_split(b, w, x->n_rows) ? TILE_SEGMENTS : 1, n = 0;
 
     if (x->cores && x->n_rows > MATMUL_COLUMNS)
-        ways[n++] = (struct product_way){WGMMA_ROWS, 1, false};
+        ways[n++] = (struct product_way){WGMMA_ROWS, 1, false, false};
     for (uint32_t splits = 1; splits <= most; splits *= 2)
-        ways[n++] = (struct product_way){MATMUL_COLUMNS, splits, false};
+        ways[n++] = (struct product_way){MATMUL_COLUMNS, splits, false, false};
+    if (most > 1 && x->cores && !x->gates && b->products.join == WAY_ON)
+        ways[n++] = (struct product_way){MATMUL_COLUMNS, WGMMA_JOIN, false, true};
     assert(n > 0 && n <= WAYS);
     return n;
 }
@@ -49,7 +51,7 @@ static struct product_way usual_way(const struct be *b, const struct weights *w,
                                     const struct operand *x) {
     uint32_t n = (uint32_t)b->about.device.n_multiprocessors, panels = cuda_panels(w, x->n_rows);
     bool splits = !x->gates && cuda_can_split(b, w, x->n_rows);
-    struct product_way way = {MATMUL_COLUMNS, 1, false};
+    struct product_way way = {MATMUL_COLUMNS, 1, false, false};
 
     if (x->cores && x->n_rows > MATMUL_COLUMNS && panels > n)
         way.block_rows = WGMMA_ROWS;
@@ -69,7 +71,7 @@ static struct product_way roles_way(const struct be *b, const struct weights *w,
                                     const struct operand *x) {
     uint32_t n = (uint32_t)b->about.device.n_multiprocessors,
              panels = cuda_roles_panels(w, x->n_rows);
-    struct product_way way = {MATMUL_COLUMNS, 1, true};
+    struct product_way way = {MATMUL_COLUMNS, 1, true, false};
 
     if (x->gates || x->n_rows > WGMMA_ROWS || !cuda_can_split(b, w, x->n_rows))
         return way;
@@ -186,7 +188,7 @@ struct product_way product_chosen(const struct be *b, const struct weights *w,
         return ways[0];
     ways[0] = c->way;
     if (ways[0].block_rows == MATMUL_COLUMNS && !cuda_can_split(b, w, x->n_rows))
-        ways[0].n_splits = 1; /* the class was timed with fewer rows */
+        ways[0] = (struct product_way){MATMUL_COLUMNS, 1, false, false}; /* timed with fewer rows */
     return ways[0];
 }
 

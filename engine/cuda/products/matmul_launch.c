@@ -111,7 +111,7 @@ static uint32_t load_ahead_bytes(const struct cuda_device *d) {
  * WEFT_CUDA_ROLES=1, WEFT_CUDA_CLUSTER=1, WEFT_CUDA_DRY=1: be.products.roles, cluster, dry are
  * on; WEFT_CUDA_ATTEND_WGMMA=1: be.attention.wgmma is. */
 int cuda_load_kernels(struct be *b) {
-    uint32_t narrow = 0, norm = 0, expert = 0, wide = 0, wgmma = 0, wgmma_64 = 0;
+    uint32_t narrow = 0, norm = 0, expert = 0, wide = 0, wgmma = 0, wgmma_64 = 0, join = 0;
 
     if (BYTES_FAMILY(b->about.device.made_for))
         b->products.planes = 2;
@@ -125,11 +125,12 @@ int cuda_load_kernels(struct be *b) {
         wide = MAX(wide, wide_shared(f));
         wgmma = MAX(wgmma, wgmma_shared(WGMMA_ROWS, f));
         wgmma_64 = MAX(wgmma_64, wgmma_shared(MATMUL_COLUMNS, f));
+        join = MAX(join, wgmma_join_shared(f));
     }
     bool has_wgmma = matmul_wgmma_built && b->about.device.major == 9 &&
                      b->about.device.minor == 0 && b->about.device.shared_bytes > wgmma &&
                      cuda_wants("WGMMA");
-    b->products.wgmma = way_if(has_wgmma);
+    b->products.wgmma = b->products.join = way_if(has_wgmma);
     b->products.roles = way_if(has_wgmma && cuda_asks("ROLES"));
     b->attention.wgmma = way_if(has_wgmma && cuda_asks("ATTEND_WGMMA"));
     b->products.ahead = load_ahead_bytes(&b->about.device);
@@ -139,15 +140,15 @@ int cuda_load_kernels(struct be *b) {
     const struct {
         const void *kernel;
         uint32_t bytes;
-    } kernels[] = {{kernel_matmul_wgmma, wgmma}, {kernel_matmul_wgmma_64, wgmma_64},
-                   {kernel_matvec, narrow},      {kernel_matvec_16, narrow},
-                   {kernel_matvec_dry, narrow},  {kernel_matvec_16_dry, narrow},
-                   {kernel_matvec_norm, norm},   {kernel_matmul_wide, wide},
-                   {kernel_expert_vec, expert},  {kernel_expert_wide, wide},
-                   PLAIN_KERNELS(WITHOUT_SHARED)};
+    } kernels[] = {{kernel_matmul_wgmma, wgmma},     {kernel_matmul_wgmma_64, wgmma_64},
+                   {kernel_matmul_wgmma_join, join}, {kernel_matvec, narrow},
+                   {kernel_matvec_16, narrow},       {kernel_matvec_dry, narrow},
+                   {kernel_matvec_16_dry, narrow},   {kernel_matvec_norm, norm},
+                   {kernel_matmul_wide, wide},       {kernel_expert_vec, expert},
+                   {kernel_expert_wide, wide},       PLAIN_KERNELS(WITHOUT_SHARED)};
 #undef WITHOUT_SHARED
 
-    for (size_t i = has_wgmma ? 0 : 2; i < ARRAY_SIZE(kernels); i++) {
+    for (size_t i = has_wgmma ? 0 : 3; i < ARRAY_SIZE(kernels); i++) {
         int e = b->api->allow_shared(kernels[i].kernel, kernels[i].bytes);
 
         TRY(cuda_check(b, e, "cudaFuncSetAttribute"));
@@ -421,12 +422,18 @@ int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand
 
     assert(x->cores ? b->products.wgmma == WAY_ON : !whole);
     assert(whole || way.block_rows == MATMUL_COLUMNS);
-    if (x->cores)
+    assert(!way.joins || (x->cores && !x->gates && way.n_splits == WGMMA_JOIN));
+    a.leave = a.leave && !way.joins;
+    if (way.joins)
+        kernel = kernel_matmul_wgmma_join;
+    else if (x->cores)
         kernel = whole ? kernel_matmul_wgmma : kernel_matmul_wgmma_64;
     for (uint32_t i = 0; i < w->n_mats; i++) {
         uint32_t format = w->m[i].format, bytes = wide_shared(format);
 
-        if (x->cores)
+        if (way.joins)
+            bytes = wgmma_join_shared(format);
+        else if (x->cores)
             bytes = wgmma_shared(way.block_rows, format);
         shared = MAX(shared, bytes);
     }
@@ -453,7 +460,7 @@ struct left product_left(const struct be *b, const struct weights *w, const stru
     if (!x->leaves || product_is_narrow(b, x))
         return (struct left){0};
     struct product_way way = product_chosen(b, w, x);
-    if (way.n_splits == 1)
+    if (way.n_splits == 1 || way.joins)
         return (struct left){0};
     return (struct left){.sums = b->attention.partial,
                          .scale = x->scale,

@@ -339,17 +339,20 @@ Test(cuda_products, rows_are_the_same_in_steps_of_every_size) {
     unlink(path);
 }
 
-/* A device on which panels of @fast_rows rows are fast if @fast_splits blocks share one. */
+/* A device on which panels of @fast_rows rows are fast if @fast_splits blocks share one, in a
+ * cluster with @joins. */
 static struct product_times {
     uint32_t fast_rows, fast_splits;
+    bool joins;
     /* launches of products of many rows */
     uint32_t n_fast, n_slow;
 } device;
 
 static bool is_fast(const char *kernel, const struct matmul_args *a) {
     uint32_t rows = strcmp(kernel, "matmul_wgmma") == 0 ? 128 : 64;
+    bool joins = strcmp(kernel, "matmul_wgmma_join") == 0;
 
-    return rows == device.fast_rows && a->n_splits == device.fast_splits;
+    return rows == device.fast_rows && a->n_splits == device.fast_splits && joins == device.joins;
 }
 
 static float us_of_products(const char *kernel, const void *args) {
@@ -374,11 +377,12 @@ Test(cuda_products, the_fastest_way_is_taken) {
         const char *wgmma, *times;
         /* of the second step's five products */
         uint32_t n_rows, fast_rows, fast_splits, n_fast;
-    } cases[] = {{"0", "1", OWN, 64, 1, 5},
-                 {"0", "1", OWN, 64, 8, 3},
-                 {"1", "1", OWN, 64, 4, 3},
-                 {"1", "1", 65, 128, 1, 5},
-                 {"1", "0", OWN, 128, 1, 0}};
+        bool joins;
+    } cases[] = {
+        {"0", "1", OWN, 64, 1, 5, false}, {"0", "1", OWN, 64, 8, 3, false},
+        {"1", "1", OWN, 64, 4, 3, false}, {"1", "1", OWN, 64, 4, 2, true}, /* not of gates */
+        {"1", "1", 65, 64, 4, 2, true},   {"1", "1", 65, 128, 1, 5, false},
+        {"1", "0", OWN, 128, 1, 0, false}};
     struct tiny_model m = {.type = TENSOR_Q8_0,
                            .n_layer = 1,
                            .n_embd = 512,
@@ -397,7 +401,8 @@ Test(cuda_products, the_fastest_way_is_taken) {
         uint32_t n_timed = 0;
         struct driver d;
 
-        device = (struct product_times){cases[i].fast_rows, cases[i].fast_splits, 0, 0};
+        device =
+            (struct product_times){cases[i].fast_rows, cases[i].fast_splits, cases[i].joins, 0, 0};
         setenv("WEFT_CUDA_TIMES", cases[i].times, 1);
         open_with(&d, path, cases[i].wgmma, 132);
         fake_find()->on_launch = count_fast;
@@ -416,6 +421,41 @@ Test(cuda_products, the_fastest_way_is_taken) {
         cr_expect(fake_find()->n_graph_launches > n_graphs, "%zu: trials are no part of graphs", i);
         cr_expect(timed ? n_timed > 2 * n : n_timed == n, "%zu: %u, then %u", i, n_timed, n);
         cr_expect(device.n_fast == cases[i].n_fast, "%zu: %u of %u", i, device.n_fast, n);
+    }
+    fake_find()->us_of = NULL;
+    unlink(path);
+}
+
+/* If clusters share the segments of attention's output and of down, nothing is left to residual. */
+Test(cuda_products, clusters_leave_no_sums_behind) {
+    struct tiny_model m = {.arch = "qwen2",
+                           .type = TENSOR_Q8_0,
+                           .n_layer = 1,
+                           .n_embd = 640,
+                           .n_ff = 640,
+                           .n_vocab = 40,
+                           .n_head = 10,
+                           .n_head_kv = 1,
+                           .head_dim = 64};
+    uint64_t first[OWN];
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    fake_find()->us_of = us_of_products;
+    for (int joins = 0; joins < 2; joins++) {
+        struct driver d;
+
+        device = (struct product_times){64, 4, joins, 0, 0};
+        setenv("WEFT_CUDA_TIMES", "1", 1);
+        open_with(&d, path, "1", 132);
+        run_rows(&d, OWN); /* times them */
+        n_left = n_split = 0;
+        run_rows(&d, OWN);
+        driver_close(&d);
+        cr_expect_eq(n_left, joins ? 0 : 2);
+        if (!joins)
+            memcpy(first, digest, sizeof(digest));
+        cr_expect(first[0] && memcmp(first, digest, sizeof(digest)) == 0, "%d", joins);
     }
     fake_find()->us_of = NULL;
     unlink(path);
@@ -441,7 +481,7 @@ Test(cuda_products, a_device_that_serves_neither_times_nor_records) {
     fake_find()->us_of = us_of_products;
     setenv("WEFT_CUDA_TIMES", "1", 1);
     for (int warm = 0; warm < 2; warm++) {
-        device = (struct product_times){64, 4, 0, 0};
+        device = (struct product_times){64, 4, false, 0, 0};
         setenv("WEFT_CUDA_WARM", warm ? "1" : "0", 1);
         fake_find()->idle = true; /* what is timed need not be computed */
         open_with(&d, path, "1", 132);

@@ -112,6 +112,10 @@ static bool is_wgmma(const char *kernel, const void *args) {
     return strncmp(kernel, "matmul_wgmma", 12) == 0;
 }
 
+static bool is_join(const char *kernel, const void *args) {
+    return strcmp(kernel, "matmul_wgmma_join") == 0;
+}
+
 static bool is_roles(const char *kernel, const void *args) {
     return strncmp(kernel, "matmul_roles", 12) == 0;
 }
@@ -310,6 +314,7 @@ Test(cuda_selftest, products_that_are_wrong_are_left_out) {
     static const struct fault faults[] = {
         {is_matvec, "without matvec: other bits than matmul_wide", false, true},
         {is_split, "without shared segments: other bits", false, false},
+        {is_join, "without matmul_wgmma_join: other bits", false, false},
         {is_wgmma, "without matmul_wgmma: other bits", false, true},
         {is_wide, "matmul_wide of Q8_0 is off by", true, false},
     };
