@@ -4,7 +4,7 @@ a launch has, how often a multiprocessor takes one (rounds), what blocks read th
 follows: of today's kernels (matmul_wgmma_64, matmul_wgmma) and of those of warps with roles. Nothing here is measured.
 What is assumed is in launches.py (ASSUMED) and below.
 
-usage: shapes.py [--dense]
+usage: shapes.py [--dense | --clusters]
 """
 import sys
 
@@ -78,6 +78,49 @@ def roles(role, rows):
     return f"roles_{width}", launch(role, rows, width, outputs, 1, SLICE_US[width], splits, cluster)
 
 
+# Products whose blocks share segments, of two models, and what a multiprocessor gets from the shared memory of others.
+SHARED_SHAPES = {
+    "Qwen3-8B": {"q k v": (4096, [4096, 1024, 1024]), "o": (4096, [4096]), "down": (12288, [4096])},
+    "Qwen3-4B": {"q k v": (2560, [4096, 1024, 1024]), "o": (4096, [2560]), "down": (9728, [2560])},
+}
+OTHERS_US = 2650e3 / H200["multiprocessors"]  # bytes: assumed
+L2_US = ASSUMED["l2_bytes_us"] / H200["multiprocessors"]
+JOIN = 4  # blocks of a cluster of matmul_wgmma_join
+SUMS = 64 * 128 * 4  # bytes of a segment's sums of a panel
+
+
+def shared_way(role, n_in, matrices, splits, joins):
+    """Returns (blocks, microseconds without sums, those of the sums, MB through the L2 cache for sums) of a step of 17 to
+    64 rows, two blocks on a multiprocessor. Sums of o and down are left to residual, a block for each row."""
+    panels = sum(up(n, 128) for n in matrices)
+    blocks = panels * splits
+    us = up(blocks, 2 * H200["multiprocessors"]) * n_in / 64 / splits * ASSUMED["slice_us"]
+    busiest = up(blocks, H200["multiprocessors"])
+    if splits == 1:
+        return blocks, us, 0, 0
+    if joins:
+        return blocks, us, busiest * (SEGMENTS // splits * SUMS) * (splits - 1) / splits / OTHERS_US, 0
+    stored = busiest * SEGMENTS // splits * SUMS / L2_US
+    read = SEGMENTS * (SUMS if role == "q k v" else 4 * sum(matrices)) / L2_US
+    return blocks, us, stored + read, 2 * panels * SEGMENTS * SUMS / 1e6
+
+
+def clusters():
+    print("| | | not shared | shared: blocks | us | of sums | L2 MB | cluster: blocks | us | of sums |")
+    print("| --- | --- | --: | --: | --: | --: | --: | --: | --: | --: |")
+    for model, shapes in SHARED_SHAPES.items():
+        for role, (n_in, matrices) in shapes.items():
+            alone = shared_way(role, n_in, matrices, 1, False)
+            splits = 1
+            while 2 * splits * alone[0] <= H200["multiprocessors"]:
+                splits *= 2
+            blocks, us, sums, l2 = shared_way(role, n_in, matrices, splits, False)
+            joined, join_us, join_sums, _ = shared_way(role, n_in, matrices, JOIN, True)
+            cells = [model, role, f"{alone[1]:.1f}", blocks, f"{us + sums:.1f}", f"{sums:.1f}", f"{l2:.0f}", joined,
+                     f"{join_us + join_sums:.1f}", f"{join_sums:.1f}"]
+            print("|", " | ".join(map(str, cells)), "|")
+
+
 # Ways to multiply a slice of a block by 128 rows: outputs of a block, bytes of a tile of 256 columns or None for a
 # dense copy, blocks of a cluster that share its weights, and its rows; warp instructions of a slice, counted in the
 # machine code (count_kernels.py; Q6_K: the most of 144 to 151).
@@ -117,6 +160,8 @@ def dense():
 def main():
     if "--dense" in sys.argv[1:]:
         return dense()
+    if "--clusters" in sys.argv[1:]:
+        return clusters()
     total = {}
     print("| | rows | today | parts | rounds | L2 MB | us | with roles | parts | rounds | L2 MB | us |")
     print("| --- | --: | --- | --: | --: | --: | --: | --- | --: | --: | --: | --: |")
