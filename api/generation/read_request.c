@@ -565,12 +565,30 @@ static int gen_request_require(yyjson_val *v, const char *name, struct err *err)
                         "Missing required parameter: %s.", name);
 }
 
+/* Requires @v, field @name. Where the body has the field of another route instead, names that:
+ * @other is the field and its route. */
+static int gen_request_check_route(const struct gen_request *r, yyjson_val *v, const char *name,
+                                   const char *const other[2], struct err *err) {
+    if (v || !json_given(yyjson_doc_get_root(r->doc), other[0]))
+        return 0;
+    return err_set_code(err, 400, "missing_required_parameter", name,
+                        "Missing required parameter: %s. A request with %s goes to %s.", name,
+                        other[0], other[1]);
+}
+
 /* Checks that required fields are there. */
 static int check_given(const struct gen_request *r, enum field_set known, struct err *err) {
+    static const char *const input[] = {"input", "/v1/responses"};
+    static const char *const prompt[] = {"prompt", "/v1/completions"};
+    static const char *const messages[] = {"messages", "/v1/chat/completions"};
+
     switch (known) {
     case FIELDS_CHAT:
+        TRY(gen_request_check_route(r, r->input.messages, "messages", input, err));
+        TRY(gen_request_check_route(r, r->input.messages, "messages", prompt, err));
         return gen_request_require(r->input.messages, "messages", err);
     case FIELDS_COMPLETION:
+        TRY(gen_request_check_route(r, r->input.prompt, "prompt", messages, err));
         return gen_request_require(r->input.prompt, "prompt", err);
     case FIELDS_EMBEDDING:
         return gen_request_require(r->input.prompt, "input", err);

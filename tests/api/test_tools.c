@@ -827,9 +827,13 @@ Test(tools, have_the_form_of_any_api) {
         cr_expect(grammar && strstr(grammar, R"("f")") && strstr(grammar, SCHEMA), "%s", body);
         reply_deinit(&r);
     }
-    world_ask(&w, CHAT, "{" HI R"(,"tools":[{"type":"custom","name":"say"}],"tool_choice":"any"})",
-              &r);
+    snprintf(body, sizeof(body),
+             R"({%s,"tools":[%s,{"type":"custom","name":"say"}],)"
+             R"("tool_choice":"any"})",
+             HI, CHATS(R"("parameters":)" SCHEMA));
+    world_ask(&w, CHAT, body, &r);
     cr_expect_eq(r.status, 200, "%s", r.body.data);
+    cr_expect(strstr(w.port.r[w.port.n - 1].grammar, R"("say")"), "a form beside another");
     reply_deinit(&r);
     world_stop(&w);
 }
