@@ -56,6 +56,9 @@ Test(grammar_schema, properties_in_their_order) {
            YES("{}", R"({"a":1})", R"({"b":true,"a":1})", R"({"b":1})", R"({"b":true,"c":1})",
                R"({"b":true,})", R"({,"b":true})"));
     CLOSED(R"({"properties": {"x": {}}})", YES("{}", R"({"x": [1]})"), YES(R"({"y": 1})", "1"));
+    CLOSED(R"({"type": "object", "properties": [], "required": []})", YES("{}"), YES("1", "[]"));
+    SCHEMA(R"({"type": "object", "properties": [], "additionalProperties": false})", YES("{}"),
+           YES(R"({"y": 1})", "1"));
     CLOSED(R"({"properties": {"x": false, "y": true}})", YES("{}", R"({"y": 1})"),
            YES(R"({"x": 1})"));
     CLOSED(R"({"properties": {"a\"\n\u00e9/": {"type": "null"}}})",
@@ -684,7 +687,7 @@ Test(grammar_schema, old_drafts) {
 Test(grammar_schema, mistakes_name_their_place) {
     REFUSED(R"({"type": "strin"})", "invalid", "#/type");
     REFUSED(R"({"type": 1})", "invalid", "#/type");
-    REFUSED(R"({"properties": []})", "invalid", "#/properties");
+    REFUSED(R"({"properties": [1]})", "invalid", "#/properties");
     REFUSED(R"({"properties": {"a": 1}})", "invalid", "#/properties/a: a schema must be");
     REFUSED(R"({"required": [1]})", "invalid", "#/required");
     REFUSED(R"({"type": "string\u0000"})", "invalid", "unknown type");

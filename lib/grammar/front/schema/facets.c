@@ -318,8 +318,11 @@ static int check_closed(struct schema *s, const struct parts *parts, uint32_t pa
     return 0;
 }
 
+/* Checks for an object, or an empty list, which PHP writes for an empty object. */
 static int expect_object(struct schema *s, struct facets *f, struct place at, size_t how) {
-    if (!yyjson_is_obj(at.v))
+    bool empty = yyjson_is_arr(at.v) && yyjson_arr_size(at.v) == 0;
+
+    if (!yyjson_is_obj(at.v) && !empty)
         return schema_invalid(s, at.path, "this must be an object");
     return 0;
 }
