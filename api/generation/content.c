@@ -75,7 +75,8 @@ bool content_is_record(yyjson_val *part) {
         return false;
     if (strcmp(type, "document") == 0 && !json_given(part, "document"))
         return false;
-    return !yyjson_is_str(yyjson_obj_get(part, "data")) && !json_given(resource, "blob");
+    return !yyjson_is_str(yyjson_obj_get(part, "data")) && !json_given(resource, "blob") &&
+           !json_given(part, "encrypted_content");
 }
 
 int content_add_odd(struct buf *out, yyjson_val *part) {

@@ -167,7 +167,8 @@ Test(input, no_output_is_refused) {
         {R"(,"output":[{"type":"input_text","text":"a"},"b",{"type":"text","text":null},5])",
          "ab5"},
         {R"(,"output":{"type":"input_text","text":"a"})", "a"},
-        {R"(,"output":[{"type":"input_text","text":"a"},{"type":"row","n":1},{"type":"audio"}])",
+        {R"(,"output":[{"type":"input_text","text":"a"},{"type":"row","n":1},)"
+         R"({"type":"encrypted_content","encrypted_content":"b"}])",
          "a\n"
          R"({"type": "row", "n": 1})"
          "\n(A part that this model cannot see.)"},
