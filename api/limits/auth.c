@@ -132,6 +132,19 @@ static bool set_sum(const char *key, char out[AUTH_SUM]) {
     return true;
 }
 
+/* Returns true if a line before has the key of @row with another meaning: only one of them would
+ * count, and the key would stay valid when that line is removed. */
+static bool auth_is_repeated(const struct auth *a, const struct auth_key *row) {
+    for (uint32_t i = 0; i < a->n_keys; i++) {
+        const struct auth_key *k = &a->keys[i];
+
+        if (memcmp(k->sum, row->sum, sizeof(k->sum)) == 0)
+            return k->tenant != row->tenant || k->is_operator != row->is_operator ||
+                   strcmp(k->expires, row->expires) != 0;
+    }
+    return false;
+}
+
 /* Reads one line of the file: nothing, `KEY` or `NAME:KEY`, and perhaps words about it. */
 static int auth_add_line(struct auth *a, char *line, uint32_t number, struct err *err) {
     char name[64];
@@ -167,10 +180,14 @@ static int auth_add_line(struct auth *a, char *line, uint32_t number, struct err
         log_event(WLOG_WARN, "short_key",
                   "name=%s characters=%zu reason=\"too short: weftctl key new makes a safe one\"",
                   quoted(name).s, len);
-    int r = auth_tenant(a, name, &row.tenant);
-    a->keys[a->n_keys] = row;
-    a->n_keys += r == 0;
-    return r;
+    TRY(auth_tenant(a, name, &row.tenant));
+    if (auth_is_repeated(a, &row))
+        return err_set(err, 0, "api-keys",
+                       "api-keys: %.150s:%u: a line above has this key, with another name or other "
+                       "words behind it: remove one of them",
+                       a->file, number);
+    a->keys[a->n_keys++] = row;
+    return 0;
 }
 
 static int read_keys(struct auth *a, FILE *file, struct err *err) {

@@ -300,6 +300,8 @@ Test(refusal_texts, of_heads) {
 Test(refusal_texts, of_keys) {
     static const char *const wrong[][2] = {
         {"al\tice\x01:ka\n", ":1: NAME must be text in UTF-8 without control characters"},
+        {"alice:ka\nbob:ka\n", ":2: a line above has this key, with another name"},
+        {"alice:ka\nalice:ka operator\n", ":2: a line above has this key, with another name"},
         {"alice:ka until=2030-01-01\n", "may be followed by expires=YYYY-MM-DD and operator"},
     };
     char path[] = "/tmp/weft-test-keys-XXXXXX";
