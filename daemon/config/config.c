@@ -610,7 +610,8 @@ static int check_origins(const struct config *c, struct err *err) {
 int config_check(const struct config *c, struct err *err) {
     if (!*c->model && !*c->models && !*c->models_dir)
         return err_set(err, 0, "model",
-                       "model: none is given: --model FILE, or model = FILE below [model] in the "
+                       "model: none is given (weftctl models lists those of this machine): --model "
+                       "FILE, or model = FILE below [model] in the "
                        "file of --config");
     if (!is_printable(c->model_name))
         return err_set(err, 0, "model-name",

@@ -596,7 +596,7 @@ Test(config, options_that_need_another_say_so) {
         char *flags[4];
         const char *key, *why;
     } all[] = {
-        {{"--model", ""}, "model", "none is given: --model FILE, or model = FILE"},
+        {{"--model", ""}, "model", "this machine): --model FILE, or model = FILE below [model]"},
         {{"--allowed-hosts", "https://x.com/"}, "allowed-hosts", "the name of a host alone, such"},
         {{"--allowed-hosts", "x.com:80"}, "allowed-hosts", "the name of a host alone, such"},
         {{"--allowed-hosts", "x.com, [::1], *"}, NULL, NULL},

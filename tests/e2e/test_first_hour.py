@@ -93,7 +93,7 @@ CHECKED = [
     ("weftd --config FOLDER/model.conf", 78, r"^weftd: FOLDER/model.conf:2: model: FOLDER/nothing.gguf: No such file or directory\n$"),
     ("weftd --config FOLDER/listen.conf", 78, r"^weftd: FOLDER/listen.conf:4: listen: must be ADDRESS:"),
     ("weftd --config FOLDER/keys.conf", 78, r"(?m)^weftd: FOLDER/keys.conf:4: api-keys: FOLDER/latin1:1: must be NAME:KEY"),
-    ("weftd --config FOLDER/empty.conf", 78, r"^weftd: model: none is given: --model FILE, or model = FILE below \[model\]"),
+    ("weftd --config FOLDER/empty.conf", 78, r"^weftd: model: none is given \(weftctl models lists those of this machine\): --model FILE, or model = FILE below \[model\]"),
     ("weftd -m tiny --chat-template nosuch", 78, r"one of the built-in templates: chatml "),
     ("weftd -m tiny --mdoel x", 78, r"--mdoel: unknown option; is --model meant\?"),
 ]
