@@ -36,7 +36,8 @@ static const char help[] =
     "                   else http://127.0.0.1:8080)\n"
     "  --model NAME     model to use (else the first served model)\n"
     "  --key-file FILE  file with the API key (else $WEFT_API_KEY)\n"
-    "  --print          print the settings for a shell, and start nothing\n"
+    "  --print          print the settings for a shell or for the client's file, and start\n"
+    "                   nothing\n"
     "  --write          write the settings to the client's own file (claude, codex, opencode, pi,\n"
     "                   openclaw, hermes, continue)\n"
     "  --undo           restore that file\n"
@@ -292,11 +293,24 @@ static int go_round_proxy(const struct target *t) {
     return 1;
 }
 
+/* Prints what --write adds to the file of a client that reads nothing else. Returns an exit code. */
+static int launch_print_block(const struct launch_client *c, const struct target *t) {
+    CLEANUP(freep) char *text = filled(c->fragment ? c->fragment : c->appended, t);
+
+    if (!text)
+        return cli_fail("out of memory");
+    printf("# in ~/%s, where weftctl launch %s --write puts it:\n%s\n# then:\n", c->file, c->name,
+           text + strspn(text, "\n"));
+    return CLI_OK;
+}
+
 static int launch_print(const struct launch_client *c, const struct target *t) {
     int direct = go_round_proxy(t);
 
     if (direct < 0)
         return cli_fail("out of memory");
+    if (!c->env[0] && launch_print_block(c, t) != CLI_OK)
+        return CLI_FAILED;
     if (direct) {
         fputs("export NO_PROXY=", stdout);
         launch_print_quoted(getenv("NO_PROXY"));
@@ -619,7 +633,7 @@ int ctl_launch(int argc, char **argv, bool json) {
         return CLI_FAILED;
     if (undoes)
         return undo(c, path);
-    if (c && !c->env[0] && !writes &&
+    if (c && !c->env[0] && !writes && !prints &&
         (!launch_client_file(c, path) || !launch_file_is_changed(path)))
         return cli_fail("%s is configured by its file only; use weftctl launch %s --write", c->name,
                         c->name);

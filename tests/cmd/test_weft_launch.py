@@ -89,6 +89,15 @@ def test_what_is_printed_is_for_a_shell():
         assert "it's $HOME" in told and "http://127.0.0.1:1" in told, (name, told)
 
 
+def test_the_block_of_a_client_that_reads_its_file_alone_is_printed():
+    for name, file in (("pi", ".pi/agent/models.json"), ("openclaw", ".openclaw/openclaw.json"), ("hermes", ".hermes/config.yaml"),
+                       ("continue", ".continue/config.yaml")):
+        r = launch(name, "--print", "--url", "http://127.0.0.1:1", "--model", "mine")
+        assert r.returncode == 0 and f"# in ~/{file}, where weftctl launch {name} --write puts it:\n" in r.stdout, r
+        assert '"http://127.0.0.1:1/v1"' in r.stdout and '"mine"' in r.stdout and "\n# then:\n" in r.stdout, r
+        assert not files(), files()
+
+
 def test_the_model_is_the_first_that_is_served():
     class Handler(http.server.BaseHTTPRequestHandler):
         def log_message(self, *_):
