@@ -250,12 +250,13 @@ static bool set_option(const struct cli_option *o, const char *value) {
 
 /* Says which values @o takes instead of @value. Returns CLI_USAGE. */
 static int cli_refuse_value(const struct cli_option *o, const char *value) {
-    if (o->kind == CLI_U64 && o->max >= 0x1p64)
-        return cli_usage(
-            "option %s: \"%s\" is not a whole number of 64 bits from %.0f on, such as 7 or 16G",
-            o->name, value, o->min);
-    return cli_usage("option %s: \"%s\" is not a number from %.15g to %.15g", o->name, value,
-                     o->min, o->max);
+    const char *dashes = o->name[1] ? "--" : "-";
+
+    if (o->kind == CLI_U64 && o->max >= 0x1p63)
+        return cli_usage("option %s%s: \"%s\" is not a whole number from %.0f on, such as 7 or 16G",
+                         dashes, o->name, value, o->min);
+    return cli_usage("option %s%s: \"%s\" is not a number from %.15g to %.15g", dashes, o->name,
+                     value, o->min, o->max);
 }
 
 /* CLI_LONG and the place in the table are the code of an option with a long name. */

@@ -47,6 +47,8 @@ BY_HAND = [
     ("weftctl --sokcet x stats", 64, r"unknown option --sokcet; is --socket meant\?"),
     ("weftctl --socket", 64, r"option --socket needs a value"),
     ("weftctl chat --modle=tiny hi", 64, r"unknown option --modle=tiny; is --model meant\?"),
+    ("weft-gguf info --memory 16GB tiny", 64, r"option --memory: \"16GB\" is not a whole number from 1 on, such as 7 or 16G"),
+    ("weftctl pull --memory 16GB hf:a/b", 64, r"option --memory: \"16GB\" is not a whole number from 1 on, such as 7 or 16G"),
     ("weft-gguf inof tiny", 64, r"unknown command \"inof\"; is info meant\?"),
     ("weftctl serve", 64, r"start weftd --model FILE"),
     ("weftctl show tiny", 64, r"use weft-gguf info FILE"),
