@@ -293,9 +293,10 @@ static int go_round_proxy(const struct target *t) {
     return 1;
 }
 
-/* Prints what --write adds to the file of a client that reads nothing else. Returns an exit code. */
+/* Prints what --write adds to the file of a client that reads nothing else. Returns an exit
+ * code. */
 static int launch_print_block(const struct launch_client *c, const struct target *t) {
-    CLEANUP(freep) char *text = filled(c->fragment ? c->fragment : c->appended, t);
+    CLEANUP(freep) char *text = filled(text_or(c->fragment, c->appended), t);
 
     if (!text)
         return cli_fail("out of memory");
