@@ -504,6 +504,17 @@ Test(kv_events, so_many_batches_are_kept) {
     end(&s);
 }
 
+static void count_timer(uv_handle_t *h, void *n) {
+    *(uint32_t *)n += uv_handle_get_type(h) == UV_TIMER && uv_is_active(h);
+}
+
+static uint32_t n_timers(struct scene *s) {
+    uint32_t n = 0;
+
+    uv_walk(&s->loop, count_timer, &n);
+    return n;
+}
+
 Test(kv_events, so_many_bytes_are_kept) {
     struct scene s;
     size_t len;
@@ -519,6 +530,11 @@ Test(kv_events, so_many_bytes_are_kept) {
         kv_events_notify(s.events, "m", &s.blocks);
     cr_expect_eq(first_replayed(&s, &n), (int64_t)s.counts->n_published - most);
     cr_expect_eq(n, most);
+    for (int i = 0; i < 5000 && n_timers(&s) > 0; i++) {
+        usleep(1000);
+        turn(&s);
+    }
+    cr_expect_eq(n_timers(&s), 0, "nothing is left to send");
     end(&s);
 }
 
