@@ -31,7 +31,6 @@ static int check_folder(const char *key, const char *path, bool writes, char at_
     snprintf(at_fs, PATH_MAX, "%s", path);
     int r = stat(at_fs, &st);
     if (r < 0 && errno == ENOENT && writes) {
-        snprintf(at_fs, PATH_MAX, "%s", path);
         const char *parent = dirname(at_fs);
         memmove(at_fs, parent, strlen(parent) + 1);
         r = stat(at_fs, &st);

@@ -322,7 +322,7 @@ Test(args, all_that_cannot_be_used_is_told_at_once) {
     };
     CLEANUP(args_deinit)
     struct args a =
-        translated("--mmproj-url p.gguf --lora l.gguf --no-such 1 --thread=3 --jinja x.gguf "
+        translated("--mmproj-url p.gguf --lora l.gguf --no-such --thread=3 --jinja x.gguf "
                    "-ctk q5_1 -c 4x -c -4 -c 18446744073709551615 --port http -m");
 
     cr_expect_eq(a.n_refused, ARRAY_SIZE(parts), "%u", a.n_refused);
@@ -616,11 +616,12 @@ Test(args, a_start_says_what_becomes_of_options) {
         notes_of(6, refused, "2 options of the command line cannot be used (see above)"),
         "weftd: --lora: adapters are not supported: merge it into the model\n"
         "weftd: --lora: adapters are not supported: merge it into the model\n");
-    environ = (char *[]){"LLAMA_ARG_CTX_SIZE=4x", "LLAMA_ARG_LORA=a", "VLLM_X=1", "HOME=/", NULL};
+    environ = (char *[]){"LLAMA_ARG_CTX_SIZE=4x", "LLAMA_ARG_LORA=a", "VLLM_X=1", "OLLAMA_X=1",
+                         "LLAMA_ARG_X_Y=1",       "LLAMA_ARG_BATCH=", "HOME=/",   NULL};
     cr_expect_str_eq(
         notes_of(1, usable, ""),
         "weftd: from the environment: LLAMA_ARG_CTX_SIZE, LLAMA_ARG_LORA\n"
-        "weftd: not read from the environment: VLLM_X\n"
+        "weftd: not read from the environment: VLLM_X, OLLAMA_X, LLAMA_ARG_X_Y\n"
         R"(weftd: environment: --ctx-size: "4x" is not a whole number)"
         "\n"
         "weftd: environment: --lora: adapters are not supported: merge it into the model\n");

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/util.h"
@@ -120,7 +121,7 @@ Test(check, folders_are_there_or_can_be_made) {
 
     mkdir(in_folder("empty"), 0755);
     close(open(in_folder("file"), O_WRONLY | O_CREAT, 0600));
-    set("kv-disk-size", "1M");
+    set("kv-disk-size", "64M");
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         snprintf(path, sizeof(path), "%s/%s", folder, cases[i].name);
         set(cases[i].key, path);
@@ -136,8 +137,16 @@ Test(check, folders_are_there_or_can_be_made) {
 
 Test(check, a_disk_that_is_too_small_is_told) {
     set("kv-disk", in_folder("made-at-the-start"));
+    struct statvfs fs;
+    unsigned long long room = 0;
+    int r;
+
     set("kv-disk-size", "65536G");
     expect_valid("less than kv-disk-size, 67108864 MiB");
+    const char *told = strstr(checked(&r), "has room for ");
+    cr_assert(told && statvfs(folder, &fs) == 0);
+    cr_expect_eq(sscanf(told, "has room for %llu MiB", &room), 1);
+    cr_expect(room > 0 && room << 20 <= (uint64_t)fs.f_blocks * fs.f_frsize, "%llu MiB", room);
 }
 
 /* Listens on a port that the system chooses. Returns it; @fd: to be closed. */
@@ -166,6 +175,10 @@ Test(check, a_port_that_is_in_use_is_told) {
         set("listen", address);
         expect_valid(told);
     }
+    snprintf(address, sizeof(address), "127.0.0.1:1,127.0.0.1:%u", port);
+    set("listen", address);
+    snprintf(told, sizeof(told), "weftd: listen: 127.0.0.1:%u cannot be used now: ", port);
+    expect_valid(told);
     snprintf(address, sizeof(address), "name.example:%u", port);
     set("listen", address);
     expect_valid(NULL); /* names are not looked up */
@@ -208,6 +221,11 @@ Test(check, files_of_options_are_read) {
     set("tls-certificate", in_folder("none"));
     expect_refused("tls-certificate", "none");
     set("tls-certificate", "");
+#ifdef HAVE_ZMQ
+    set("kv-events", "tcp://127.0.0.1:x");
+    expect_refused("kv-events", "Invalid argument");
+    set("kv-events", "");
+#endif
     set("model", in_folder("none.gguf"));
     expect_refused("model", "No such file or directory");
 }
