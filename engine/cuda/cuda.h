@@ -288,9 +288,10 @@ struct product_way {
 
 /* Products. Invariant: n_choices <= CHOICES. */
 struct products {
-    /* split: blocks share segments; join: matmul_wgmma_join is one of the ways; roles: matmul_roles computes those of packed cores for which
-     * it has kernels; cluster: matvec_cluster those of few rows; dry: those of few rows, and packs,
-     * begin with a dry run; the last three are experiments */
+    /* split: blocks share segments; join: matmul_wgmma_join is one of the ways; roles: matmul_roles
+     * computes those of packed cores for which it has kernels; cluster: matvec_cluster those of few
+     * rows; dry: those of few rows, and packs, begin with a dry run; the last three are
+     * experiments */
     enum way_state matvec, split, wgmma, join, roles, cluster, dry;
     /* the op's rows are packed for wgmma */
     bool cores;

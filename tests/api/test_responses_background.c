@@ -532,8 +532,12 @@ static struct event_log *loaded(const char *json, struct blob *echo) {
 
 /* What events repeat of the request is stored once, and everything else with the log. */
 Test(event_log, is_the_same_when_it_is_read_again) {
-    static const char want[] = "event: a\ndata: {\"x\":1}\n\n"
-                               "event: b\ndata: {\"y\":other,\"echo\":asked!}\n\n";
+    static const char want[] = "event: a\ndata: "
+                               R"({"x":1})"
+                               "\n\n"
+                               "event: b\ndata: "
+                               R"({"y":other,"echo":asked!})"
+                               "\n\n";
     CLEANUP(buf_deinit) struct buf json = {.max = 1 << 20};
     CLEANUP(buf_deinit) struct buf saved = {.max = 1 << 20};
     struct blob *echo = blob_of("It was asked."), *other = blob_of("another");
