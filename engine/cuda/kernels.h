@@ -548,6 +548,8 @@ MX_FN uint32_t wgmma_shared(uint32_t n, uint32_t format) {
 #define WGMMA_JOIN 4u
 #define WGMMA_JOIN_BASE 128u /* bytes of the barriers in front */
 
+/* Returns the bytes of dynamic shared memory of matmul_wgmma_join: those of the ring or, later, of
+ * the sums that other blocks send. */
 MX_FN uint32_t wgmma_join_shared(uint32_t format) {
     uint32_t ring = wgmma_shared(MATMUL_COLUMNS, format);
     uint32_t sums = TILE_SEGMENTS / WGMMA_JOIN * WIDE_SUMS * 4; /* a quarter of all segments */

@@ -170,7 +170,7 @@ Test(keys, have_limits) {
         write_file(text);
         int r = auth_reload(&a, &err);
         cr_expect_eq(r, lines[i].good ? 0 : -EINVAL, "%s", text);
-        cr_expect(lines[i].good || strstr(err.message, "line 2: must be"), "%s", err.message);
+        cr_expect(lines[i].good || strstr(err.message, ":2: must be"), "%s", err.message);
         if (lines[i].good)
             cr_expect_str_eq(tenant_of(key), name);
     }

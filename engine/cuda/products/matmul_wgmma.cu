@@ -69,7 +69,9 @@ template <uint32_t N, bool JOINS> struct Source {
 
     /* Returns the mbarrier of element @i of the ring. Clusters have no static shared memory. */
     static MEMBER uint64_t *bar(uint32_t i) {
-        return JOINS ? (uint64_t *)dynamic_shared() + i : slice_has_come(i);
+        if (JOINS)
+            return (uint64_t *)dynamic_shared() + i;
+        return slice_has_come(i);
     }
     /* Sets the source of the weights: segments @first .. @last - 1 of row tile @tile of those at
      * @all. A warp without a row tile takes the last one, since four warps multiply together. */
