@@ -279,6 +279,50 @@ static void generate(const char *id) {
     end(fd, n);
 }
 
+/* Expects the answer @want, with 0 in place of each number. */
+static void expect_shape(const char *request, const char *want) {
+    int fd = ask(request);
+    struct reply r;
+    size_t n = 0;
+
+    world_receive(&w, fd, &r);
+    for (const char *at = r.body.data; *at; n++) {
+        bool digit = *at >= '0' && *at <= '9';
+
+        r.body.data[n] = digit ? '0' : *at;
+        at += digit ? strspn(at, "0123456789") : 1;
+    }
+    r.body.data[n] = 0;
+    cr_expect_str_eq(r.body.data, want, "%s", r.body.data);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+}
+
+Test(admin, each_member_of_a_request_is_there) {
+    char request[60];
+
+    int fd = begin("one");
+    snprintf(request, sizeof(request), "GET /requests/%llu/why",
+             (unsigned long long)w.port.r[0].id);
+    expect_shape(request, R"({"id":0,"age_ms":0,"now":"pages: waited for pages of the KV cache",)"
+                          R"("records":[]})"
+                          "\n");
+    fake_accept(&w.port, 0);
+    expect_shape("GET /requests",
+                 R"({"requests":[{"id":0,"request_id":"one","endpoint":"/v0/completions",)"
+                 R"("state":"running","prompt_tokens":0,"output_tokens":0,"cached_tokens":0,)"
+                 R"("prompt_tokens_done":0,"max_tokens":0,"waits_for":"pages","age_ms":0,)"
+                 R"("session":"-","session_from":"-"}]})"
+                 "\n");
+    end(fd, 0);
+    expect_shape("GET /requests/ended",
+                 R"({"requests":[{"request_id":"one","tenant":"default",)"
+                 R"("endpoint":"/v0/completions","status":0,"finish":"stop","prompt_tokens":0,)"
+                 R"("cached_tokens":0,"output_tokens":0,"queue_ms":0,"ttft_ms":0,"total_ms":0,)"
+                 R"("ago_ms":0}]})"
+                 "\n");
+}
+
 Test(admin, requests_that_live_are_listed) {
     const char *const parts[] = {
         R"("request_id":"one")", R"("endpoint":"/v1/completions")", R"("state":"running")",

@@ -175,6 +175,7 @@ Test(args, values_are_translated_or_told) {
         {"-hf o/r:Q8_0", " --model=hf:o/r:Q8_0", ""},
         {"-hf hf:o/r", " --model=hf:o/r", ""},
         {"--cpu-offload-gb 4", "", "noted --cpu-offload-gb: what does not fit is left"},
+        {"--model", " --model", ""}, /* whose lack of a value config_read_args() tells */
         {"-fa --no-slots", " --slots=no", "ignored -fa"},
         {"-fa=off --no-slots", " --slots=no", "ignored -fa"},
         {"--flash_attn auto --no-slots", " --slots=no", "ignored --flash_attn"},

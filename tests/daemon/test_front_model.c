@@ -77,6 +77,7 @@ Test(front_model, its_name_is_that_of_its_file) {
         cr_assert_eq(config_set(&c, "model", named, &err), 0, "%s", err.message);
         cr_assert_eq(front_model_open(&m, &c, &room, &err), 0, "%s", err.message);
         cr_expect_str_eq(m.name, cases[i][1]);
+        cr_expect_str_eq(m.api.file, cases[i][0]);
         front_model_deinit(&m);
         config_deinit(&c);
         unlink(named);
