@@ -450,6 +450,29 @@ Test(worker, memory_that_no_option_gives_is_divided) {
     }
 }
 
+/* The block of multi-token prediction drafts unless another draft model is named, or none drafts. */
+Test(worker, the_block_drafts_unless_the_options_say_otherwise) {
+    static const struct {
+        const char *key, *value;
+        bool drafts;
+    } cases[] = {{"speculation", "auto", true},
+                 {"speculation", "off", false},
+                 {"draft-model", "/d.gguf", false},
+                 {"draft-sources", "mtp", true},
+                 {"draft-sources", "suffix", false}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        CLEANUP(config_deinit) struct config c = {0};
+        const struct msg_open m = {0};
+        struct err err = {0};
+
+        cr_assert_eq(config_init(&c), 0);
+        cr_assert_eq(config_set(&c, cases[i].key, cases[i].value, &err), 0, "%s", err.message);
+        worker_engine_opts(&c, &m);
+        cr_expect_eq(c.engine.drafts, cases[i].drafts, "%s %s", cases[i].key, cases[i].value);
+    }
+}
+
 Test(worker, keys_and_values_may_have_their_own_formats) {
     static const struct {
         const char *both, *k, *v;
