@@ -1079,6 +1079,11 @@ Test(models, presets_that_cannot_be_read_are_told, .timeout = 60) {
     cr_expect_null(models_bad_preset(models, 0, &why));
     cr_expect_eq(models_n_live(models), 3);
     cr_expect_str_eq(find("bad")->info.arch, "bert");
+    write_preset("worse", "model = b\n");
+    write_preset("bad", "nonsense = 1\n");
+    write_preset("worse", "nonsense = 2\n");
+    cr_expect_str_eq(models_bad_preset(models, 1, &why), "worse");
+    cr_expect_eq(models_n_live(models), 4, "they are served as they were read");
     end_presets();
 }
 

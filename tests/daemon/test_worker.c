@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/chan.h"
@@ -362,6 +363,30 @@ Test(worker, a_frame_that_it_does_not_know_ends_it, .timeout = 60) {
     receive_type(&s, MSG_FAILED);
     cr_expect(s.f.len == 14 && memcmp(s.f.data, "Protocol error", 14) == 0);
     cr_expect_eq(end(&s), WORKER_CHANNEL);
+}
+
+/* Returns the processor time of the worker in ms. */
+static int64_t cpu_ms(const struct scene *s) {
+    struct timespec t;
+    clockid_t clock;
+
+    cr_assert_eq(clock_getcpuclockid(s->pid, &clock), 0);
+    cr_assert_eq(clock_gettime(clock, &t), 0);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+Test(worker, rests_while_nothing_runs, .timeout = 60) {
+    struct scene s;
+    int32_t tokens[4];
+
+    serve(&s, (struct msg_open){0}, -1);
+    generate(&s, ARRAY_SIZE(tokens), "", tokens);
+    next_stats(&s);
+    usleep(50000);
+    int64_t before = cpu_ms(&s);
+    usleep(400000);
+    cr_expect_lt(cpu_ms(&s) - before, 20);
+    cr_expect_eq(end(&s), WORKER_DONE);
 }
 
 /* What the front tells of requests that have ended here, and of other workers, ends no worker, if
