@@ -764,3 +764,40 @@ Test(llamacpp, figures_of_the_server) {
         world_drop(&w, fd[i]);
     world_stop(&w);
 }
+
+/* How far a prompt is comes again while a stream waits, for the first prompt without a token. */
+Test(llamacpp, progress_is_told_while_a_stream_waits) {
+    static const char *const first =
+        R"("index":0,"content":"","tokens":[],"id_slot":-1,"stop":false,"prompt_progress")";
+    static const char *const second =
+        R"("index":1,"content":"","tokens":[],"id_slot":-1,"stop":false,"prompt_progress")";
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    struct world w;
+
+    world_init(&w);
+    w.opts.keepalive_ms = 10;
+    world_start(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, "/completion",
+               R"({"prompt":["hi","ho"],"stream":true,"return_progress":true})");
+    world_turns(&w, 5);
+    cr_assert_eq(w.port.n, 2);
+    fake_accept(&w.port, 0);
+    fake_accept(&w.port, 1);
+    cr_assert(world_read_until(&w, fd, &b, second), "the head has both");
+    buf_clear(&b);
+    cr_expect(world_read_until(&w, fd, &b, first));
+    fake_tokens(&w.port, 0, "x");
+    world_turns(&w, 5);
+    buf_clear(&b);
+    cr_expect(world_read_until(&w, fd, &b, second));
+    fake_tokens(&w.port, 1, "y");
+    world_turns(&w, 5);
+    buf_clear(&b);
+    cr_expect(world_read_until(&w, fd, &b, ": keep-alive\n\n"));
+    buf_clear(&b);
+    cr_expect(world_read_until(&w, fd, &b, ": keep-alive\n\n"));
+    cr_expect_null(strstr(b.data, "progress"), "%s", b.data);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
