@@ -475,7 +475,7 @@ Test(worker, memory_that_no_option_gives_is_divided) {
     }
 }
 
-/* The block of multi-token prediction drafts unless another draft model is named, or none drafts. */
+/* The block of multi-token prediction drafts unless another model is named, or none drafts. */
 Test(worker, the_block_drafts_unless_the_options_say_otherwise) {
     static const struct {
         const char *key, *value;
