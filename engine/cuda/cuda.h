@@ -815,6 +815,10 @@ struct operand {
      * (product_gates()); otherwise the caller does. */
     bool gates;
     enum pack_kind glu;
+    /* If it does, and its kernel can (product_packs()), it packs them in @halves by the static scale
+     * @fixed, and sets @halves_scale of each row. NULL: not. */
+    uint16_t *halves;
+    float *halves_scale, fixed;
     /* Not NULL: matvec packs these rows itself, and there is no @packed (cuda_matvec_packs()). */
     const struct pack_args *norm;
 };
@@ -862,6 +866,8 @@ bool product_is_narrow(const struct be *b, const struct operand *x);
  * y is complete), and whether its first y is glu(gate, up). */
 struct left product_left(const struct be *b, const struct weights *w, const struct operand *x);
 bool product_gates(const struct be *b, const struct weights *w, const struct operand *x);
+/* Returns true if the product of gate and up packs its result (operand.halves). */
+bool product_packs(const struct be *b, const struct weights *w, const struct operand *x);
 /* Returns true if the rows of a step are packed for wgmma (be.products.cores), except those that
  * experts or heads of latent attention multiply. */
 bool wgmma_handles(const struct be *b, uint32_t n_rows);

@@ -481,8 +481,8 @@ struct matmul_args {
      * the function @glu (enum pack_kind) of both. In matmul_wide each has half of a block's rows;
      * `add` and split-K are not supported then. */
     uint32_t gated, glu;
-    /* matvec with gates: instead of m[0].y, packs its rows times the power of two @fixed; n_out is
-     * a multiple of 64. packed NULL: not. */
+    /* With gates: instead of m[0].y, packs its rows times the power of two @fixed, for a product by
+     * the same kind of kernel; n_out is a multiple of 64. packed NULL: not. */
     uint16_t *packed;
     /* [n_rows] of packed */
     float *packed_scale;

@@ -628,6 +628,13 @@ static struct operand step_glu_rows(const struct step *s, const struct weights *
 
     x.glu = glu;
     x.gates = w->n_mats == 2 && !w->apart && s->be->ways.fuse;
+    /* Halves are in the place of the gate's results, and their scales in that of the up's; 128 rows
+     * of halves take as much room as 64 rows of results. */
+    if (w->fixed_h != 0 && s->be->opts->max_rows >= MATMUL_COLUMNS) {
+        x.halves = (uint16_t *)s->be->act.gate;
+        x.halves_scale = s->be->act.up;
+        x.fixed = w->fixed_h;
+    }
     return x;
 }
 
@@ -641,6 +648,16 @@ static bool step_matvec_gates(const struct step *s, const struct weights *w) {
  * much room as four rows of results. */
 static bool step_matvec_packs(const struct step *s, const struct weights *w) {
     return w->fixed_h != 0 && s->be->opts->max_rows >= MATVEC_ROWS && step_matvec_gates(s, w);
+}
+
+/* Returns true if @op is a product of gate and up that packs its result. */
+static bool step_glu_packs(const struct step *s, const struct model_op *op) {
+    if (op->kind != OP_GATE_UP)
+        return false;
+    if (step_matvec_gates(s, op->weights))
+        return step_matvec_packs(s, op->weights);
+    const struct operand x = step_glu_rows(s, op->weights, step_glu(op));
+    return product_packs(s->be, op->weights, &x);
 }
 
 /* Returns the product of a PROJ of one device: the kernel leaves split-K sums to the addition. */
@@ -716,7 +733,7 @@ int step_proj(struct step *s, const struct model_op *op) {
         return step_finish(s, op);
     }
     struct operand x = step_proj_rows(s, op);
-    if (op->in == ACT_H && step_matvec_packs(s, op->links.from->weights)) {
+    if (op->in == ACT_H && step_glu_packs(s, op->links.from)) {
         x.packed = (const uint16_t *)b->act.gate;
         x.scale = b->act.up;
     } else {

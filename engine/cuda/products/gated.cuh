@@ -3,7 +3,8 @@
 /*
  * gated - the epilogue of products of many rows with a gate and an up matrix. Half of a block's
  * warps have row tiles of the gate, and the other half the same row tiles of the up matrix. Their
- * outputs meet in shared memory, from where all threads store glu(gate, up) in the order of y.
+ * outputs meet in shared memory, from where all threads store glu(gate, up) in the order of y, or
+ * pack it for the next product.
  */
 
 #include "engine/cuda/products/products.cuh"
@@ -35,9 +36,22 @@ DEVICE void keep_gated(const struct matmul_args &a, const struct matrix &m, uint
             product_value(a, m, row, out, sum);
 }
 
+/* Packs columns @out to @out + 3 of row @row by the static scale; with CORES for wgmma. */
+template <bool CORES>
+DEVICE void gated_pack(const struct matmul_args &a, uint32_t row, uint32_t out, float (&h)[1][4]) {
+    struct pack_args to = {};
+
+    to.packed = a.packed;
+    to.n_padded = a.m[0].n_out;
+    to.cores = CORES;
+    write_quads<0>(to, row, to.n_padded, out, a.fixed, h);
+    if (out == 0)
+        a.packed_scale[row] = 1.0f / a.fixed;
+}
+
 /* Writes y of the block's N rows by its first @n_threads threads, once they have met behind
- * keep_gated(). */
-template <uint32_t N, uint32_t OUT = GATED_OUT>
+ * keep_gated(), or packs it for a product by wgmma (CORES) or by mma. */
+template <uint32_t N, bool CORES, uint32_t OUT = GATED_OUT>
 DEVICE void put_gated_rows(const struct matmul_args &a, uint32_t n_rows, uint32_t row0,
                            uint32_t block, uint32_t n_threads) {
     uint32_t n = a.m[0].n_out;
@@ -45,17 +59,19 @@ DEVICE void put_gated_rows(const struct matmul_args &a, uint32_t n_rows, uint32_
     for (uint32_t i = threadIdx.x; i < N * (OUT / 4); i += n_threads) {
         uint32_t r = i / (OUT / 4), q = i % (OUT / 4) * 4, out = block * OUT + q;
         const float *v = (const float *)dynamic_shared() + r * GATED_STRIDE(OUT) + q;
-        float *y = a.m[0].y + (size_t)(row0 + r) * n + out, h[4];
+        float *y = a.m[0].y + (size_t)(row0 + r) * n + out, h[1][4];
 
         if (row0 + r >= n_rows || out >= n)
             continue;
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++)
-            h[j] = out + j < n ? gated(a.glu, v[j], v[OUT + j]) : 0;
-        if (n % 4 == 0)
-            store_some<4>(y, h);
+            h[0][j] = out + j < n ? gated(a.glu, v[j], v[OUT + j]) : 0;
+        if (PACK_PLANES == 1 && a.packed) /* bytes have no static scales */
+            gated_pack<CORES>(a, row0 + r, out, h);
+        else if (n % 4 == 0)
+            store_some<4>(y, h[0]);
         else
             for (uint32_t j = 0; out + j < n && j < 4; j++)
-                y[j] = h[j];
+                y[j] = h[0][j];
     }
 }

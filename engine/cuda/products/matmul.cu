@@ -110,7 +110,7 @@ DEVICE void multiply_wide(const struct matmul_args &a, struct Part part) {
         for (uint32_t k = 0; k < WIDE_GROUPS * 4; k++)
             keep_gated(a, m, n_rows, row0, tile, k, total[k]);
         sync_block();
-        return put_gated_rows<MATMUL_COLUMNS>(a, n_rows, row0, block, CUDA_THREADS);
+        return put_gated_rows<MATMUL_COLUMNS, false>(a, n_rows, row0, block, CUDA_THREADS);
     }
     if (!supply.tiles)
         return;

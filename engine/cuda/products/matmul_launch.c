@@ -318,6 +318,11 @@ static struct matmul_args wide_args(struct be *b, const struct weights *w, const
             a.gated = 0;
         a.glu = x->glu;
     }
+    if (a.gated && x->halves) {
+        a.packed = x->halves;
+        a.packed_scale = x->halves_scale;
+        a.fixed = x->fixed;
+    }
     uint32_t groups =
         a.gated ? (w->m[0].n_out + WIDE_OUT / 2 - 1) / (WIDE_OUT / 2) : tile_groups(w);
     a.n_panels = groups * columns;
@@ -377,6 +382,7 @@ static int cuda_matmul_roles_wide(struct be *b, const struct weights *w, const s
     struct operand apart = *x;
     uint32_t most = (uint32_t)b->about.device.n_multiprocessors / ROLES_CLUSTER, formats = 0;
 
+    apart.halves = NULL; /* these kernels pack nothing */
     most = MAX(most, 1u);
     assert(way.n_splits == 1 || x->n_rows <= WGMMA_ROWS);
     while (rest.n_mats > 0) {
@@ -454,6 +460,12 @@ bool product_gates(const struct be *b, const struct weights *w, const struct ope
     if (!x->gates || product_is_narrow(b, x))
         return false;
     return wide_gates(w, product_chosen(b, w, x).n_splits);
+}
+
+bool product_packs(const struct be *b, const struct weights *w, const struct operand *x) {
+    bool wide_roles = product_chosen(b, w, x).roles && x->n_rows > MATMUL_COLUMNS;
+
+    return x->halves && product_gates(b, w, x) && !wide_roles;
 }
 
 struct left product_left(const struct be *b, const struct weights *w, const struct operand *x) {

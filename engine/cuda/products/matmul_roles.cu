@@ -357,7 +357,7 @@ DEVICE void roles_store_gated(const struct matmul_args &a, const struct RolesPar
     for (uint32_t k = 0; k < N / 2; k++)
         keep_gated<ROLES_OUT / 2>(a, own, n_rows, 0, part.tile_of(a, warp), k, total[k]);
     wgmma_sync(ROLES_MULTIPLY);
-    put_gated_rows<N, ROLES_OUT / 2>(a, n_rows, 0, part.local, ROLES_MULTIPLY);
+    put_gated_rows<N, true, ROLES_OUT / 2>(a, n_rows, 0, part.local, ROLES_MULTIPLY);
 }
 
 /* Computes the thread's outputs of its part, or with shared segments their sums. */

@@ -324,7 +324,7 @@ DEVICE void wgmma_multiply(const struct matmul_args &a, struct Part part) {
         for (uint32_t k = 0; k < N / 2; k++)
             keep_gated(a, own, n_rows, row0, tile, k, total[k]);
         sync_block();
-        return put_gated_rows<N>(a, n_rows, row0, block, CUDA_THREADS);
+        return put_gated_rows<N, true>(a, n_rows, row0, block, CUDA_THREADS);
     }
     if (tile >= m.n_row_tiles)
         return;

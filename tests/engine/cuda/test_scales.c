@@ -91,23 +91,54 @@ Test(scales, a_static_one_saves_a_pack_and_no_bit) {
     unlink(path);
 }
 
-/* The rows after 256 keys have two chunks, whose results merge() packs. */
-Test(scales, chunks_are_packed_where_they_are_merged) {
-    enum { TOKENS = 275 };
-    static uint64_t digest[2][TOKENS];
+/* The prompt is one step of 40 rows, in which the product of gate and up packs h: by wgmma, by mma,
+ * and by warps with roles. The other steps have one row. */
+Test(scales, products_of_many_rows_pack_h) {
+    static const struct way way = {.name = "at once", .fuse = "1"};
+    static const char *const wgmma[] = {"1", "0", "1"}, *const roles[] = {"0", "0", "1"};
+    struct trace own = {0};
     char path[64];
 
     scales_model(TENSOR_Q4_K, 512, path);
-    for (uint32_t i = 0; i < 2; i++) {
+    scales_run(path, false, &way, &own);
+    uint64_t own_packs = n_pack;
+    for (size_t i = 0; i < ARRAY_SIZE(wgmma); i++) {
+        struct trace t = {0};
+
+        setenv("WEFT_CUDA_WGMMA", wgmma[i], 1);
+        setenv("WEFT_CUDA_ROLES", roles[i], 1);
+        scales_run(path, true, &way, &t);
+        scales_same(&own, &t, way.name);
+        cr_expect_eq(own_packs - n_pack, LAYERS * (1 + 2 * (n_steps - 1)), "%zu: %lu of %lu packs",
+                     i, (unsigned long)n_pack, (unsigned long)own_packs);
+        free(t.logits);
+    }
+    unsetenv("WEFT_CUDA_WGMMA");
+    unsetenv("WEFT_CUDA_ROLES");
+    free(own.logits);
+    unlink(path);
+}
+
+/* The rows after 256 keys have two chunks, whose results merge() packs. In steps of 150 rows the
+ * product of gate and up packs two units of 128 rows. */
+Test(scales, chunks_are_packed_where_they_are_merged) {
+    enum { TOKENS = 275 };
+    static uint64_t digest[3][TOKENS];
+    char path[64];
+
+    scales_model(TENSOR_Q4_K, 512, path);
+    for (uint32_t i = 0; i < 3; i++) {
         n_pack = n_steps = n_plain = 0;
         setenv("WEFT_CUDA_STATIC", i ? "1" : "0", 1);
         fake_find()->on_launch = scales_count;
-        ways_long(path, TOKENS, 16, digest[i]);
+        ways_long(path, TOKENS, i < 2 ? 16 : 150, digest[i]);
         fake_find()->on_launch = NULL;
     }
     cr_expect_eq(n_plain, 0);
-    for (uint32_t r = 0; r < TOKENS; r++)
+    for (uint32_t r = 0; r < TOKENS; r++) {
         cr_expect_eq(digest[0][r], digest[1][r], "logits at position %u", r);
+        cr_expect_eq(digest[0][r], digest[2][r], "logits at position %u, many rows", r);
+    }
     unlink(path);
 }
 
