@@ -591,14 +591,18 @@ static int check_hosts(const char *key, char *const *hosts, bool has_port, struc
     return 0;
 }
 
-/* Refuses an origin that no browser sends: one without a scheme, or with a path. */
+/* Refuses an origin that no browser sends: one without a scheme, or with a path. "localhost" is
+ * llama-server's word for the pages of this machine, which are allowed in any case. */
 static int check_origins(const struct config *c, struct err *err) {
+    static const char *const words[] = {"*", "null", "localhost"};
+
     for (char *const *origin = c->cors_origins; *origin; origin++) {
         const char *host = strstr(*origin, "://");
+        bool is_word = false;
 
-        if (strcmp(*origin, "*") == 0 || strcmp(*origin, "null") == 0)
-            continue;
-        if (!host || strchr(host + 3, '/'))
+        for (size_t i = 0; i < ARRAY_SIZE(words); i++)
+            is_word |= strcmp(*origin, words[i]) == 0;
+        if (!is_word && (!host || strchr(host + 3, '/')))
             return err_set(err, 0, "cors-origins",
                            "cors-origins: must be * or SCHEME://HOST[:PORT], such as "
                            "https://chat.example.com, not \"%.150s\"",

@@ -604,7 +604,7 @@ Test(config, options_that_need_another_say_so) {
         {{"--picture-hosts", "x.com:444"}, NULL, NULL},
         {{"--cors-origins", "x.com"}, "cors-origins", "must be * or SCHEME://HOST[:PORT]"},
         {{"--cors-origins", "https://x.com/"}, "cors-origins", "must be * or SCHEME://HOST"},
-        {{"--cors-origins", "https://x.com:8080, *, null"}, NULL, NULL},
+        {{"--cors-origins", "https://x.com:8080, *, null, localhost"}, NULL, NULL},
         {{"--listen", ""}, "listen", "at least one address"},
         {{"--listen", "tls:127.0.0.1:1"}, "tls-certificate", "listen has tls:127.0.0.1:1"},
         {{"--tls-certificate", "c"}, "tls-key", "together with tls-certificate"},
