@@ -482,6 +482,25 @@ Test(models, a_load_that_nobody_waits_for_can_be_called_off, .timeout = 60) {
     busy->model->n_running = 0;
 }
 
+/* A file that was opened, or looked at, is gone on with at once, not at the next tick. */
+Test(models, a_load_goes_on_when_a_thread_has_read_the_file, .timeout = 60) {
+    struct served *s = find("a");
+    struct err err = {0};
+
+    for (int again = 0; again < 2; again++) {
+        cr_assert_eq(models_load(models, 0, &err), 0);
+        run_until(s, SERVED_OPENING);
+        uv_timer_stop(&models->timer);
+        while (s->state == SERVED_OPENING)
+            uv_run(&w.loop, UV_RUN_ONCE);
+        uv_run(&w.loop, UV_RUN_NOWAIT);
+        cr_expect_eq(s->state, SERVED_LOADING);
+        run_until(s, SERVED_LOADING);
+        cr_assert_eq(models_unload(models, 0, &err), 0);
+        run_until(s, SERVED_ABSENT);
+    }
+}
+
 /* The file system may not answer when a model is loaded again, swapped, or its file replaced. */
 Test(models, only_threads_look_at_files, .timeout = 60) {
     struct served *s = find("a"), *next;
