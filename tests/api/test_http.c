@@ -107,6 +107,20 @@ Test(http, every_answer_has_its_headers) {
     world_raw(&w, "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a b\xff\r\n\r\n", &r);
     cr_expect_eq(strncmp(reply_header(&r, "x-request-id", v, sizeof(v)), "req_", 4), 0);
     reply_deinit(&r);
+    for (int n = 63; n <= 64; n++) { /* the longest, and one that is too long */
+        char request[200], longest[80];
+
+        snprintf(longest, sizeof(longest), "%0*d", n, 7);
+        snprintf(request, sizeof(request),
+                 "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: %s\r\n\r\n", longest);
+        world_raw(&w, request, &r);
+        reply_header(&r, "x-request-id", v, sizeof(v));
+        cr_expect_eq(strcmp(v, longest) == 0, n == 63, "%s", v);
+        cr_expect_eq(strncmp(v, "req_", 4) == 0, n == 64, "%s", v);
+        if (n == 63)
+            reply_deinit(&r);
+    }
+    reply_deinit(&r);
     world_stop(&w);
 }
 
