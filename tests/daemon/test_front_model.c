@@ -356,6 +356,7 @@ static void expect_refusal(const char *model, const char *draft, const char *mes
     cr_assert_eq(config_set(&c, "draft-model", draft, &err), 0);
     cr_expect_lt(front_model_open(&m, &c, &room, &err), 0);
     cr_expect_str_eq(err.message, message);
+    cr_expect_eq(err.status, 0, "who answers a client chooses the status");
     front_model_deinit(&m);
     config_deinit(&c);
 }
