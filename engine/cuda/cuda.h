@@ -815,8 +815,8 @@ struct operand {
      * (product_gates()); otherwise the caller does. */
     bool gates;
     enum pack_kind glu;
-    /* If it does, and its kernel can (product_packs()), it packs them in @halves by the static scale
-     * @fixed, and sets @halves_scale of each row. NULL: not. */
+    /* If it does, and its kernel can (product_packs()), it packs them in @halves by the static
+     * scale @fixed, and sets @halves_scale of each row. NULL: not. */
     uint16_t *halves;
     float *halves_scale, fixed;
     /* Not NULL: matvec packs these rows itself, and there is no @packed (cuda_matvec_packs()). */
