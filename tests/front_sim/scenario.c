@@ -142,7 +142,7 @@ static void draw(struct scenario *s) {
         s->upgrades = sim_one_in(6);
         s->resets = !sim_one_in(3);
     }
-    tolerance.wait_ns = INT64_C(160000000000);
+    tolerance.wait_ns = INT64_C(240000000000);
     sim.pauses = sim.seed % 4 == 3 && !s->calm; /* drawn without a number, as seeds are kept */
     s->crowd = sim.seed % 4 == 1 && !s->tight && !s->damages; /* likewise */
     tolerance.silence_ns = INT64_C(7000000000);
