@@ -534,8 +534,7 @@ static struct event_log *loaded(const char *json, struct blob *echo) {
 Test(event_log, is_the_same_when_it_is_read_again) {
     static const char want[] = "event: a\ndata: "
                                R"({"x":1})"
-                               "\n\n"
-                               "event: b\ndata: "
+                               "\n\nevent: b\ndata: "
                                R"({"y":other,"echo":asked!})"
                                "\n\n";
     CLEANUP(buf_deinit) struct buf json = {.max = 1 << 20};
