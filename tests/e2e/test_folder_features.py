@@ -87,7 +87,7 @@ def test_a_folder_with_other_tokens_drafts_for_nobody():
         try:
             Weftd(*FLAGS, "--draft-model", drafter, model=folder_of(where, "m")).__enter__()
         except AssertionError as e:
-            assert "draft-model: its vocabulary differs from the model's" in str(e), e
+            assert f"draft-model: {drafter}: its vocabulary differs from the model's" in str(e), e
         else:
             raise AssertionError("it was taken")
 

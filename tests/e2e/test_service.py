@@ -51,7 +51,7 @@ def test_bad_configuration_is_one_line_and_exit_78():
         r = run_weftd("--no-such-flag", "1")
         assert r.returncode == 78 and "--no-such-flag: unknown option" in r.stderr, r
         r = run_weftd()
-        assert r.returncode == 78 and "no model file" in r.stderr, r
+        assert r.returncode == 78 and "model: none is given" in r.stderr, r
 
 
 def test_what_computes_steps_behind_the_front():
@@ -261,7 +261,7 @@ def test_check_config_stands_anywhere_and_opens_what_is_named():
         assert run_weftd("--check-config", "--model", tiny_model(), "--kv-disk", folder + "/kv").returncode == 0
     for flags, part in ((["--model", "/proc/nonexistent.gguf"], "/proc/nonexistent.gguf"), (["--model", tiny_model(), "--api-keys", "/proc/nonexistent"], "api-keys: /proc/nonexistent"),
                         (["--model", tiny_model(), "--api-keys", "/"], "api-keys: /: cannot be read: Is a directory"),
-                        (["--model", tiny_model(), "--api-keys", "/dev/null"], "api-keys: the file contains no key"),
+                        (["--model", tiny_model(), "--api-keys", "/dev/null"], "api-keys: /dev/null: contains no key"),
                         (["--model", tiny_model(), "--chat-template", "nosuch"], "nosuch is neither a file nor one of the built-in templates: chatml llama2 "),
                         (["--model", tiny_model(), "--chat-template", "/"], "chat-template: /: "),
                         (["--model", tiny_model(), "--kv-disk", "/proc/nonexistent/kv"], "kv-disk: /proc/nonexistent: cannot be used: No such file"),
@@ -599,7 +599,7 @@ def test_names_that_are_not_utf8_break_no_page():
         keys = pathlib.Path(folder, "keys")
         keys.write_bytes(b"ok:k0\nm\xfcller:k1\n")
         r = run_weftd("--model", tiny_model(), "--listen", "127.0.0.1:0", "--api-keys", str(keys))
-        assert r.returncode == 78 and "line 2: NAME must be text in UTF-8" in r.stderr, r
+        assert r.returncode == 78 and "keys:2: NAME must be text in UTF-8" in r.stderr, r
         bad.write_bytes(b"no model")
         with Weftd(model=str(file)) as d:
             assert r'model_name="m\\xe8\\n"' in d.request("GET", "/metrics")[2]

@@ -197,7 +197,7 @@ def test_an_upgrade_keeps_responses():
             late = {}
 
             def stay():  # ends in the old daemon, after the new one has read the rows
-                late.update(create(d, "long", max_output_tokens=400, ignore_eos=True))
+                late.update(create(d, "long", max_output_tokens=6000, ignore_eos=True))
 
             thread = threading.Thread(target=stay)
             wait_until("the row", lambda: made["id"] in rows(args[3]))
