@@ -290,7 +290,7 @@ Test(cancel, what_was_unread_of_one_answer_does_not_count_for_the_next) {
 
 #define EURO "\xE2\x82\xAC"
 
-/* What is sent at a time ends between two characters. */
+/* Pieces of a text that are sent at a time end between two characters. */
 Test(cancel, a_slow_reader_gets_everything_if_it_reads_in_time) {
     struct world w;
     struct reply r;

@@ -765,7 +765,7 @@ Test(llamacpp, figures_of_the_server) {
     world_stop(&w);
 }
 
-/* How far a prompt is comes again while a stream waits, for the first prompt without a token. */
+/* Progress of a prompt is sent again while a stream waits, for the first prompt without a token. */
 Test(llamacpp, progress_is_told_while_a_stream_waits) {
     static const char *const first =
         R"("index":0,"content":"","tokens":[],"id_slot":-1,"stop":false,"prompt_progress")";

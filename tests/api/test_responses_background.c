@@ -530,7 +530,7 @@ static struct event_log *loaded(const char *json, struct blob *echo) {
     return l;
 }
 
-/* What events repeat of the request is stored once, and everything else with the log. */
+/* Members of the request that events repeat are stored once, and all others with the log. */
 Test(event_log, is_the_same_when_it_is_read_again) {
     static const char want[] = "event: a\ndata: "
                                R"({"x":1})"

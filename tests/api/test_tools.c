@@ -690,7 +690,7 @@ Test(real, templates_get_the_past_and_calls_are_read) {
 #define CALLED "assistant:" CALL("f", "{}") "|"
 #define RESULT(content) R"({"role":"tool","tool_call_id":"c")" content "}"
 
-/* Nothing that a model or a tool said is refused, nor a clear text of the client. */
+/* Contents of models and tools are never refused, and clear texts of clients are not. */
 Test(tools, what_was_said_is_not_refused) {
     static const struct {
         const char *body, *prompt;

@@ -602,7 +602,7 @@ static const char *notes_of(int argc, char **argv, const char *error) {
     return text;
 }
 
-/* What comes from the environment does not prevent a start. */
+/* Variables of the environment do not prevent a start. */
 Test(args, a_start_says_what_becomes_of_options) {
     char *usable[] = {"weftd", "--jinja", "-fa", "--numa", "isolate", NULL};
     char *refused[] = {"weftd", "--lora", "a", "--jinja", "--lora", "b", NULL};

@@ -1,4 +1,4 @@
-/* What --check-config checks: files, folders, ports and memory that a start would meet. */
+/* Tests of --check-config, which checks files, folders, ports and memory as a start does. */
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>

@@ -389,8 +389,8 @@ Test(worker, rests_while_nothing_runs, .timeout = 60) {
     cr_expect_eq(end(&s), WORKER_DONE);
 }
 
-/* What the front tells of requests that have ended here, and of other workers, ends no worker, if
- * it is well formed. */
+/* Messages about requests that have ended here, or that other workers have, end no worker if they
+ * are well formed. */
 Test(worker, news_of_others_is_taken, .timeout = 60) {
     CLEANUP(buf_deinit) struct buf turn = {.max = MSG_MAX_FRAME}, picture = turn;
     const struct turn_end over = {.id = 99, .calls = 1};
