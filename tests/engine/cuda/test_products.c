@@ -155,6 +155,19 @@ Test(cuda_products, shared_segments_are_the_same) {
     unlink(path);
 }
 
+/* Returns a model of architecture @arch with one layer and 640 columns. */
+static struct tiny_model one_layer_model(const char *arch) {
+    return (struct tiny_model){.arch = arch,
+                               .type = TENSOR_Q8_0,
+                               .n_layer = 1,
+                               .n_embd = 640,
+                               .n_ff = 640,
+                               .n_vocab = 40,
+                               .n_head = 10,
+                               .n_head_kv = 1,
+                               .head_dim = 64};
+}
+
 /* If blocks share the segments of attention's output or of down, residual adds them up: with
  * biases, with norms after branches and without. */
 Test(cuda_products, what_blocks_leave_is_added_up_behind) {
@@ -168,15 +181,7 @@ Test(cuda_products, what_blocks_leave_is_added_up_behind) {
                                                                               "16384"};
 
     for (size_t k = 0; k < ARRAY_SIZE(archs); k++) {
-        struct tiny_model m = {.arch = archs[k].name,
-                               .type = TENSOR_Q8_0,
-                               .n_layer = 1,
-                               .n_embd = 640,
-                               .n_ff = 640,
-                               .n_vocab = 40,
-                               .n_head = 10,
-                               .n_head_kv = 1,
-                               .head_dim = 64};
+        struct tiny_model m = one_layer_model(archs[k].name);
         uint64_t first[OWN];
         char path[64];
 
@@ -207,15 +212,7 @@ Test(cuda_products, warps_with_roles_give_the_same_bits) {
 
     setenv("WEFT_CUDA_FUSE", "16384", 1);
     for (size_t k = 0; k < ARRAY_SIZE(archs); k++) {
-        struct tiny_model m = {.arch = archs[k],
-                               .type = TENSOR_Q8_0,
-                               .n_layer = 1,
-                               .n_embd = 640,
-                               .n_ff = 640,
-                               .n_vocab = 40,
-                               .n_head = 10,
-                               .n_head_kv = 1,
-                               .head_dim = 64};
+        struct tiny_model m = one_layer_model(archs[k]);
         uint64_t first[OWN];
         char path[64];
 
@@ -428,15 +425,7 @@ Test(cuda_products, the_fastest_way_is_taken) {
 
 /* If clusters share the segments of attention's output and of down, nothing is left to residual. */
 Test(cuda_products, clusters_leave_no_sums_behind) {
-    struct tiny_model m = {.arch = "qwen2",
-                           .type = TENSOR_Q8_0,
-                           .n_layer = 1,
-                           .n_embd = 640,
-                           .n_ff = 640,
-                           .n_vocab = 40,
-                           .n_head = 10,
-                           .n_head_kv = 1,
-                           .head_dim = 64};
+    struct tiny_model m = one_layer_model("qwen2");
     uint64_t first[OWN];
     char path[64];
 
