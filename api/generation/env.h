@@ -70,10 +70,12 @@ struct gen_env {
     struct {
         /* gen.link: live generations, oldest first */
         struct list list;
+        /* gen.failed: those that will be ended */
+        struct list failed;
         /* gen.bucket, by id */
         struct list buckets[GEN_BUCKETS];
         uint64_t next_id;
-        /* virtual time of the last submit: tenant.submitted when it began */
+        /* virtual time of the last submit: tenant.submits when it began */
         double submitted;
     } gens;
     struct gen_ids ids;

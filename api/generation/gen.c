@@ -2,8 +2,8 @@
  * Every way a generation can end passes through gen_end(), which is idempotent, gives its place
  * back, and then tells the owner. The owner frees it, and often its siblings, inside that call:
  * after gen_end(), and after anything that may reach it, neither the generation nor a saved "next"
- * of a list of generations may be touched. Loops that end generations therefore only mark them
- * (`failed`) and let end_failed() begin anew after each one.
+ * of a list of generations may be touched. Loops that end generations therefore only put them into
+ * a list (gens.failed), from which end_failed() takes one after the other.
  *
  * Reasoning that has used its budget is ended here: the tokens of its closing marker are added to
  * the output, and the generation goes to the worker again as if it were resumed, under a new id, so
@@ -36,6 +36,7 @@
 #define TEXT_MAX (256u << 20)
 #define FAULTS_MAX 3u
 #define SUBMIT_BYTES 512u /* of a submit beside its tokens */
+#define ENDS_NS 2000000   /* time in which failed generations are ended in an iteration */
 
 /* Asserts the invariants that gen.h lists. */
 static void gen_check(const struct gen *g) {
@@ -70,6 +71,7 @@ static struct list *gen_bucket(const struct gen_env *env, uint64_t id) {
 void gens_init(struct gen_env *env) {
     env->gens.next_id = 1;
     list_init(&env->gens.list);
+    list_init(&env->gens.failed);
     for (uint32_t i = 0; i < GEN_BUCKETS; i++)
         list_init(&env->gens.buckets[i]);
 }
@@ -123,6 +125,7 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, stru
     g->model = m;
     list_init(&g->link);
     list_init(&g->bucket);
+    list_init(&g->failed);
     buf_init(&g->text, TEXT_MAX);
     g->keep_special = r->answer.keep_special;
     g->include_stop = r->answer.include_stop;
@@ -133,6 +136,7 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, stru
         return -ENOMEM;
     }
     g->m.id = env->gens.next_id++;
+    pending_item_init(&g->pending, g->m.id);
     g->m.max_new = max_new;
     g->m.min_new = (uint32_t)MIN(r->submit.sampling.min_tokens, max_new);
     g->m.choice = choice;
@@ -241,6 +245,10 @@ static bool ended_turn(const struct gen *g) {
     return ended && g->m.session && !g->vector;
 }
 
+static struct tenant *gen_tenant(const struct gen *g) {
+    return tenants_get(&g->env->tenants, g->m.tenant);
+}
+
 /* Forgets that a part of @g's submit was sent, and lets the worker drop it. */
 static void gen_cancel_parts(struct gen *g) {
     if (g->sent == 0)
@@ -253,12 +261,14 @@ static void gen_cancel_parts(struct gen *g) {
 }
 
 static void gen_release(struct gen *g) {
-    struct tenant *t = tenants_get(&g->env->tenants, g->m.tenant);
+    struct tenant *t = gen_tenant(g);
     enum gen_state was = g->state;
 
     if (is_at_worker(g) && g->model->worker_up && !ended_turn(g))
         g->model->port->cancel(g->model->port, g->m.id);
     gen_cancel_parts(g);
+    pending_withdraw(&g->pending);
+    list_remove(&g->failed);
     if (g->need_picture) /* otherwise another request may still use the pixels */
         picture_sender_forget(&g->env->sender, g->model, g->m.id);
     if (was != GEN_DONE)
@@ -461,14 +471,14 @@ static void on_finish(struct gen *g, const struct event *e) {
     }
 }
 
-static void gen_submit(struct gen *g);
+static void gen_offer(struct gen *g);
 
 /* Ends the reasoning of a generation at the worker: its request there is cancelled, unless it has
  * ended already (@ended), and one that begins behind the marker is submitted in its place. */
 static void force_end_reasoning(struct gen *g, bool ended) {
     struct gen_env *env = g->env;
 
-    assert(is_at_worker(g) && !g->failed);
+    assert(is_at_worker(g) && list_empty(&g->failed));
     if (!ended && g->model->worker_up)
         g->model->port->cancel(g->model->port, g->m.id);
     list_remove(&g->bucket);
@@ -480,7 +490,7 @@ static void force_end_reasoning(struct gen *g, bool ended) {
         return;
     }
     g->n_turns++;
-    gen_submit(g);
+    gen_offer(g);
     g->changed(g);
 }
 
@@ -545,34 +555,30 @@ static bool gen_is_complete(const struct gen *g) {
     return g->n_out >= g->m.max_new || is_stopped(g);
 }
 
+/* Lets end_failed() end @g. */
+static void gen_set_failed(struct gen *g) {
+    pending_withdraw(&g->pending);
+    if (list_empty(&g->failed))
+        list_push_back(&g->env->gens.failed, &g->failed);
+    admit_tick_later(&g->env->admit);
+}
+
 /* Fails a generation without a worker, because none will come. A complete output stays complete. */
 static void fail_without_worker(struct gen *g) {
     if (!gen_is_complete(g))
         model_unavailable(g->model, NULL, &g->err);
     g->retry_ms = g->model->failure_retry_ms;
-    g->failed = true;
-    admit_tick_later(&g->env->admit);
-}
-
-/* Returns the virtual time at which the next submit of @g's tenant begins. A tenant that was absent
- * has earned nothing. */
-static double submit_begins(const struct gen *g) {
-    const struct tenant *t = g->charge.tenant;
-
-    if (t)
-        return MAX(t->submitted, g->env->gens.submitted);
-    return g->env->gens.submitted;
+    gen_set_failed(g);
 }
 
 /* Charges the tenant for @bytes of a submit, which take their time on the way to the worker whether
  * its client stays or not. */
 static void charge_submit(const struct gen *g, size_t bytes) {
-    struct tenant *t = g->charge.tenant;
-    double begins = submit_begins(g);
+    struct tenant *t = gen_tenant(g);
+    double begins = pending_begins(&t->submits, g->env->gens.submitted);
 
     g->env->gens.submitted = begins;
-    if (t)
-        t->submitted = begins + (SUBMIT_BYTES + bytes) / tenant_weight(t);
+    t->submits.virtual_bytes = begins + (SUBMIT_BYTES + bytes) / tenant_weight(t);
 }
 
 /* Sends what is next of the submit of @g. Returns as api_port.submit. */
@@ -591,6 +597,8 @@ static int gen_send(struct gen *g) {
         g->sent = 0;
         charge_submit(g, before > 0 ? 0 : g->m.n_tokens * sizeof(*g->tokens));
     }
+    if (r >= 0)
+        pending_withdraw(&g->pending);
     return r;
 }
 
@@ -618,8 +626,7 @@ static void gen_submit(struct gen *g) {
     } else {
         if (r == -ENOMEM && !gen_is_complete(g))
             err_set_code(&g->err, 503, "out_of_memory", NULL, "Out of memory.");
-        g->failed = true;
-        admit_tick_later(&env->admit);
+        gen_set_failed(g);
     }
 }
 
@@ -632,34 +639,37 @@ static const struct conn *conn_of(const struct gen *g) {
     return x->conn;
 }
 
-/* Returns true if @g has to wait until another large submit is sent. */
-static bool waits_for_half(struct gen *g) {
-    if (!g->model->half || g->model->half == g)
-        return false;
+/* Lets @g, which is PENDING, wait in the queue of its size. */
+static void gen_queue(struct gen *g) {
+    struct model *m = g->model;
+
+    g->left = false;
     g->m.tokens = g->tokens;
     g->m.n_tokens = g->n_prompt + g->n_out;
-    return msg_submit_len(&g->m) > msg_submit_whole;
+    bool is_large = msg_submit_len(&g->m) > msg_submit_whole;
+    pending_add(is_large ? &m->large : &m->whole, &g->pending, &gen_tenant(g)->submits);
 }
 
-/* Returns the pending generation of @m that is submitted next: the oldest of the tenant whose
- * submits have taken the least. NULL: none waits. */
+/* Returns the next large generation of @m. While one is half sent, the others wait. */
+static struct pending_item *next_large(const struct model *m, double now) {
+    if (!m->half)
+        return pending_next(&m->large, now);
+    if (m->half->left || !list_empty(&m->half->failed))
+        return NULL;
+    return &m->half->pending;
+}
+
+/* Returns the pending generation of @m that is submitted next. NULL: none waits. */
 static struct gen *next_pending(const struct model *m) {
-    struct gen *best = NULL;
-    double least = 0;
+    double now = m->env->gens.submitted;
+    struct pending_item *whole = pending_next(&m->whole, now);
+    struct pending_item *large = next_large(m, now);
 
-    LIST_FOREACH_ENTRY(g, &m->env->gens.list, struct gen, link) {
-        if (g->model != m || g->state != GEN_PENDING || g->failed)
-            continue;
-        if ((g->left && conn_of(g)) || waits_for_half(g))
-            continue;
-        double begins = submit_begins(g);
-
-        if (!best || begins < least) {
-            best = g;
-            least = begins;
-        }
-    }
-    return best;
+    if (!whole && !large)
+        return NULL;
+    if (!whole || (large && pending_before(large, whole, now)))
+        return CONTAINER_OF(large, struct gen, pending);
+    return CONTAINER_OF(whole, struct gen, pending);
 }
 
 /* Submits pending generations while there is room. A new one does not overtake those that wait, and
@@ -672,9 +682,22 @@ static void submit_pending(struct model *m) {
         const struct conn *c = conn_of(g);
 
         g->left = c && conn_has_left(c);
-        if (!g->left)
+        if (g->left) {
+            pending_withdraw(&g->pending);
+            admit_tick_later(&m->env->admit);
+        } else {
             gen_submit(g);
+        }
     }
+}
+
+/* Submits @g, which is PENDING, when it is its turn. */
+static void gen_offer(struct gen *g) {
+    gen_queue(g);
+    if (g->model->worker_up)
+        submit_pending(g->model);
+    else
+        gen_submit(g);
 }
 
 void gen_room(struct model *m) {
@@ -689,14 +712,10 @@ void gen_start(struct gen *g) {
     g->model->n_running++;
     charge_run(&g->charge);
     if (gen_closes_reasoning(g) && gen_end_reasoning(g) < 0) {
-        g->failed = true;
-        admit_tick_later(&g->env->admit);
+        gen_set_failed(g);
         return;
     }
-    if (g->model->worker_up)
-        submit_pending(g->model);
-    else
-        gen_submit(g);
+    gen_offer(g);
 }
 
 bool gen_any_pending(const struct gen_env *env) {
@@ -707,41 +726,48 @@ bool gen_any_pending(const struct gen_env *env) {
     return false;
 }
 
-/* Ends all failed generations. Each end may free any other generation, so the walk starts again
- * after it; there are at most as many rounds as generations. */
-static void end_failed(struct gen_env *env) {
-    bool again;
+static void end_one_failed(struct gen *g) {
+    if (!g->err.status && gen_is_complete(g))
+        gen_end(g, is_stopped(g) ? FINISH_STOP : FINISH_LENGTH);
+    else if (!g->err.status)
+        gen_fail(g, 500, "internal_error",
+                 "The request could not be sent to the inference worker. Send it again.");
+    else
+        gen_end(g, FINISH_ERROR);
+}
 
-    do {
-        again = false;
-        LIST_FOREACH_ENTRY(g, &env->gens.list, struct gen, link) {
-            if (!g->failed || g->state == GEN_DONE)
-                continue;
-            if (!g->err.status && gen_is_complete(g))
-                gen_end(g, is_stopped(g) ? FINISH_STOP : FINISH_LENGTH);
-            else if (!g->err.status)
-                gen_fail(g, 500, "internal_error",
-                         "The request could not be sent to the inference worker. Send it again.");
-            else
-                gen_end(g, FINISH_ERROR);
-            again = true;
-            break;
-        }
-    } while (again);
+/* Ends failed generations for a while; the timer of admit.h continues. Each end may free any other
+ * generation and make further ones fail. */
+static void end_failed(struct gen_env *env) {
+    int64_t began = clock_now(env->clock);
+    struct list *node;
+
+    while (clock_now(env->clock) - began < ENDS_NS && (node = list_pop_front(&env->gens.failed)))
+        end_one_failed(LIST_ENTRY(node, struct gen, failed));
+    if (!list_empty(&env->gens.failed))
+        admit_tick_later(&env->admit);
+}
+
+/* Does for @g, which is PENDING, what no event does. */
+static void gen_tick(struct gen *g, int64_t now) {
+    if (g->m.deadline_ns && now > g->m.deadline_ns) {
+        err_set_code(&g->err, 504, "request_timeout", NULL, GEN_TOO_LATE);
+        gen_set_failed(g);
+    } else if (!g->model->worker_up) {
+        gen_submit(g);
+    } else if (g->left && !conn_of(g)) { /* others still want its answer */
+        g->left = false;
+        if (g->model->half != g)
+            gen_queue(g);
+    }
 }
 
 void gen_retry(struct gen_env *env) {
     int64_t now = clock_now(env->clock);
 
     LIST_FOREACH_ENTRY(g, &env->gens.list, struct gen, link) {
-        if (g->state != GEN_PENDING || g->failed)
-            continue;
-        if (g->m.deadline_ns && now > g->m.deadline_ns) {
-            err_set_code(&g->err, 504, "request_timeout", NULL, GEN_TOO_LATE);
-            g->failed = true;
-        } else if (!g->model->worker_up) {
-            gen_submit(g);
-        }
+        if (g->state == GEN_PENDING && list_empty(&g->failed))
+            gen_tick(g, now);
     }
     LIST_FOREACH_ENTRY(m, &env->models.list, struct model, link) {
         gen_room(m);
@@ -755,6 +781,10 @@ void gen_worker_down(struct model *m) {
             set_state(g, GEN_PENDING);
         else if (g->model == m)
             gen_cancel_parts(g);
+        if (g->model != m || g->state != GEN_PENDING || !list_empty(&g->failed))
+            continue;
+        pending_withdraw(&g->pending); /* all wait anew, the oldest first */
+        gen_queue(g);
     }
     picture_sender_forget(&m->env->sender, m, 0);
     admit_tick_later(&m->env->admit);
@@ -780,12 +810,13 @@ void gen_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uin
             err_set_code(&g->err, 500, "engine_fault", NULL,
                          "The inference worker failed each time it ran this request. Do not send "
                          "it again unchanged.");
-            g->failed = true;
+            gen_set_failed(g);
             continue;
         }
         if (g->n_attempts)
             env->stats.n_resumed++;
-        g->failed |= gen_is_complete(g);
+        if (gen_is_complete(g))
+            gen_set_failed(g);
     }
     gen_room(m);
     end_failed(env);

@@ -52,7 +52,11 @@ struct gen {
     bool accepted;
     /* a stop string is complete; nothing after it is text */
     bool stopped;
-    bool failed;
+    /* PENDING: it waits to be submitted. It is in no queue if it has failed, has left or is
+     * model.half. */
+    struct pending_item pending;
+    /* gens.failed: it will be ended */
+    struct list failed;
     /* PENDING: its client has left, which its connection has not read yet */
     bool left;
     /* PENDING: bytes of a large submit that the worker has */
@@ -187,7 +191,8 @@ bool gen_any_pending(const struct gen_env *env);
 void gen_on_event(struct model *m, const struct event *e);
 /* Reports that the worker is gone: its generations become PENDING. */
 void gen_worker_down(struct model *m);
-void gen_worker_failed(struct model *m); /* ends all its generations with 503 and model.failure */
+/* Ends all its generations with 503 and model.failure; of many, some in later iterations. */
+void gen_worker_failed(struct model *m);
 /* Submits the generations again to a new worker, as api_worker_up(). */
 void gen_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
 

@@ -25,6 +25,8 @@ int model_new(struct model **out, struct gen_env *env, const struct api_model *i
     list_init(&m->link);
     metrics_init(&m->metrics);
     list_init(&m->waiting);
+    pending_init(&m->whole);
+    pending_init(&m->large);
     if (info->tokenizer)
         model_open(m);
     *out = m;

@@ -25,6 +25,7 @@
 #include "api/generation/fim.h"
 #include "api/generation/metrics.h"
 #include "api/generation/sight.h"
+#include "api/limits/pending.h"
 #include "base/list.h"
 
 struct model {
@@ -47,7 +48,9 @@ struct model {
     bool worker_up;
     /* the way to the worker is full: pending generations wait for room */
     bool crowded;
-    /* of its submit, a part is sent (gen.sent); or NULL */
+    /* gen.pending: PENDING ones that are sent at once, and those that are sent in parts */
+    struct pending whole, large;
+    /* of its submit, a part is sent (gen.sent): it is in no queue; or NULL */
     struct gen *half;
     /* why no worker can be started; "": no failure is known */
     char failure[400];

@@ -65,6 +65,7 @@ static struct tenant *tenant_add(struct tenants *ts, const char *name) {
     }
     list_init(&t->link);
     list_init(&t->waiting);
+    pending_account_init(&t->submits);
     snprintf(t->conf.name, sizeof(t->conf.name), "%s", name);
     t->number = ts->n;
     t->mean_output = MEAN_START;

@@ -16,6 +16,7 @@
 #include "api/http/payer.h"
 #include "api/limits/auth.h"
 #include "api/limits/log_limit.h"
+#include "api/limits/pending.h"
 #include "base/hash_index.h"
 #include "base/list.h"
 
@@ -42,8 +43,7 @@ struct tenant {
     /* time at which the last refused request is expected to return */
     int64_t away_ns;
     double mean_output;
-    /* virtual time of its submits: bytes by weight */
-    double submitted;
+    struct pending_account submits;
     struct tenant_stats stats;
     struct log_row log;
 };
