@@ -31,6 +31,8 @@
 #define PICTURES_BACKLOG (32u << 10)
 /* bytes of requests and pictures that are sent in one iteration of the loop */
 #define TURN_BYTES (1u << 20)
+/* bytes that take as long as the system call of a request */
+#define SUBMIT_COST (8u << 10)
 #define LINGER_MS 3000 /* time for a worker that stops to write pages to the disk */
 #define WATCH_MS 250
 #define BACKOFF_MAX_MS 60000
@@ -149,7 +151,7 @@ static int port_submit(struct api_port *p, const struct submit *m, uint32_t *sen
     uint32_t len = msg_submit_len(m);
     if (len > msg_submit_whole)
         return send_part(w, c, m, sent);
-    w->n_turn += len;
+    w->n_turn += SUBMIT_COST + len;
     int r = send_out(w, c, MSG_SUBMIT, msg_submit_pack(&w->out, m));
     if (r == CHAN_FULL || r == -EPIPE)
         return -EAGAIN;
