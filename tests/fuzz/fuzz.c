@@ -1,5 +1,6 @@
 #include "tests/fuzz/fuzz.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,12 @@ int fuzz_add_json(struct buf *out, const char *text) {
         if (out->data[at] == '\'')
             out->data[at] = '"';
     return r;
+}
+
+void fuzz_hang_up(int fd, int peer) {
+    struct pollfd p = {.fd = peer, .events = POLLRDHUP};
+
+    FUZZ_ASSERT(close(fd) == 0 && poll(&p, 1, 10000) == 1);
 }
 
 __attribute__((weak)) bool fuzz_seed(size_t, struct buf *);

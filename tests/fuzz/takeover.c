@@ -16,7 +16,7 @@ static int channel; /* end of the channel of this daemon */
 #undef fork
 #include "tests/fuzz/fuzz.h"
 
-enum { WAITS = 1, PASSES = 2, PASSES_TWO = 4, MAIN = 8 };
+enum { WAITS = 1, PASSES = 2, PASSES_TWO = 4, MAIN = 8, HELD = 16 };
 
 static uv_loop_t loop;
 static unsigned flags;
@@ -117,6 +117,25 @@ static size_t line(const uint8_t *data, size_t len) {
     return end ? (size_t)(end - data) : len;
 }
 
+/* Ends the old daemon, whose end of the channel is @old. HELD: a child of it lives a little longer,
+ * which is no end of the channel. */
+static void hang_up(int old) {
+    int n = n_gone;
+
+    if (flags & HELD) {
+        int child = dup(old);
+
+        close(old);
+        if (t.polls)
+            uv_run(&loop, UV_RUN_NOWAIT);
+        FUZZ_ASSERT(n_gone == n);
+        old = child;
+    }
+    fuzz_hang_up(old, channel);
+    if (t.polls)
+        uv_run(&loop, UV_RUN_NOWAIT);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     int pair[2], free_fd;
     size_t at = 1, n;
@@ -138,9 +157,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
         uv_run(&loop, UV_RUN_NOWAIT);
         FUZZ_ASSERT(lowest_free() == free_fd);
     }
-    close(pair[1]);
-    if (t.polls)
-        uv_run(&loop, UV_RUN_NOWAIT);
+    hang_up(pair[1]);
     FUZZ_ASSERT(n_gone == (strlen(names) < UPGRADE_NAMES_MAX ? 1 : 0));
     takeover_close();
     uv_run(&loop, UV_RUN_DEFAULT);

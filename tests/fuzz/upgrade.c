@@ -83,7 +83,7 @@ static void begin(void) {
 static void end(void) {
     int channel = u->channel;
 
-    close(next);
+    fuzz_hang_up(next, channel);
     uv_run(&loop, UV_RUN_NOWAIT);
     FUZZ_ASSERT(n_taken + n_failed == 1);
     upgrade_close(u);
