@@ -111,6 +111,21 @@ It shows a chat.
 There is no picture.
 """
 
+# A city after the other: two calls of a tool, then the answer.
+WEATHER = """\
+=== results=0 has=Weather in Ghent
+<tool_call>
+{"name": "weather", "arguments": {"city": "Ghent"}}
+</tool_call>
+=== results=1 has=Weather in Ghent
+And now the other.
+<tool_call>
+{"name": "weather", "arguments": {"city": "Bruges"}}
+</tool_call>
+=== results=2 has=Weather in Ghent
+Both have 12 degrees.
+"""
+
 
 def check_looks(runs):
     """Every answer about the picture came from a prompt that has it once, and where its message is: with a tool, in the result."""

@@ -1,7 +1,7 @@
 """OpenAI's Agents SDK: tools, streams, handoffs, typed outputs, conversations kept by the service or by the client."""
 import sys
 
-from clients import LOOKS, SCREENSHOT, SOURCE, Scripted, Skip, check_encoded_once, check_looks, counting, install, node
+from clients import LOOKS, SCREENSHOT, SOURCE, WEATHER, Scripted, Skip, check_encoded_once, check_looks, counting, install, node
 
 SCRIPT = """\
 === has=Write a summary of this conversation
@@ -43,18 +43,7 @@ Warp and weft.
 </tool_call>
 === results=2 has=Weather at once?
 Done.
-=== results=0 has=Weather in Ghent
-<tool_call>
-{"name": "weather", "arguments": {"city": "Ghent"}}
-</tool_call>
-=== results=1 has=Weather in Ghent
-And now the other.
-<tool_call>
-{"name": "weather", "arguments": {"city": "Bruges"}}
-</tool_call>
-=== results=2 has=Weather in Ghent
-Both have 12 degrees.
-"""
+""" + WEATHER
 
 REASONING = """\
 === results=0

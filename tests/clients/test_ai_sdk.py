@@ -1,7 +1,7 @@
 """The AI SDK of Vercel: texts, streams, tools, objects, embeddings."""
 import sys
 
-from clients import LOOKS, SCREENSHOT, Scripted, Skip, Weftd, check_encoded_once, check_looks, counting, install, node
+from clients import LOOKS, SCREENSHOT, WEATHER, Scripted, Skip, Weftd, check_encoded_once, check_looks, counting, install, node
 
 SCRIPT = """\
 === has=Say hello.
@@ -16,17 +16,7 @@ Hello, it is a fine day.
 </tool_call>
 === has=Weather at once?
 Done.
-=== results=0 has=Weather in Ghent
-<tool_call>
-{"name": "weather", "arguments": {"city": "Ghent"}}
-</tool_call>
-=== results=1 has=Weather in Ghent
-And now the other.
-<tool_call>
-{"name": "weather", "arguments": {"city": "Bruges"}}
-</tool_call>
-=== results=2 has=Weather in Ghent
-Both have 12 degrees.
+""" + WEATHER + """\
 === results=0 has=How warm is it?
 <tool_call>
 {"name": "tool_search_tool_bm25", "arguments": {"query": "weather"}}

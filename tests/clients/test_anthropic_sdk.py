@@ -3,7 +3,7 @@ import os
 import sys
 import tempfile
 
-from clients import LOOKS, SCREENSHOT, SOURCE, Scripted, Skip, Weftd, check_encoded_once, check_looks, counting, install, node
+from clients import LOOKS, SCREENSHOT, SOURCE, WEATHER, Scripted, Skip, Weftd, check_encoded_once, check_looks, counting, install, node
 
 SCRIPT = """\
 === has=Well,
@@ -30,17 +30,7 @@ Therefore I am.
 </tool_call>
 === results=2 has=Error: 12 in Bruges
 Done.
-=== results=0 has=Weather in Ghent
-<tool_call>
-{"name": "weather", "arguments": {"city": "Ghent"}}
-</tool_call>
-=== results=1 has=Weather in Ghent
-And now the other.
-<tool_call>
-{"name": "weather", "arguments": {"city": "Bruges"}}
-</tool_call>
-=== results=2 has=Weather in Ghent
-Both have 12 degrees.
+""" + WEATHER + """\
 === results=0 has=How warm is it?
 <tool_call>
 {"name": "tool_search_tool_regex", "arguments": {"pattern": "weather"}}

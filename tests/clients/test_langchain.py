@@ -1,25 +1,14 @@
 """LangChain: chats, streams, tools, structured output, completions, embeddings."""
 import sys
 
-from clients import LOOKS, SCREENSHOT, Scripted, Skip, Weftd, check_encoded_once, check_looks, counting, install, node
+from clients import LOOKS, SCREENSHOT, WEATHER, Scripted, Skip, Weftd, check_encoded_once, check_looks, counting, install, node
 
 SCRIPT = """\
 === has=Say goodbye.
 Goodbye.
 === has=Say hello.
 Hello, it is a fine day.
-=== results=0 has=Weather in Ghent
-<tool_call>
-{"name": "weather", "arguments": {"city": "Ghent"}}
-</tool_call>
-=== results=1 has=Weather in Ghent
-And now the other.
-<tool_call>
-{"name": "weather", "arguments": {"city": "Bruges"}}
-</tool_call>
-=== results=2 has=Weather in Ghent
-Both have 12 degrees.
-"""
+""" + WEATHER
 
 try:
     folder = install("langchain")
