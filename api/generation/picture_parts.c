@@ -276,23 +276,26 @@ static int check_addresses(struct prompt_job *job) {
 
 int picture_parts_fetch(struct prompt_job *job) {
     struct gen_request *r = &job->request;
-    int result = 0;
 
-    for (uint32_t i = 0; i < r->made.n_pictures && result == 0; i++) {
+    for (uint32_t i = 0; i < r->made.n_pictures; i++) {
         struct request_picture *p = &r->made.pictures[i];
 
         if (!p->address || p->unread)
             continue;
         if (job_pause() < 0)
             return -ECANCELED;
-        result = picture_fetch(&job->env->opts.picture_fetch, p->address, p->place, &p->file,
-                               &p->n_file, &job->err);
+        int bad = picture_fetch(&job->env->opts.picture_fetch, p->address, p->place, &p->file,
+                                &p->n_file, &job->err);
         free(p->address);
         p->address = NULL;
+        p->unread = bad < 0 && forgive(job, p->repeated);
+        if (bad == 0 || p->unread)
+            continue;
+        if (*job->err.code)
+            picture_table_count_refused(&job->env->pictures, &job->err);
+        return bad;
     }
-    if (result < 0 && *job->err.code)
-        picture_table_count_refused(&job->env->pictures, &job->err);
-    return result;
+    return 0;
 }
 
 /* Looks up every picture and decodes those that are new. On the loop (job->quick) none is decoded,

@@ -1,4 +1,8 @@
-/* Pictures from addresses: which hosts and IP addresses are reached, and what ends a transfer. */
+/*
+ * Pictures from addresses: which hosts and IP addresses are reached, what ends a transfer, and what
+ * becomes of the request.
+ */
+
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -9,7 +13,11 @@
 #include <unistd.h>
 
 #include "api/generation/picture_fetch.h"
+#include "api/parts.h"
 #include "base/util.h"
+#include "stream.h"
+#include "tests/support/test_data.h"
+#include "tiny.h"
 #include "vision/picture.h"
 
 static bool is_public(const char *text) {
@@ -137,7 +145,7 @@ Test(picture_fetch, hosts_that_are_not_listed_are_refused) {
 static int listener;
 static char base[64], allowed[32];
 static const char *const own[] = {allowed, NULL};
-static _Atomic int n_connections;
+static _Atomic int n_connections, n_begun, n_left; /* of bodies without an end, n_left: given up */
 
 static bool any(const struct sockaddr *a) {
     return true;
@@ -148,10 +156,35 @@ static void say(int fd, const char *text) {
     (void)r;
 }
 
+/* Sends a body without an end, until the client has left. */
+static void drip(int fd) {
+    say(fd, "HTTP/1.1 200 OK\r\n\r\n");
+    n_begun++;
+    while (send(fd, "x", 1, MSG_NOSIGNAL) == 1)
+        usleep(1000);
+    n_left++;
+}
+
+static void send_picture(int fd) {
+    char path[TEST_DATA_PATH], head[64];
+    static uint8_t data[1 << 16];
+    FILE *f = fopen(test_data_file(path, "golden-vision/resize", "source-97x61.png", ""), "rb");
+    size_t n = fread(data, 1, sizeof(data), f);
+
+    fclose(f);
+    snprintf(head, sizeof(head), "HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n", n);
+    say(fd, head);
+    send(fd, data, n, MSG_NOSIGNAL);
+}
+
 static void answer(int fd, const char *path) {
     static char block[65536];
 
-    if (strncmp(path, "/ok", 3) == 0)
+    if (strncmp(path, "/picture", 8) == 0)
+        send_picture(fd);
+    else if (strncmp(path, "/drip", 5) == 0)
+        drip(fd);
+    else if (strncmp(path, "/ok", 3) == 0)
         say(fd, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
     else if (strncmp(path, "/empty", 6) == 0)
         say(fd, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
@@ -200,7 +233,7 @@ static void setup(void) {
     snprintf(base, sizeof(base), "http://%s", allowed);
     cr_assert_eq(pthread_create(&thread, NULL, serve, NULL), 0);
     setenv("http_proxy", "http://127.0.0.1:1", 1); /* the proxy is not used */
-    n_connections = 0;
+    n_connections = n_begun = n_left = 0;
 }
 
 TestSuite(picture_fetched, .init = setup);
@@ -283,4 +316,142 @@ Test(picture_fetched, one_refused_address_refuses_the_host) {
     cr_expect_eq(get(second, "/ok", &err, &data, &n), -EINVAL);
     cr_expect_str_eq(err.message, "place: its host has an address that is not public.");
     cr_expect_eq(n_connections, 0);
+}
+
+/* ---- requests ---- */
+
+static void started(struct world *w) {
+    world_init(w);
+    world_see(w);
+    w->opts.picture_fetch = (struct picture_fetch_opts){own, any};
+    w->port.script = "ok";
+    world_start(w);
+}
+
+/* Sends a chat with the pictures of @old in an earlier message and of @now in the last. */
+static int send_chat(struct world *w, const char *old, const char *now) {
+    static const char form[] =
+        R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":"%s%s"}]},)"
+        R"({"role":"assistant","content":"a"},)"
+        R"({"role":"user","content":[{"type":"image_url","image_url":"%s%s"}]}]})";
+    char body[1024];
+    int fd = world_connect(w);
+
+    snprintf(body, sizeof(body), form, base, old, base, now);
+    world_post(w, fd, CHAT, body);
+    return fd;
+}
+
+static void ask(struct world *w, const char *old, const char *now, struct reply *r) {
+    int fd = send_chat(w, old, now);
+
+    world_receive(w, fd, r);
+    world_drop(w, fd);
+}
+
+static uint64_t n_fetches(struct world *w) {
+    struct jobs_stats s;
+
+    jobs_stats(w->api->env.fetchers.jobs, &s);
+    return s.n_done;
+}
+
+Test(picture_fetched, the_pictures_of_a_request_are_shown) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    ask(&w, "/picture", "/picture", &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_eq(w.port.r[0].m.n_pictures, 2);
+    cr_expect_eq(w.port.r[0].pictures[0].n_rows, w.port.r[0].pictures[1].n_rows);
+    cr_expect_eq(n_connections, 2);
+    cr_expect_eq(n_fetches(&w), 1, "one job fetches all of a request");
+    reply_deinit(&r);
+    world_ask(&w, CHAT, "{" HI "}", &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_eq(n_fetches(&w), 1, "a request without addresses needs no thread that waits");
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(picture_fetched, one_that_is_missing_refuses_the_request) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    ask(&w, "/picture", "/none", &r);
+    cr_expect_eq(r.status, 400);
+    cr_expect(strstr(r.body.data, R"("message":"messages[2].content[0].image_url: its host has no )"
+                                  R"(picture there.")"),
+              "%s", r.body.data);
+    cr_expect_eq(w.port.n, 0);
+    reply_deinit(&r);
+    world_get(&w, "/metrics", &r);
+    cr_expect(strstr(r.body.data, "weft_pictures_refused_total{reason=\"address\"} 1\n"));
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+/* Clients send it with each request: a refusal would end the conversation. */
+Test(picture_fetched, one_of_the_past_that_is_missing_becomes_a_note) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    ask(&w, "/none", "/picture", &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_eq(w.port.r[0].m.n_pictures, 1);
+    cr_expect(strstr(fake_prompt(&w.port.r[0]), "(An image or file, which this model cannot see.)"),
+              "%s", fake_prompt(&w.port.r[0]));
+    cr_expect_eq(n_connections, 2);
+    reply_deinit(&r);
+    world_get(&w, "/metrics", &r);
+    cr_expect(strstr(r.body.data, "weft_pictures_refused_total{reason=\"address\"} 1\n"));
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+/* Sends a request whose picture does not end, and waits until it begins. */
+static int ask_for_ever(struct world *w) {
+    int fd = send_chat(w, "/drip", "/picture");
+
+    for (uint64_t end = world_limit(); n_begun == 0 && uv_hrtime() < end;)
+        world_turn(w);
+    cr_assert_eq(n_begun, 1);
+    return fd;
+}
+
+Test(picture_fetched, a_transfer_ends_when_the_client_leaves) {
+    struct world w;
+
+    started(&w);
+    world_drop(&w, ask_for_ever(&w));
+    for (uint64_t end = world_limit(); jobs_n(w.api->env.fetchers.jobs) && uv_hrtime() < end;)
+        world_turn(&w);
+    cr_expect_eq(jobs_n(w.api->env.fetchers.jobs), 0);
+    for (uint64_t end = world_limit(); n_left == 0 && uv_hrtime() < end;)
+        usleep(1000);
+    cr_expect_eq(n_left, 1);
+    cr_expect_eq(n_connections, 1, "the next picture was fetched");
+    cr_expect_eq(w.port.n, 0);
+    world_stop(&w);
+}
+
+Test(picture_fetched, a_transfer_ends_with_the_service) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = ask_for_ever(&w);
+    api_close(w.api);
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 503);
+    reply_deinit(&r);
+    close(fd);
+    uint64_t begun = uv_hrtime();
+    uv_run(&w.loop, UV_RUN_DEFAULT);
+    cr_expect_lt(uv_hrtime() - begun, 5 * UINT64_C(1000000000), "it waited for the host");
+    world_stop(&w);
+    cr_expect_eq(w.port.n, 0);
 }
