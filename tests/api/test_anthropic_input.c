@@ -612,6 +612,15 @@ Test(anthropic_input, a_block_of_any_type_is_read) {
              R"([{"type":"server_tool_use","id":"s1","name":"web_search","input":{}}])")),
          USER_("q") SERVER_CALL("web_search", "{}")
              SERVER_RESULT("web_search", "This tool cannot be run here.") OFF},
+        {SAY(Q "," ASSISTANT(
+             R"([{"type":"server_tool_use","id":"s1","name":"web_search","input":7}])")),
+         USER_("q") SERVER_CALL("web_search", "{}")
+             SERVER_RESULT("web_search", "This tool cannot be run here.") OFF},
+        {SAY(USER(R"([{"type":"document","source":{"type":"content","content":"c"}}])")),
+         USER_("<document>\\nc\\n</document>") OFF},
+        {SAY(USER(R"([{"type":"document","source":{"type":"content","content":[)" TEXT_BLOCK(
+             "a") "," TEXT_BLOCK("b\\n") "," TEXT_BLOCK("c") "]}}]")),
+         USER_("<document>\\na\\nb\\nc\\n</document>") OFF},
         /* a summary replaces the messages before it */
         {SAY(Q "," ASSISTANT(R"("old")") "," Q "," ASSISTANT(
              R"([{"type":"compaction",)"
@@ -723,6 +732,15 @@ Test(anthropic_input, what_is_wrong_with_messages_is_named) {
         {WITH(SAY(Q "," ASSISTANT(R"([{"type":"thinking","thinking":"","signature":"weft1.*"}])"))),
          "messages.1.content.0.signature: was not written by this server; send it back as it "
          "was received."},
+        {WITH(SAY(Q "," ASSISTANT(R"([{"type":"text","text":7}])"))),
+         "messages.1.content.0.text: must be a string."},
+        {WITH(SAY(Q R"(,{"role":"system","content":7})")),
+         "messages.1.content: must be a string or an array of content blocks."},
+        {WITH(SAY(USER(R"([{"type":"image","source":{"type":"file","file_id":"f"}}])"))),
+         "messages.0.content.0.image.source.type: must be base64: send the picture itself."},
+        {WITH(SAY(USER(R"([{"type":"document","source":{"type":"content","content":7}}])"))),
+         "messages.0.content.0.document.source.content: must be a string or an array of text "
+         "blocks."},
         {WITH(SAY(ASSISTANT(R"("a")"))), "messages: must contain a message with the role user."},
     };
 
@@ -737,6 +755,7 @@ Test(anthropic_input, every_bad_field_is_named) {
         {WITH(SAY(Q) R"(,"stop_sequences":"x")"), "stop_sequences: must be an array"},
         {WITH(SAY(Q) R"(,"stop_sequences":[""])"), "stop_sequences: must hold strings of 1 to"},
         {WITH(SAY(Q) R"(,"temperature":"x")"), "temperature: must be a number"},
+        {WITH(SAY(Q) R"(,"temperature":-0.5)"), "temperature: must be a number from 0 to 1."},
         {WITH(SAY(Q) R"(,"temperature":1.5)"), "temperature: must be a number from 0 to 1."},
         {WITH(SAY(Q) R"(,"stop_sequences":["a"," \n"])"), "stop_sequences: must hold strings"},
         {WITH(SAY(Q) R"(,"thinking":{"type":"enabled"})"), "thinking.budget_tokens: must be given"},
@@ -758,6 +777,9 @@ Test(anthropic_input, every_bad_field_is_named) {
         {WITH(SAY(Q) R"(,"tools":{})"), "tools: must be an array"},
         {WITH(SAY(Q) R"(,"tools":[1])"), "tools.0: must be an object."},
         {WITH(SAY(Q) R"(,"tools":[{"name":"f","input_schema":{}},{"name":"f","input_schema":{}}])"),
+         "tools.1.name: is the name of an earlier tool."},
+        {WITH(SAY(Q) R"(,"tools":[{"type":"bash_20250124","name":"bash"},)"
+                     R"({"type":"bash_20250124","name":"bash"}])"),
          "tools.1.name: is the name of an earlier tool."},
         {WITH(SAY(Q) R"(,"tools":[{"type":1}])"), "tools.0.type: must be a string."},
         {WITH(SAY(Q) R"(,"tools":[{"name":"g","input_schema":{},"strict":"true"}])"),
@@ -797,4 +819,134 @@ Test(anthropic_input, every_bad_field_is_named) {
     };
 
     refuse_all(table, ARRAY_SIZE(table));
+}
+
+/* ---- limits ---- */
+
+/* Asserts that a request with @n elements is served, and one with one more is refused. In @element
+ * %u is its number. */
+static void expect_most(struct world *w, const char *begin, const char *element, uint32_t n,
+                        const char *end, const char *message) {
+    for (uint32_t more = 0; more <= 1; more++) {
+        CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
+        struct reply r;
+
+        buf_printf(&body, R"({"model":"claude","max_tokens":9,%s)", begin);
+        for (uint32_t i = 0; i < n + more; i++) {
+            buf_add_str(&body, i ? "," : "");
+            buf_printf(&body, element, i);
+        }
+        buf_printf(&body, "%s}", end);
+        world_ask(w, MESSAGES, body.data, &r);
+        cr_expect_eq(r.status, more ? 400 : 200, "%u of %s: %s", n + more, element,
+                     text_of(&r.body));
+        cr_expect(!more || strstr(text_of(&r.body), message), "%s", text_of(&r.body));
+        reply_deinit(&r);
+    }
+}
+
+Test(anthropic_input, lists_have_limits) {
+    struct world w;
+
+    started(&w);
+    w.model.max_context = 1 << 20;
+    w.port.script = "ok";
+    expect_most(&w, SAY(Q) R"(,"tools":[)", R"({"name":"f%u","input_schema":{}})", 1024, "]",
+                R"("tools: must be an array of at most 1024 tools.")");
+    expect_most(&w, SAY(Q) R"(,"stop_sequences":[)", R"("s%u")", 16, "]",
+                R"("stop_sequences: must be an array of at most 16 strings.")");
+    expect_most(&w, R"("tools":[)" TOOL R"(],"messages":[)" Q R"(,{"role":"system","content":[)",
+                R"({"type":"tool_addition","tool":{"definition":)"
+                R"({"name":"g%u","input_schema":{}}}})",
+                1023, "]}]", "tool: exceeds the 1024 tools that a request may have.");
+    world_stop(&w);
+}
+
+/* Asserts that the field is served with a string of @n bytes, and refused with one more. */
+static void expect_longest(struct world *w, const char *begin, uint32_t n, const char *end,
+                           const char *message) {
+    for (uint32_t more = 0; more <= 1; more++) {
+        CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
+        struct reply r;
+
+        buf_printf(&body, R"({"model":"claude","max_tokens":9,%s")", begin);
+        for (uint32_t i = 0; i < n + more; i++)
+            buf_add_char(&body, 'n');
+        buf_printf(&body, "\"%s}", end);
+        world_ask(w, MESSAGES, body.data, &r);
+        cr_expect_eq(r.status, more ? 400 : 200, "%s: %s", begin, text_of(&r.body));
+        cr_expect(!more || strstr(text_of(&r.body), message), "%s", text_of(&r.body));
+        reply_deinit(&r);
+    }
+}
+
+Test(anthropic_input, strings_have_limits) {
+    struct world w;
+
+    started(&w);
+    w.port.script = "ok";
+    expect_longest(&w, SAY(Q) R"(,"stop_sequences":[)", 256, "]",
+                   R"("stop_sequences: must hold strings of 1 to 256 bytes.")");
+    expect_longest(&w, SAY(Q) R"(,"metadata":{"user_id":)", 4096, "}",
+                   R"("metadata.user_id: must be a string of at most 4096 bytes.")");
+    expect_longest(&w, SAY(Q) R"(,"tools":[{"input_schema":{},"name":)", 256, "}]",
+                   R"("tools.0.name: must be a string of 1 to 256 bytes without NUL.")");
+    world_stop(&w);
+}
+
+Test(anthropic_input, numbers_have_limits) {
+    static const struct {
+        const char *body;
+        int status;
+    } row[] = {
+        {R"({"model":"claude","max_tokens":2147483647,)" SAY(Q) "}", 200},
+        {R"({"model":"claude","max_tokens":2147483648,)" SAY(Q) "}", 400},
+        {WITH(SAY(Q) R"(,"temperature":1)"), 200},
+        {WITH(SAY(Q) R"(,"temperature":0)"), 200},
+        {WITH(SAY(Q) R"(,"metadata":{})"), 200},
+        {WITH(SAY(Q) R"(,"thinking":{"type":"enabled","budget_tokens":1})"), 200},
+        {WITH(SAY(Q) R"(,"thinking":{"type":"enabled","budget_tokens":2147483647})"), 200},
+        {WITH(SAY(Q) R"(,"thinking":{"type":"enabled","budget_tokens":2147483648})"), 400},
+    };
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "ok";
+    for (size_t i = 0; i < ARRAY_SIZE(row); i++) {
+        world_ask(&w, MESSAGES, row[i].body, &r);
+        cr_expect_eq(r.status, row[i].status, "%s: %s", row[i].body, text_of(&r.body));
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
+/* Results are matched with the first 128 calls of a turn; behind more calls any result is taken. */
+Test(anthropic_input, results_of_many_calls_are_matched) {
+    struct world w;
+
+    started(&w);
+    w.model.max_context = 1 << 20;
+    w.port.script = "ok";
+    for (uint32_t n = 128; n <= 129; n++) {
+        CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
+        struct reply r;
+
+        buf_printf(&body, R"({"model":"claude","max_tokens":9,"messages":[)" Q
+                          R"(,{"role":"assistant","content":[)");
+        for (uint32_t i = 0; i < n; i++)
+            buf_printf(&body, R"(%s{"type":"tool_use","id":"t%u","name":"f","input":{}})",
+                       i ? "," : "", i);
+        buf_printf(&body, R"(]},{"role":"user","content":[)");
+        for (uint32_t i = 0; i < n; i++)
+            buf_printf(&body, R"({"type":"tool_result","tool_use_id":"t%u"},)", i);
+        buf_printf(&body, R"({"type":"tool_result","tool_use_id":"other"}]}]})");
+        world_ask(&w, MESSAGES, body.data, &r);
+        cr_expect_eq(r.status, n > 128 ? 200 : 400, "%u: %s", n, text_of(&r.body));
+        cr_expect(n > 128 ||
+                      strstr(text_of(&r.body), "messages.2.content.128.tool_result.tool_use_id"),
+                  "%s", text_of(&r.body));
+        reply_deinit(&r);
+    }
+    world_stop(&w);
 }
