@@ -3,10 +3,12 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <netinet/in.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 #include <uv.h>
@@ -17,6 +19,7 @@
 #define QUEUE_MAX 1000u /* of daemon/models/kv_events.c */
 #define PART_MAX 256u
 #define REPLAYS_MAX 4u
+#define FRAMES_MAX 16u
 #define REPLAY_MAX 10000u
 #define REPLAY_BYTES_MAX (32u << 20)
 #define SALT_BYTES 256u
@@ -68,7 +71,7 @@ static void end(struct scene *s) {
     uv_run(&s->loop, UV_RUN_DEFAULT);
     kv_events_free(s->events);
     cr_expect_eq(uv_loop_close(&s->loop), 0);
-    for (const char *name = "pr"; *name; name++) {
+    for (const char *name = "pqr"; *name; name++) {
         snprintf(path, sizeof(path), "%s/%c", s->folder, *name);
         unlink(path);
     }
@@ -535,6 +538,123 @@ Test(kv_events, so_many_bytes_are_kept) {
         turn(&s);
     }
     cr_expect_eq(n_timers(&s), 0, "nothing is left to send");
+    end(&s);
+}
+
+/* A message of many frames is no request, nor is what follows its first frames. */
+Test(kv_events, messages_of_many_frames_are_dropped_whole) {
+    struct scene s;
+
+    begin(&s);
+    for (int i = 0; i < 5; i++)
+        kv_events_notify(s.events, "m", NULL);
+    void *socket = open_socket(&s, ZMQ_DEALER, s.router, 0);
+    for (uint32_t n = FRAMES_MAX - 2; n < FRAMES_MAX + 2; n++) {
+        for (uint32_t i = 0; i < n; i++)
+            zmq_send(socket, "frame", 5, ZMQ_SNDMORE);
+        request(socket, 0); /* the last frames of the same message */
+    }
+    request(socket, 2);
+    cr_expect_eq(read_replay(&s, socket, 2), 3);
+    cr_expect_eq(next_number(socket, 50, NULL), -2);
+    cr_expect_eq(s.counts->n_replayed, 3);
+    zmq_close(socket);
+    end(&s);
+}
+
+Test(kv_events, without_an_address_nothing_is_replayed) {
+    char host[64] = "", topic[80], frame[80];
+    struct kv_events *plain;
+    struct scene s;
+    struct err err = {0};
+    int wait_ms = 10000;
+
+    begin(&s);
+    gethostname(host, sizeof(host) - 1);
+    snprintf(topic, sizeof(topic), "kv@%s@m", host);
+    snprintf(s.pub, sizeof(s.pub), "ipc://%s/q", s.folder);
+    const struct kv_events_opts o = {.loop = &s.loop, .endpoint = s.pub, .replay = "", .topic = ""};
+    cr_assert_eq(kv_events_new(&plain, &o, &err), 0, "%s", err.message);
+    kv_events_close(s.events);
+    turn(&s);
+    kv_events_free(s.events);
+    cr_expect_eq(uv_loop_alive(&s.loop), 0, "no handle waits for requests");
+    s.events = plain;
+    s.counts = kv_events_counts(plain);
+    void *socket = open_socket(&s, ZMQ_SUB, s.pub, 0);
+    zmq_setsockopt(socket, ZMQ_RCVTIMEO, &(int){5}, sizeof(int));
+    int n = -1;
+    for (int i = 0; i < 2000 && n < 0; i++) {
+        kv_events_notify(plain, "m", NULL);
+        n = zmq_recv(socket, frame, sizeof(frame), 0);
+    }
+    zmq_setsockopt(socket, ZMQ_RCVTIMEO, &wait_ms, sizeof(wait_ms));
+    cr_assert(n > 0 && n < (int)sizeof(frame));
+    frame[n] = 0;
+    cr_expect_str_eq(frame, topic);
+    zmq_close(socket);
+    end(&s);
+}
+
+/* Returns an address of a port that no one has now; static. */
+static const char *free_port(void) {
+    static char address[40];
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(in);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&in, sizeof(in)), 0);
+    cr_assert_eq(getsockname(fd, (struct sockaddr *)&in, &len), 0);
+    close(fd);
+    snprintf(address, sizeof(address), "tcp://127.0.0.1:%u", ntohs(in.sin_port));
+    return address;
+}
+
+/* Unlike a file, a port can have one socket at a time. */
+Test(kv_events, an_address_that_is_in_use_is_tried_again) {
+    struct kv_events *next, *wrong = NULL;
+    const char *port = free_port();
+    struct scene s;
+    struct err err = {0};
+
+    begin(&s);
+    kv_events_close(s.events);
+    turn(&s);
+    kv_events_free(s.events);
+    struct kv_events_opts o = {.loop = &s.loop, .endpoint = port, .replay = "", .topic = "kv"};
+    cr_assert_eq(kv_events_new(&s.events, &o, &err), 0, "%s", err.message);
+    cr_expect_eq(kv_events_check(port, "", &err), 0, "it may be the running daemon's");
+    cr_expect_lt(kv_events_new(&wrong, &o, &err), 0);
+    cr_expect(strstr(err.message, "Address already in use"), "%s", err.message);
+    o.endpoint = s.pub;
+    o.replay = "tcp://127.0.0.1:x";
+    cr_expect_lt(kv_events_new(&wrong, &o, &err), 0);
+    cr_expect_str_eq(err.message, "kv-events: tcp://127.0.0.1:x: Invalid argument");
+    o.later = true; /* what is wrong with an address is found when it is bound */
+    cr_assert_eq(kv_events_new(&wrong, &o, &err), 0);
+    kv_events_bind(wrong);
+    cr_expect_eq(n_timers(&s), 0, "it will not become right");
+    o.endpoint = port;
+    o.replay = "";
+    cr_assert_eq(kv_events_new(&next, &o, &err), 0);
+    kv_events_bind(next);
+    cr_expect_eq(n_timers(&s), 1, "tries again");
+    kv_events_close(s.events);
+    kv_events_close(wrong);
+    for (int i = 0; i < 5000 && n_timers(&s) > 0; i++) {
+        usleep(1000);
+        turn(&s);
+    }
+    cr_expect_eq(n_timers(&s), 0);
+    kv_events_free(s.events);
+    kv_events_free(wrong);
+    s.events = next;
+    s.counts = kv_events_counts(next);
+    snprintf(s.pub, sizeof(s.pub), "%s", port);
+    void *socket = subscribed(&s);
+    expect(&s, socket, NULL, "[time,[['AllBlocksCleared']],0]");
+    zmq_close(socket);
     end(&s);
 }
 
