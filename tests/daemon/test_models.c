@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -343,6 +344,7 @@ static int serve_on(struct served *s, const char *backend) {
     int fd[2];
 
     cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd), 0);
+    uv_timer_stop(&x->watch); /* looks for its process */
     worker_chan_open(&x->chan, fd[0], &none);
     workers_set_state(x, WORKERS_LOADING);
     workers_set_state(x, WORKERS_SERVING);
@@ -428,6 +430,50 @@ Test(models, one_that_is_named_and_in_the_folder_is_one_model) {
     models_stop(both);
     uv_run(&w.loop, UV_RUN_NOWAIT);
     models_free(both);
+}
+
+static struct models_info info_of(const struct served *s) {
+    struct models_info info;
+    uint32_t i = 0;
+
+    while (models->served[i] != s)
+        i++;
+    models_info(models, i, &info);
+    return info;
+}
+
+static int refuse_to_make(struct api *a, const struct api_model *info, struct api_port *port,
+                          struct model **out) {
+    return -ENOMEM;
+}
+
+/* A model is forgotten that the api, or its workers, cannot have. */
+Test(models, one_that_cannot_be_made_is_forgotten) {
+    for (int prepared = 0; prepared < 2; prepared++) {
+        struct config c;
+        struct err err = {0};
+
+        cr_assert_eq(config_clone(&c, &config), 0);
+        cr_assert_eq(models_add(models, &c, "c", 0, (struct model_file){0}), 0);
+        struct served *s = models->served[2];
+        struct rlimit all;
+        cr_assert_eq(getrlimit(RLIMIT_NOFILE, &all), 0);
+        if (!prepared)
+            setrlimit(RLIMIT_NOFILE, &(struct rlimit){0, all.rlim_max});
+        int r = models_bring(s, refuse_to_make, &err);
+        setrlimit(RLIMIT_NOFILE, &all);
+        cr_expect_eq(r, prepared ? -ENOMEM : -EMFILE);
+        cr_expect_eq(strstr(err.message, "cannot prepare the worker") != NULL, !prepared);
+        if (prepared) {
+            cr_expect(s->retired && s->closing);
+            cr_expect_lt(models_index(models, "c", &err), 0);
+            cr_expect_str_eq(info_of(s).swap, "old");
+            cr_expect_eq(info_of(s).unload_ms, -1);
+            cr_expect_eq(models_n_live(models), 2);
+        }
+        uv_run(&w.loop, UV_RUN_NOWAIT); /* closes its handles */
+        cr_expect_eq(models_n(models), 2);
+    }
 }
 
 Test(models, an_operator_loads_one_as_a_request_does) {
@@ -1122,16 +1168,6 @@ static const char *become_ready(struct served *s, uint64_t bytes) {
     ssize_t n = pread(log_file, text, sizeof(text) - 1, 0);
     text[MAX(n, 0)] = 0;
     return text;
-}
-
-static struct models_info info_of(const struct served *s) {
-    struct models_info info;
-    uint32_t i = 0;
-
-    while (models->served[i] != s)
-        i++;
-    models_info(models, i, &info);
-    return info;
 }
 
 Test(models, one_that_is_loaded_says_what_it_has, .timeout = 60) {
