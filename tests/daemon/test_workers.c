@@ -33,12 +33,13 @@ static char path[64], told[600]; /* told: calls of the callbacks */
 static struct chan chan;         /* the worker's end */
 static int pid;
 static uint32_t n_spawned, n_killed;
+static const char *ends; /* what the next process does instead of sleeping, for a shell, or NULL */
 
 /* Starts a program that sleeps in place of a worker, and keeps the worker's end
  * of the channel. */
 int uv_spawn(uv_loop_t *loop, uv_process_t *process, const uv_process_options_t *o) {
-    char *args[] = {"sleep", "1000", NULL};
-    uv_process_options_t sleeper = {.file = "/bin/sleep", .args = args, .exit_cb = o->exit_cb};
+    char *args[] = {"sh", "-c", (char *)(uintptr_t)(ends ? ends : "exec sleep 1000"), NULL};
+    uv_process_options_t sleeper = {.file = "/bin/sh", .args = args, .exit_cb = o->exit_cb};
     int (*spawn)(uv_loop_t *, uv_process_t *, const uv_process_options_t *);
 
     *(void **)&spawn = dlsym(RTLD_NEXT, "uv_spawn");
@@ -382,6 +383,154 @@ Test(workers, one_that_says_something_else_is_killed, .timeout = 60) {
     expect_told("ready 300;");
 }
 
+Test(workers, one_of_another_build_is_killed, .timeout = 60) {
+    for (int i = 0; i < 3; i++) {
+        struct msg_hello h = {.magic = MSG_MAGIC, .version = MSG_VERSION};
+        int old = pid;
+
+        worker_build_id(h.build_id);
+        h.magic += i == 1;
+        h.build_id[sizeof(h.build_id) - 1] += i == 2;
+        say(MSG_HELLO, &h, sizeof(h) - (i == 0));
+        wait_for_end(old, true);
+    }
+    cr_expect_eq(n_killed, 3);
+    expect_told("refused -11: the worker died 3 times while loading it (killed: "
+                "is there enough memory?);");
+}
+
+Test(workers, exit_codes_say_why_a_model_cannot_be_loaded, .timeout = 60) {
+    static const struct {
+        int code;
+        const char *said, *told;
+    } cases[] = {
+        {WORKER_CUT_OFF, "", "refused -22: its file ended while it was read;"},
+        {WORKER_SHORT, "no memory", "refused -12: no memory;"},
+        {WORKER_REFUSED, "no tensor", "refused -22: no tensor;"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        const char *said = cases[i].said;
+        char script[20];
+
+        workers_unload(workers);
+        wait_for_end(pid, false);
+        expect_told("unloaded;");
+        snprintf(script, sizeof(script), "exit %d", cases[i].code);
+        ends = script;
+        cr_assert_eq(workers_start(workers), 0);
+        ends = NULL;
+        if (*said) /* is read when the process has ended */
+            cr_assert_eq(chan_send(&chan, MSG_FAILED, said, (uint32_t)strlen(said)), 0);
+        wait_for_end(pid, false);
+        expect_told(cases[i].told);
+    }
+}
+
+static void on_blocks(void *ctx, const struct msg_blocks *m) {
+    note("blocks %d;", m ? (int)m->n_gone : -1);
+}
+
+/* Who routes requests learns which blocks a worker has, and that a new one has none. */
+Test(workers, blocks_are_told_if_they_are_wanted, .timeout = 60) {
+    static const uint64_t gone[] = {7, 8};
+    const struct msg_blocks m = {.page_tokens = 16, .n_gone = 2, .gone = gone};
+    CLEANUP(buf_deinit) struct buf b = {.max = 4096};
+    struct chan_frame f;
+    struct msg_open o;
+    int old = pid;
+
+    cr_assert_eq(msg_blocks_pack(&b, &m), 0);
+    workers->opts.on_blocks = on_blocks;
+    serve();
+    cr_assert_eq(chan_recv(&chan, &f), 0);
+    cr_assert_eq(msg_open_parse(f.data, f.len, &o), 0);
+    cr_expect(o.tells_blocks);
+    expect_told("ready 300;blocks -1;");
+    say(MSG_BLOCKS, b.data, b.len);
+    expect_told("blocks 2;");
+    workers->opts.on_blocks = NULL;
+    say(MSG_BLOCKS, b.data, b.len);
+    wait_for_end(old, true);
+    expect_told("");
+}
+
+static void on_news(void *ctx, struct api_guest *g, const struct event *e) {
+    note("event %u %.*s;", e->status, (int)e->text.len, e->text.data);
+}
+
+static void on_need(void *ctx, struct api_guest *g, uint32_t index) {
+    note("need %u;", index);
+}
+
+/* Submits a request with a picture, which the fake port of the world takes. */
+static void request(void) {
+    static const int32_t tokens[] = {'h', 'i'};
+    static const struct submit_picture picture = {
+        .n_rows = 1, .n_columns = 1, .n_lines = 1, .n_positions = 1, .width = 2, .height = 2};
+    CLEANUP(buf_deinit) struct buf b = {.max = 4096};
+    struct submit m = {.id = 1,
+                       .n_prompt = 2,
+                       .n_tokens = 2,
+                       .tokens = tokens,
+                       .max_new = 20,
+                       .n_pictures = 1,
+                       .pictures = &picture,
+                       .tenant_name = {"alice", 5}};
+    struct api_guest *g;
+
+    params_init(&m.sampling);
+    cr_assert_eq(msg_submit_pack(&b, &m), 0);
+    cr_assert_eq(api_guest_new(&g, api_first_model(world.api), &b, on_news, on_need, NULL), 0);
+}
+
+/* Lets the other end of @c ask for the picture of the last request, and refuse the request. */
+static void expect_news(struct chan *c) {
+    const uint64_t id = world.port.r[world.port.n - 1].id;
+    const struct msg_need_picture need = {.id = id};
+    const struct event e = {
+        .id = id, .kind = EVENT_REJECTED, .status = 418, .text = {"I am a teapot", 13}};
+    CLEANUP(buf_deinit) struct buf b = {.max = 4096};
+
+    cr_assert_eq(msg_need_picture_pack(&b, &need), 0);
+    cr_assert_eq(chan_send(c, MSG_NEED_PICTURE, b.data, (uint32_t)b.len), 0);
+    world_turns(&world, 3);
+    expect_told("need 0;");
+    buf_clear(&b);
+    cr_assert_eq(msg_event_pack(&b, &e), 0);
+    cr_assert_eq(chan_send(c, MSG_EVENTS, b.data, (uint32_t)b.len), 0);
+    world_turns(&world, 3);
+    expect_told("event 418 I am a teapot;");
+}
+
+Test(workers, what_one_says_of_requests_goes_to_the_api, .timeout = 60) {
+    struct api_port *port = workers_port(workers);
+    struct flight_record r[4];
+    uint64_t at = 0;
+    int old = pid;
+
+    serve();
+    *told = 0;
+    request();
+    cr_assert_eq(world.port.n, 1);
+    expect_news(&chan);
+    flight_note(workers->flight, &at, 9, WHY_PAGES, 1, 0, 5);
+    cr_expect_eq(port->story(port, 9, r, ARRAY_SIZE(r)), 1);
+    cr_expect_eq(r[0].why, WHY_PAGES);
+    cr_expect_eq(port->story(port, 8, r, ARRAY_SIZE(r)), 0);
+    workers->crash_page->n = 1;
+    workers->crash_page->ids[0] = 9;
+    cr_expect_eq(workers_n_faults(port, 9), 0);
+    kill_and_wait(SIGSEGV, true);
+    cr_expect_eq(workers_n_faults(port, 9), 1);
+    cr_expect_eq(workers_n_faults(port, 8), 0);
+    old = pid;
+    say(MSG_EVENTS, "", 0); /* it does not serve yet */
+    wait_for_end(old, true);
+    cr_expect_eq(n_killed, 1);
+    expect_told("");
+}
+
 /* Lets @ms pass until the next look at the worker. */
 static void pass(int64_t ms) {
     machine.ns += ms * 1000000;
@@ -579,6 +728,47 @@ Test(workers, a_long_request_waits_for_a_worker_that_does_not_read, .timeout = 6
     serve();
     uint32_t sent = submit_long(false);
     cr_expect(sent > 0 && sent < 1 << 20, "%u", sent);
+}
+
+/* Submits parts of pictures until the port takes no more. Returns their number. */
+static uint32_t send_pictures(bool reads) {
+    static const char rgb[40000];
+    const struct msg_picture m = {.total = sizeof(rgb), .rgb = {rgb, sizeof(rgb)}};
+    struct api_port *port = workers_port(workers);
+    struct chan_frame f;
+    uint32_t n = 0;
+    int r;
+
+    for (; (r = port->picture(port, &m)) == 0; n++)
+        while (reads && chan_recv(&chan, &f) == 0)
+            ;
+    cr_expect_eq(r, -EAGAIN);
+    return n;
+}
+
+/* 27 parts are the first that are more than a turn's bytes; a worker that does not read gets fewer,
+ * and a request behind them waits in the api. */
+Test(workers, pictures_are_sent_in_turns_and_delay_no_request, .timeout = 60) {
+    static const int32_t token = 5;
+    struct submit m = {.id = 9, .tokens = &token, .n_tokens = 1, .n_prompt = 1, .max_new = 1};
+    struct api_port *port = workers_port(workers);
+    struct chan_frame f;
+    uint32_t sent = 0, n;
+
+    params_init(&m.sampling);
+    serve();
+    cr_expect_eq(send_pictures(true), 27);
+    world_turns(&world, 3);
+    n = send_pictures(false);
+    cr_expect(n > 0 && n < 27, "%u", n);
+    cr_expect_eq(port->submit(port, &m, &sent), -EAGAIN);
+    for (uint32_t i = 0; i < n; i++) {
+        while (chan_recv(&chan, &f) != 0)
+            world_turns(&world, 1);
+        cr_expect_eq(f.type, MSG_PICTURE);
+    }
+    world_turns(&world, 3);
+    cr_expect_eq(port->submit(port, &m, &sent), 0);
 }
 
 /* Lets the process open @n descriptors more, or as many as before if @n is negative. */
@@ -818,4 +1008,34 @@ Test(workers, the_next_daemon_may_refuse_the_requests, .timeout = 60) {
     cr_expect_eq(workers_answer(workers), WORKERS_REFUSED);
     cr_expect_str_eq(stats().state, "serving");
     chan_deinit(&other);
+}
+
+/* What the next daemon's worker computes comes as from an own one. If that daemon fails, this one
+ * starts a worker again. */
+Test(workers, requests_come_back_from_a_daemon_that_fails, .timeout = 60) {
+    for (int closes = 0; closes < 2; closes++) {
+        struct chan other;
+
+        serve();
+        strcpy(workers->backend, "cpu"); /* its memory is free at once */
+        *told = 0;
+        offer(&other);
+        answer(&other, MSG_READY);
+        cr_expect(workers_hand_over(workers));
+        wait_for_end(pid, false);
+        expect_told("away;");
+        request();
+        expect_news(&other);
+        uint32_t n = n_spawned;
+        if (closes)
+            shutdown(other.fd, SHUT_RDWR);
+        else
+            cr_assert_eq(chan_send(&other, MSG_EVENTS, "not an event", 12), 0);
+        while (n_spawned == n)
+            uv_run(&world.loop, UV_RUN_ONCE);
+        expect_told("answer;");
+        cr_expect_eq(workers_answer(workers), WORKERS_REFUSED);
+        workers_detach_next(workers);
+        chan_deinit(&other);
+    }
 }
