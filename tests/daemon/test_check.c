@@ -194,6 +194,39 @@ Test(check, a_port_that_is_in_use_is_told) {
     expect_valid("weftd: listen: [::2]:1 cannot be used now: ");
 }
 
+/* A start serves without them, or they appear with the service. */
+Test(check, places_that_are_missing_are_told) {
+    static const struct {
+        const char *key, *name, *told;
+    } cases[] = {
+        {"state-file", "new", NULL},
+        {"state-file", "none/s",
+         "none/s: No such file or directory; nothing would be kept over a restart\n"},
+        {"state-file", "empty", "empty: Is a directory; nothing would be kept over a restart\n"},
+        {"admin-socket", "new", NULL},
+        {"admin-socket", "none/s", "none/s: the folder"},
+        {"admin-socket", "file", "file: exists and is not a socket\n"},
+        {"listen", "new", NULL},
+        {"listen", "none/s", "none/s: the folder"},
+    };
+    char value[100], told[200];
+
+    mkdir(in_folder("empty"), 0755);
+    close(open(in_folder("file"), O_WRONLY | O_CREAT, 0600));
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        bool listens = strcmp(cases[i].key, "listen") == 0;
+
+        snprintf(value, sizeof(value), "%s%s/%s", listens ? "unix:" : "", folder, cases[i].name);
+        snprintf(told, sizeof(told), "weftd: %s: %s/%s", cases[i].key, folder,
+                 cases[i].told ? cases[i].told : "");
+        set(cases[i].key, value);
+        expect_valid(cases[i].told ? told : NULL);
+        set(cases[i].key, listens ? "unix:/tmp/weft-check.sock" : "");
+    }
+    set("admin-socket", "auto");
+    expect_valid(NULL);
+}
+
 Test(check, a_context_beyond_the_models_is_told) {
     int r;
 
