@@ -58,7 +58,7 @@ static void setup(struct scene *s) {
     o.model = api_first_model(s->w.api);
     cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
     cr_assert_eq(guests_new(&s->g, &o, pair[0]), 0);
-    chan_init(&s->other, pair[1], 65536, 1 << 20);
+    chan_init(&s->other, pair[1], MSG_MAX_FRAME, MSG_MAX_QUEUED);
 }
 
 static void teardown(struct scene *s) {
@@ -247,6 +247,40 @@ Test(guests, a_request_ends_with_its_last_event) {
     say_submit(&s, 77, 0);
     cr_expect_not(is_open(&s), "a number may not come twice at a time");
     cr_expect_eq(s.w.port.n_cancels, 1, "the end of the link cancels");
+    teardown(&s);
+}
+
+/* A request of more than a frame comes in parts, which a cancel ends. */
+Test(guests, a_long_request_comes_in_parts) {
+    static const int32_t tokens[40000];
+    struct submit m = {.id = 8,
+                       .tokens = tokens,
+                       .n_prompt = ARRAY_SIZE(tokens),
+                       .n_tokens = ARRAY_SIZE(tokens),
+                       .max_new = 1,
+                       .tenant_name = {"alice", 5}};
+    struct scene s;
+
+    params_init(&m.sampling);
+    setup(&s);
+    begin(&s);
+    for (int cancels = 0; cancels < 2; cancels++) {
+        for (uint32_t sent = 0; sent < msg_submit_len(&m) && is_open(&s);) {
+            CLEANUP(buf_deinit) struct buf b = {.max = MSG_MAX_FRAME};
+            int n = msg_submit_pack_part(&b, &m, sent);
+
+            cr_assert(n > 0 && (uint32_t)n < msg_submit_len(&m));
+            cr_expect_eq(s.w.port.n, cancels);
+            say(&s, MSG_SUBMIT_PART, &b);
+            if (cancels && sent == 0)
+                say_cancel(&s, m.id);
+            sent += (uint32_t)n;
+        }
+        cr_assert_eq(s.w.port.n, 1);
+        cr_expect_eq(s.w.port.r[0].m.n_tokens, ARRAY_SIZE(tokens));
+        cr_expect_eq(is_open(&s), !cancels);
+        m.id++;
+    }
     teardown(&s);
 }
 
