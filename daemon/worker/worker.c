@@ -35,6 +35,7 @@
  * run, before another process gets the file. */
 #define FLUSH_NS INT64_C(2000000000)
 #define LEAVE_NS INT64_C(5000000000)
+#define LAST_WORDS_NS INT64_C(1000000000) /* longest time in which a full channel gets room */
 #define WARM_UP_TOKENS 8u
 #define CPU_NICE 5 /* nice value of threads that compute; compiling threads have a higher one */
 #define OOM_ABOVE_FRONT                                                                            \
@@ -112,14 +113,28 @@ void worker_environment(char *out[WORKER_ENVIRONMENT_MAX]) {
     out[n] = NULL;
 }
 
+/* Sends what the channel has queued, in at most LAST_WORDS_NS. Drops what arrives meanwhile, since
+ * it would end each wait. */
+static void send_queued(struct worker *w) {
+    int64_t end = clock_now(clock_monotonic()) + LAST_WORDS_NS;
+    struct chan_frame f;
+
+    while (chan_wants_write(&w->chan) && clock_now(clock_monotonic()) < end) {
+        if (chan_recv(&w->chan, &f) == 0)
+            continue;
+        if (chan_wait(&w->chan, LAST_WORDS_NS / 1000000) < 0)
+            return;
+    }
+}
+
 /* Sends the reason @why to the front, which logs it; if that fails, logs it here. @r: the error.
  * Returns the exit code. */
 static int worker_refuse(struct worker *w, int r, const char *why) {
     bool is_short = r == -ENOMEM || r == -EMFILE || r == -EAGAIN;
     bool sent = chan_send(&w->chan, MSG_FAILED, why, (uint32_t)strlen(why)) == 0;
 
-    for (int i = 0; sent && i < 10 && chan_wants_write(&w->chan); i++)
-        chan_wait(&w->chan, 100);
+    if (sent)
+        send_queued(w);
     log_event(sent ? WLOG_DEBUG : WLOG_ERROR, "worker_failed", "reason=%s", quoted(why).s);
     if (is_short)
         return WORKER_SHORT;

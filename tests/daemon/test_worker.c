@@ -36,6 +36,9 @@ struct scene {
     FILE *log;
 };
 
+/* the socket of the next worker takes a few frames */
+static bool tight;
+
 /* Arguments and descriptors with which a worker is started. */
 struct start {
     /* descriptors from WORKER_FD_MODEL on, of which the first n exist */
@@ -75,6 +78,8 @@ static void start(struct scene *s, const struct start *o) {
     s->log = tmpfile();
     cr_assert(s->log);
     cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair), 0);
+    if (tight)
+        setsockopt(pair[1], SOL_SOCKET, SO_SNDBUF, &(int){1}, sizeof(int));
     s->pid = fork();
     cr_assert_geq(s->pid, 0);
     if (s->pid == 0)
@@ -186,9 +191,8 @@ static struct msg_ready serve(struct scene *s, struct msg_open m, int last) {
     return expect_ready(s);
 }
 
-/* Lets the worker generate @n tokens with @grammar, or without one if it is "", and writes them to
- * @out. */
-static void generate(struct scene *s, uint32_t n, const char *grammar, int32_t *out) {
+/* Submits a request for @n tokens with @grammar, or without one if it is "". */
+static void submit(struct scene *s, uint32_t n, const char *grammar) {
     CLEANUP(buf_deinit) struct buf b = {.max = MSG_MAX_FRAME};
     int32_t prompt[] = {1, 5, 9};
     struct submit m = {.id = 7,
@@ -197,13 +201,20 @@ static void generate(struct scene *s, uint32_t n, const char *grammar, int32_t *
                        .tokens = prompt,
                        .max_new = n,
                        .grammar = {grammar, (uint32_t)strlen(grammar)}};
-    struct event_cursor at;
-    struct event e;
 
     params_init(&m.sampling);
     m.sampling.temperature = 0;
     cr_assert_eq(msg_submit_pack(&b, &m), 0);
     say(s, MSG_SUBMIT, b.data, b.len);
+}
+
+/* Lets the worker generate @n tokens with @grammar, or without one if it is "", and writes them to
+ * @out. */
+static void generate(struct scene *s, uint32_t n, const char *grammar, int32_t *out) {
+    struct event_cursor at;
+    struct event e;
+
+    submit(s, n, grammar);
     for (uint32_t have = 0;;) {
         receive_type(s, MSG_EVENTS);
         for (msg_events_begin(&at, s->f.data, s->f.len); msg_events_next(&at, &e) == 0;) {
@@ -360,6 +371,26 @@ Test(worker, a_frame_that_it_does_not_know_ends_it, .timeout = 60) {
 
     serve(&s, (struct msg_open){0}, -1);
     say(&s, MSG_SUBMIT, "short", 5);
+    receive_type(&s, MSG_FAILED);
+    cr_expect(s.f.len == 14 && memcmp(s.f.data, "Protocol error", 14) == 0);
+    cr_expect_eq(end(&s), WORKER_CHANNEL);
+}
+
+/* The front has sent more, and reads only after a while. */
+Test(worker, its_last_words_wait_for_room, .timeout = 60) {
+    CLEANUP(buf_deinit) struct buf cancel = {.max = MSG_MAX_FRAME};
+    struct scene s;
+
+    cr_assert_eq(msg_cancel_pack(&cancel, 99), 0);
+    tight = true;
+    serve(&s, (struct msg_open){0}, -1);
+    submit(&s, 200, "");
+    usleep(200000); /* the channel is full */
+    say(&s, MSG_SUBMIT, "short", 5);
+    for (int i = 0; i < 100; i++) {
+        say(&s, MSG_CANCEL, cancel.data, cancel.len);
+        usleep(3000);
+    }
     receive_type(&s, MSG_FAILED);
     cr_expect(s.f.len == 14 && memcmp(s.f.data, "Protocol error", 14) == 0);
     cr_expect_eq(end(&s), WORKER_CHANNEL);
