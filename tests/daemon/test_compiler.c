@@ -122,11 +122,20 @@ Test(compiler, equal_texts_are_compiled_once) {
     wait_until_prepared(2);
     cr_assert_eq(stats().n_prepared, 2);
     cr_assert_neq(told[5].constraint, told[0].constraint);
+    cr_assert_eq(ask_for(8, 0, R"({"json_object":true})", R"({"after":["x"]})", &c), 0);
+    cr_expect_eq(c, told[5].constraint);
+    cr_assert_eq(ask_for(9, 0, R"({"json_object":true})", R"({"after":["y"]})", &c), 1);
+    wait_for(7);
+    cr_expect_neq(told[6].constraint, told[5].constraint);
+    cr_expect_eq(stats().n_hits, 6);
     for (int i = 0; i < 6; i++)
         release_told(0);
-    release_told(5);
-    cr_assert_eq(stats().n_compiled, 2);
-    cr_assert_eq(stats().n_entries, 2);
+    for (int i = 0; i < 2; i++)
+        release_told(5);
+    release_told(6);
+    cr_expect_eq(stats().used, 0);
+    cr_assert_eq(stats().n_compiled, 3);
+    cr_assert_eq(stats().n_entries, 3);
     cr_assert_eq(crash_page.n_compiling, 0);
     end();
 }
@@ -329,6 +338,30 @@ Test(compiler, who_has_gone_is_not_told) {
     wait_for(1);
     cr_assert_eq(told[0].id, 20);
     release_told(0);
+    end();
+}
+
+static bool on_late(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
+    n_told++;
+    return false;
+}
+
+/* The scheduler does not take a grammar for a request that has ended: no one is charged. */
+Test(compiler, a_grammar_that_is_not_taken_is_kept_and_not_charged) {
+    const struct constraint *c = NULL;
+
+    begin(1 << 20);
+    struct pollfd p = {compiler_fd(compiler), POLLIN, 0};
+    cr_assert_eq(ask_for(1, 0, R"({"regex":"a"})", "", &c), 1);
+    while (n_told == 0) {
+        cr_assert_eq(poll(&p, 1, 30000), 1);
+        compiler_deliver(compiler, on_late, NULL);
+    }
+    cr_expect_eq(stats().used, 0);
+    cr_assert_eq(ask_for(2, 0, R"({"regex":"a"})", "", &c), 0);
+    cr_expect_eq(stats().used, stats().bytes);
+    release(c, 0);
+    cr_expect_eq(stats().used, 0);
     end();
 }
 

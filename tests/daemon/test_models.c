@@ -484,6 +484,11 @@ Test(models, an_operator_loads_one_as_a_request_does) {
     cr_expect_not(models->served[0]->wanted);
     cr_assert_eq(models_unload(models, 1, &err), 0);
     cr_expect_not(models->served[1]->wanted);
+    cr_assert_eq(models_load(models, 1, &err), 0);
+    cr_assert_eq(models_sleep(models, "b", &err), 0);
+    cr_expect_not(models->served[1]->wanted);
+    cr_expect_lt(models_sleep(models, "c", &err), 0);
+    cr_expect_eq(err.status, 404);
     cr_expect_eq(models_budget(models), 1 << 30);
     models->on_demand = false; /* as with one model, which stays loaded */
     cr_expect_eq(models_budget(models), 0);
@@ -677,6 +682,32 @@ Test(models, who_waits_for_a_scan_goes_on_after_it) {
     cr_expect_not(models_rescan(models, &wait), "the next scan comes too early");
 }
 
+/* The end of a scan, or of its time, ends the wait; a pause follows. */
+Test(models, scans_have_a_pause_and_a_limit) {
+    struct api_rescan wait = {.over = on_over}, more = wait;
+    int64_t since;
+
+    machine.ns += 10000000000;
+    cr_assert(models_rescan(models, NULL));
+    end_scans();
+    since = machine.ns;
+    machine.ns = since + 1999999999;
+    cr_expect_not(models_rescan(models, NULL));
+    machine.ns = since + 2000000000;
+    cr_assert(models_rescan(models, &wait));
+    since = machine.ns;
+    machine.ns = since + 4999999999;
+    cr_expect(models_rescan(models, &more));
+    models_rescan_tick(models);
+    cr_expect(wait.over && more.over);
+    machine.ns = since + 5000000000;
+    cr_expect_not(models_rescan(models, NULL));
+    models_rescan_tick(models);
+    cr_expect(!wait.over && !more.over);
+    cr_expect(models->scan.running);
+    end_scans();
+}
+
 static void on_left(void *ctx) {
     models = NULL;
 }
@@ -765,6 +796,81 @@ Test(models, files_of_the_disk_tier_have_one_user) {
     }
     close(models->opts.disk_fd);
     models->opts.disk_fd = -1;
+}
+
+/* A model and its successor have the same file, so one of them leaves before the other is loaded. */
+Test(models, a_swap_with_a_disk_tier_waits_for_the_old_one, .timeout = 60) {
+    struct served *old = load("a"), *next;
+    struct stat before, after;
+    uint64_t secret[2];
+    struct err err = {0};
+    char path[80];
+
+    set("kv-disk", folder);
+    cr_assert_eq(kvdisk_open(folder, false, &models->opts.disk_fd, secret, &err), 0);
+    models_open_disk(old);
+    cr_assert_eq(fstat(old->disk_fd, &before), 0);
+    old->model->n_running = 1;
+    cr_assert_eq(models_swap(models, 0, NULL, &err), 0, "%s", err.message);
+    next = old->next;
+    run_until(next, SERVED_QUEUED);
+    decide_at(machine.ns);
+    cr_expect_eq(next->state, SERVED_QUEUED);
+    cr_expect_eq(old->state, SERVED_LEAVING, "a request runs");
+    cr_expect_eq(next->disk_fd, -1);
+    old->model->n_running = 0;
+    run_until(next, SERVED_LOADING);
+    cr_expect_eq(old->state, SERVED_ABSENT);
+    cr_assert_eq(fstat(next->disk_fd, &after), 0);
+    cr_expect_eq(after.st_ino, before.st_ino);
+    cr_expect_neq(next->disk_fd, old->disk_fd);
+    for (const char *const *name =
+             (const char *const[]){"prefixes.kv", "prefixes-a.kv", "prefixes.key", NULL};
+         *name; name++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, *name);
+        cr_expect_eq(unlink(path), 0, "%s", path);
+    }
+    close(models->opts.disk_fd);
+    models->opts.disk_fd = -1;
+}
+
+/* It serves without what the disk would keep. */
+Test(models, one_whose_file_of_the_disk_tier_cannot_be_opened_serves_without) {
+    struct served *s = find("a");
+    char text[300] = "";
+
+    set("kv-disk", "/none");
+    models->opts.disk_fd = 0; /* of another model */
+    int saved = log_to_file();
+    log_set_level(WLOG_WARN);
+    models_open_disk(s);
+    log_set_level(WLOG_ERROR);
+    log_back(saved);
+    models->opts.disk_fd = -1;
+    cr_expect_eq(s->disk_fd, -1);
+    cr_assert_gt(pread(log_file, text, sizeof(text) - 1, 0), 0);
+    cr_expect(strstr(text, R"(model="a" what="kv-disk: /none)"), "%s", text);
+}
+
+Test(models, one_whose_worker_cannot_be_started_failed, .timeout = 60) {
+    struct served *s = models->served[1], *busy = load("a");
+    struct rlimit all;
+    struct err err = {0};
+
+    busy->model->n_running = 1;
+    busy->load_ns = 1000000000;
+    busy->bytes = models->budget;
+    cr_assert_eq(models_load(models, 1, &err), 0);
+    run_until(s, SERVED_QUEUED);
+    busy->bytes = 0;
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &all), 0);
+    setrlimit(RLIMIT_NOFILE, &(struct rlimit){0, all.rlim_max});
+    models->timer.timer_cb(&models->timer);
+    setrlimit(RLIMIT_NOFILE, &all);
+    run_until(s, SERVED_FAILED);
+    cr_expect_str_eq(s->why, "no worker can be started: Too many open files");
+    cr_expect_eq(s->model->failure_retry_ms, 5000);
+    busy->model->n_running = 0;
 }
 
 /* Opens the old daemon's end @c of a connection for requests of model @name, which has asked. */
@@ -982,6 +1088,7 @@ Test(models, a_pull_that_cannot_begin_says_why) {
         cr_expect_eq(r < 0, i == 4, "%s", c[i].err.message);
     }
     cr_expect(strstr(c[4].err.message, "4 pulls are running"), "%s", c[4].err.message);
+    cr_expect_str_eq(models_changing(models), "a model is being pulled");
     cr_expect_eq(c[4].err.status, 429);
     models_manage.cancel(models, &c[0].task);
     while (n_pulls() == 4)
