@@ -65,6 +65,18 @@ Test(faults, who_is_alone_in_its_list_is_counted_in_the_end) {
     cr_expect_eq(faults_of(&f, 9), FAULTS_ALONE + 1, "its grammar is compiled alone");
 }
 
+/* None of them is known to be the cause, so none is refused. */
+Test(faults, those_that_wait_for_one_grammar_are_not_counted_in_the_end) {
+    const struct crash_page page = {.n_compiling = 2, .compiling = {7, 8}};
+    struct faults f = {0};
+
+    for (int i = 0; i < FAULTS_ALONE + 3 * FAULTS_DOUBTS; i++)
+        faults_note(&f, &page, true);
+    cr_expect_eq(faults_of(&f, 7), FAULTS_ALONE);
+    faults_note(&f, &page, false);
+    cr_expect_eq(faults_of(&f, 8), FAULTS_ALONE + 1);
+}
+
 Test(faults, counts_beyond_the_arrays_are_cut) {
     static struct crash_page page = {.n = UINT32_MAX, .n_compiling = UINT32_MAX};
     static struct faults f;

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <yyjson.h>
 
 #include "base/util.h"
 #include "daemon/models/front_model.h"
@@ -316,6 +317,55 @@ Test(front_model, a_system_message_has_at_most_1_mib) {
     cr_expect_eq(open_with_system(path, system, sizeof(text) - 1), 0);
     cr_expect_eq(open_with_system(path, system, 0), 0);
     unlink(system);
+}
+
+/* Opens a model with the option @key, whose value is @value. Returns the error, or "" with the
+ * variables of its template in @kwargs as JSON; static. */
+static const char *open_option(const char *key, const char *value, char kwargs[100]) {
+    static struct err err;
+    struct front_model m = {0};
+    struct msg_open room = {0};
+    char path[TEST_DATA_PATH];
+    struct config c;
+
+    err = (struct err){0};
+    test_data_file(path, "models", "stories260K-f32", ".gguf");
+    cr_assert_eq(config_init(&c), 0);
+    cr_assert_eq(config_set(&c, "model", path, &err), 0);
+    cr_assert_eq(config_set(&c, key, value, &err), 0, "%s", err.message);
+    int r = front_model_open(&m, &c, &room, &err);
+    cr_expect_eq(r < 0, *err.message != 0);
+    char *text = yyjson_val_write(m.api.template_kwargs, 0, NULL);
+    snprintf(kwargs, 100, "%s", text ? text : "");
+    free(text);
+    front_model_deinit(&m);
+    config_deinit(&c);
+    return err.message;
+}
+
+Test(front_model, a_system_message_is_utf8) {
+    char system[] = "/tmp/weft-test-system-XXXXXX", kwargs[100];
+    int fd = mkstemp(system);
+
+    cr_assert_eq(write(fd, "\xC3\xA9\xC3", 3), 3);
+    const char *why = open_option("system-prompt", system, kwargs);
+    cr_expect(strncmp(why, "system-prompt: /tmp/", 20) == 0 && strstr(why, ": is no text in UTF-8"),
+              "%s", why);
+    cr_assert_eq(ftruncate(fd, 2), 0);
+    cr_expect_str_eq(open_option("system-prompt", system, kwargs), "");
+    close(fd);
+    unlink(system);
+}
+
+Test(front_model, variables_of_templates_are_an_object) {
+    char kwargs[100];
+
+    cr_expect_str_eq(open_option("chat-template-kwargs", R"({"a":false})", kwargs), "");
+    cr_expect_str_eq(kwargs, R"({"a":false})");
+    const char *why = open_option("chat-template-kwargs", R"([1])", kwargs);
+    cr_expect(strstr(why, "chat-template-kwargs: must be a JSON object"), "%s", why);
+    cr_expect_str_eq(open_option("chat-template-kwargs", "", kwargs), "");
+    cr_expect_str_eq(kwargs, "");
 }
 
 /* Shortages that may be temporary are distinguished from a wrong configuration, after which systemd

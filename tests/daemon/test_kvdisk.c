@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "daemon/models/kvdisk.h"
@@ -33,6 +34,33 @@ Test(kvdisk, a_full_disk_leaves_no_half_key) {
     unlinkat(dir, "prefixes.key", 0);
     unlinkat(dir, "prefixes.kv", 0);
     close(dir);
+    rmdir(folder);
+}
+
+/* The worker of the daemon before may have the file for a moment. */
+Test(kvdisk, a_file_that_is_in_use_is_waited_for) {
+    char folder[] = "/tmp/weft-kvdisk-XXXXXX", path[60];
+    uint64_t secret[2];
+    struct err err = {0};
+    int fd, status;
+
+    cr_assert(mkdtemp(folder) != NULL);
+    cr_assert_eq(kvdisk_open(folder, true, &fd, secret, &err), 0, "%s", err.message);
+    pid_t child = fork(); /* has the lock as long as it lives */
+    if (child == 0) {
+        usleep(120000);
+        _exit(0);
+    }
+    close(fd);
+    fd = -1;
+    cr_expect_eq(kvdisk_open(folder, true, &fd, secret, &err), 0, "%s", err.message);
+    cr_expect_eq(waitpid(child, &status, 0), child);
+    cr_expect_geq(fd, 0);
+    close(fd);
+    for (const char *const *name = (const char *const[]){"key", "kv", NULL}; *name; name++) {
+        snprintf(path, sizeof(path), "%s/prefixes.%s", folder, *name);
+        unlink(path);
+    }
     rmdir(folder);
 }
 

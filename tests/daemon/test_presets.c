@@ -144,6 +144,12 @@ Test(presets, models_are_those_of_presets_then_those_of_files) {
     cr_expect_eq(find(note_bad, &err), 0);
     cr_expect(strstr(found, "bad c: models: c.conf: model: "), "%s", found);
     cr_expect(strstr(found, "several models; name the file of one: a, b, c, d"), "%s", found);
+    mkdir(full("one"), 0755);
+    put("one/only.gguf", "4444");
+    snprintf(text, sizeof(text), "model = %s\n", full("one"));
+    put("presets/c.conf", text);
+    cr_expect_eq(find(NULL, &err), 0, "%s", err.message);
+    cr_expect(strstr(found, "c only.gguf 4;"), "%s", found);
     unlink(full("presets/c.conf"));
     set(&own, "models", full("none"));
     cr_expect_lt(find(note_bad, &err), 0, "a folder that cannot be read is no preset");
