@@ -394,6 +394,10 @@ int json_read(yyjson_doc **out, char *data, size_t len, struct err *err) {
     yyjson_read_err e;
 
     loop_bytes(len);
+    if (len >= 3 && memcmp(data, "\xEF\xBB\xBF", 3) == 0) {
+        data += 3; /* a byte order mark, with which Windows begins its files */
+        len -= 3;
+    }
     if (len == 0)
         return err_set_code(err, 400, "invalid_json", NULL,
                             "The request body is empty: JSON is expected.");

@@ -122,10 +122,11 @@ static const char *route_nearest(const struct route *table, const char *path, si
 /* Returns the path that is meant by one that is too short to be near it; NULL: there is none. */
 static const char *meant_by(const char *path) {
     static const char *const rows[][2] = {
-        {"/v1", "/v1/chat/completions"},      {"/v1/", "/v1/chat/completions"},
-        {"/v1/chat", "/v1/chat/completions"}, {"/v1/chat/", "/v1/chat/completions"},
-        {"/chat", "/v1/chat/completions"},    {"/chat/", "/v1/chat/completions"},
-        {"/generate", "/v1/completions"},     {"/api", "/api/chat"},
+        {"/v1", "/v1/chat/completions"},
+        {"/v1/chat", "/v1/chat/completions"},
+        {"/chat", "/v1/chat/completions"},
+        {"/generate", "/v1/completions"},
+        {"/api", "/api/chat"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
@@ -180,6 +181,16 @@ static int route_look_up_all(struct exchange *x, const char *path, uint8_t metho
     return r;
 }
 
+/* Removes the slash at the end of @path, which some clients add. Returns false if there is none. */
+static bool drop_slash(char *path) {
+    size_t n = strlen(path);
+
+    if (n < 2 || path[n - 1] != '/')
+        return false;
+    path[n - 1] = 0;
+    return true;
+}
+
 int route_find(struct exchange *x, const struct http *h, struct err *err) {
     CLEANUP(freep) char *path = strdup(http_target(h));
     uint8_t method = h->parser.method;
@@ -201,6 +212,8 @@ int route_find(struct exchange *x, const struct http *h, struct err *err) {
     if (x->upgrades)
         method = HTTP_POST;
     int r = route_look_up_all(x, path, method, allow);
+    if (r == 0 && !*allow && drop_slash(path))
+        r = route_look_up_all(x, path, method, allow);
     if (r != 0)
         return MIN(r, 0);
     if (!*allow)
