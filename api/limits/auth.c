@@ -383,11 +383,47 @@ static bool is_known_host(const char *const *hosts, const char *host, bool liter
     return false;
 }
 
+/* Returns true if @host, which may have a port, is an IPv4 address. */
+static bool is_ipv4(const char *host) {
+    size_t n = host_length(host);
+    struct in_addr address;
+    char text[16];
+
+    if (n >= sizeof(text))
+        return false;
+    snprintf(text, sizeof(text), "%.*s", (int)n, host);
+    return inet_pton(AF_INET, text, &address) == 1;
+}
+
+/* Returns true if @host is the beginning of an IPv4 address and a star: "192.168.*". */
+static bool is_network(const char *host) {
+    size_t n = strspn(host, "0123456789.");
+
+    return n > 0 && host[n] == '*';
+}
+
+/* Returns true if @origin is @entry, in which one * may stand for any characters. A network stands
+ * for addresses alone: anybody can have a name such as 192.168.example.com. */
+static bool fits_origin(const char *entry, const char *origin) {
+    const char *star = strchr(entry, '*'), *host = strstr(entry, "://");
+
+    if (!star)
+        return strcasecmp(entry, origin) == 0;
+    size_t before = (size_t)(star - entry), after = strlen(star + 1), n = strlen(origin);
+
+    if (n < before + after || strncasecmp(origin, entry, before) != 0 ||
+        strcasecmp(origin + n - after, star + 1) != 0)
+        return false;
+    if (!host || !is_network(host + 3))
+        return true;
+    return is_ipv4(origin + (host + 3 - entry));
+}
+
 bool auth_knows_origin(const char *const *hosts, const char *const *origins, const char *origin) {
     const char *name = strstr(origin, "://");
 
     for (const char *const *o = origins; o && *o; o++)
-        if (strcmp(*o, "*") == 0 || strcasecmp(*o, origin) == 0)
+        if (fits_origin(*o, origin))
             return true;
     return name && is_known_host(hosts, name + 3, false);
 }

@@ -597,7 +597,7 @@ static int check_origins(const struct config *c, struct err *err) {
     static const char *const words[] = {"*", "null", "localhost"};
 
     for (char *const *origin = c->cors_origins; *origin; origin++) {
-        const char *host = strstr(*origin, "://");
+        const char *host = strstr(*origin, "://"), *star = strchr(*origin, '*');
         bool is_word = false;
 
         for (size_t i = 0; i < ARRAY_SIZE(words); i++)
@@ -607,6 +607,9 @@ static int check_origins(const struct config *c, struct err *err) {
                            "cors-origins: must be * or SCHEME://HOST[:PORT], such as "
                            "https://chat.example.com, not \"%.150s\"",
                            *origin);
+        if (star && strchr(star + 1, '*'))
+            return err_set(err, 0, "cors-origins",
+                           "cors-origins: an origin has at most one *, not as \"%.150s\"", *origin);
     }
     return 0;
 }

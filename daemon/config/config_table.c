@@ -146,7 +146,8 @@ const struct option config_table[] = {
          "Names accepted in the Host header besides loopback names; *: every name."),
     LIST("listen", "cors-origins", cors_origins, "",
          "Origins whose pages may use the server besides loopback ones and allowed-hosts "
-         "(https://chat.example); *: every origin."),
+         "(https://chat.example); one * in an origin stands for any characters (app://*, "
+         "http://192.168.*, which means addresses alone); *: every origin."),
     STRING("listen", "admin-socket", admin_socket, "auto",
            "The UNIX socket of the admin interface, for weftctl; auto: PORT.sock in "
            "$XDG_RUNTIME_DIR/weft or ~/.local/state/weft, where weftctl finds it; empty: none."),

@@ -247,6 +247,43 @@ Test(keys, origins_that_are_known) {
                  403);
 }
 
+/* One * of an entry stands for any characters, as in Ollama's list; a network for addresses. */
+Test(keys, origins_with_a_star) {
+    static const struct {
+        const char *entry, *origin;
+        bool known;
+    } cases[] = {
+        {"*", "null", true},
+        {"app://*", "app://obsidian.md", true},
+        {"app://*", "App://obsidian.md", true},
+        {"app://*", "app://", true},
+        {"app://*", "apps://x", false},
+        {"chrome-extension://*", "chrome-extension://abc", true},
+        {"*://chat.lan", "https://chat.lan", true},
+        {"*://chat.lan", "https://chat.lan:8080", false},
+        {"*://chat.lan", "https://chat.lan.example", false},
+        {"https://*.chat.lan", "https://a.b.chat.lan", true},
+        {"https://*.chat.lan", "https://chat.lan", false},
+        {"https://chat.lan:*", "https://chat.lan:3000", true},
+        {"https://aa*aa", "https://aaa", false},
+        {"http://192.168.*", "http://192.168.1.7", true},
+        {"http://192.168.*", "http://192.168.1.7:3000", true},
+        {"http://192.168.*", "https://192.168.1.7", false},
+        {"http://192.168.*", "http://192.168.evil.example", false},
+        {"http://192.168.*", "http://192.168.1.7.evil.example", false},
+        {"http://192.168.*:3000", "http://192.168.1.7:3000", true},
+        {"http://192.168.*:3000", "http://192.168.1.7:3001", false},
+        {"*://192.168.1.7", "http://192.168.1.7", true},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        const char *const entries[] = {cases[i].entry, NULL}, *const none[] = {NULL};
+
+        cr_expect_eq(auth_knows_origin(none, entries, cases[i].origin), cases[i].known, "%s, %s",
+                     cases[i].entry, cases[i].origin);
+    }
+}
+
 static size_t n_items;
 
 static void count_items(size_t bytes, size_t items) {
