@@ -113,8 +113,18 @@ static void put_either(struct force *f, yyjson_mut_val *list, const char *piece,
 
 /* ---- arguments as one schema ---- */
 
+bool force_takes_object(yyjson_val *schema) {
+    yyjson_val *type = yyjson_obj_get(schema, "type");
+    bool found = !type || yyjson_equals_str(type, "object");
+
+    JSON_EACH(one, type) {
+        found = found || yyjson_equals_str(one, "object");
+    }
+    return found;
+}
+
 /* Makes the node of all arguments, in JSON or in the notation that @flag names. A schema without a
- * type is made that of an object. */
+ * type, or with several, is made that of an object. */
 static int whole_args(struct force *f, const char *flag, yyjson_mut_val **out) {
     yyjson_val *schema = f->tool->parameters, *type = yyjson_obj_get(schema, "type");
     bool none = !f->tool->loose && (!schema || yyjson_is_null(schema));
@@ -133,7 +143,7 @@ static int whole_args(struct force *f, const char *flag, yyjson_mut_val **out) {
     }
     if (!any && !yyjson_is_obj(schema))
         return force_refuse(f, "a schema that does not describe an object");
-    if (!any && type && !yyjson_equals_str(type, "object"))
+    if (!any && !force_takes_object(schema))
         return force_refuse(f, "a type other than \"object\"");
     yyjson_mut_val *copy;
 
@@ -142,8 +152,9 @@ static int whole_args(struct force *f, const char *flag, yyjson_mut_val **out) {
     else
         copy = ir_value(f->n, schema);
 
-    if (any || !type)
-        yyjson_mut_obj_add_str(f->n->doc, copy, "type", "object");
+    if (any || !yyjson_equals_str(type, "object"))
+        yyjson_mut_obj_put(copy, yyjson_mut_str(f->n->doc, "type"),
+                           yyjson_mut_str(f->n->doc, "object"));
     *out = ir_arguments(f->n, copy, f->tool->param);
     if (flag)
         yyjson_mut_obj_add_bool(f->n->doc, *out, flag, true);

@@ -200,10 +200,9 @@ static int check_object(struct force *f, yyjson_val *schema) {
         "dependencies",
         "dependentSchemas",
     };
-    yyjson_val *type = yyjson_obj_get(schema, "type");
     yyjson_val *properties = yyjson_obj_get(schema, "properties");
 
-    if (!yyjson_is_obj(schema) || (type && !yyjson_equals_str(type, "object")))
+    if (!yyjson_is_obj(schema) || !force_takes_object(schema))
         return force_refuse(f, "a schema that does not describe an object");
     for (size_t i = 0; i < ARRAY_SIZE(never); i++) {
         if (!yyjson_obj_get(schema, never[i]))

@@ -19,7 +19,7 @@
 #include "base/lib_types.h"
 #include "text/tokenizer.h"
 
-#define TOOLCALL_NAME_MAX 128u
+#define TOOLCALL_NAME_MAX 256u
 #define TOOLCALL_ID_MAX 160u
 #define TOOLCALL_CALLS_MAX 128u        /* calls of one message; text behind them is content */
 #define TOOLCALL_HELD_MAX (256u << 10) /* bytes before a call's name, or of one value */

@@ -9,7 +9,8 @@
 #define HI R"("messages":[{"role":"user","content":"hi"}])"
 /* a name of a function that is too long to be forced: 129 bytes */
 #define NAME_32 "abcdefghijklmnopqrstuvwxyz_12345"
-#define NAME_129 NAME_32 NAME_32 NAME_32 NAME_32 "x"
+#define NAME_128 NAME_32 NAME_32 NAME_32 NAME_32
+#define NAME_256 NAME_128 NAME_128
 #define HI_TOKENS 21 /* <im_start>user\nhi<im_end>\n<im_start>assistant\n */
 
 #define CHUNK(choice)                                                                              \

@@ -141,8 +141,6 @@ Test(custom, what_is_wrong_is_named) {
          "grammar_unsupported", "templates"},
         {TOOL("a", FORMAT("regex", "(?=a)")), "tools[0].custom.format", "grammar_unsupported",
          "look-around"},
-        {TOOL(NAME_129, FORMAT("regex", "a")), "tools[0].custom.name", "grammar_unsupported",
-         "name"},
     };
     struct world w;
     struct reply r;

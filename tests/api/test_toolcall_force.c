@@ -215,6 +215,9 @@ Test(toolcall_force, what_cannot_be_written_is_refused) {
         const char *format, *parameters, *why;
     } table[] = {
         {"hermes", R"({"type":"string"})", "a type other than"},
+        {"hermes", R"({"type":["string","null"]})", "a type other than"},
+        {"hermes", R"({"type":["object","null"]})", NULL},
+        {"glm", R"({"type":["object","null"]})", NULL},
         {"hermes", "7", "does not describe an object"},
         {"hermes", "true", NULL},
         {"glm", R"({"anyOf":[{}]})", "anyOf"},
@@ -445,7 +448,7 @@ Test(toolcall_force, names_without_what_ends_them) {
 
         cr_expect_eq(toolcall_force(&root, &n, &o, &err), -22, "'%s'", names[i]);
         cr_expect_str_eq(err.param, "tools[0].function.name");
-        cr_expect(strstr(err.message, names[i]) && strstr(err.message, "a name needs 1 to 128"),
+        cr_expect(strstr(err.message, names[i]) && strstr(err.message, "a name needs 1 to 256"),
                   "%s", err.message);
         yyjson_mut_doc_free(n.doc);
     }
