@@ -129,12 +129,15 @@ static int anthropic_add_custom(struct anthropic_input *in, yyjson_val *tool, yy
 
     if (description && !yyjson_is_str(description))
         return anthropic_refuse(in, ".description", "must be a string");
-    if (schema ? !yyjson_is_obj(schema) : needs)
+    bool empty = schema && tool_forms_has_no_parameters(schema);
+
+    if (schema ? !yyjson_is_obj(schema) && !empty : needs)
         return anthropic_refuse(in, ".input_schema", "must be an object");
     if (strict && !yyjson_is_bool(strict))
         return anthropic_refuse(in, ".strict", "must be a boolean");
-    yyjson_mut_val *out = anthropic_add_function(
-        in, name, yyjson_val_mut_copy(in->doc, description), yyjson_val_mut_copy(in->doc, schema));
+    yyjson_mut_val *out =
+        anthropic_add_function(in, name, yyjson_val_mut_copy(in->doc, description),
+                               yyjson_val_mut_copy(in->doc, empty ? NULL : schema));
     if (yyjson_get_bool(strict))
         yyjson_mut_obj_add_bool(in->doc, yyjson_mut_obj_get(out, "function"), "strict", true);
     if (hidden || yyjson_get_bool(yyjson_obj_get(tool, "defer_loading")))

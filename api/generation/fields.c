@@ -37,7 +37,18 @@ READER(field_not) {
     return 0;
 }
 
+void field_number(yyjson_val *v) {
+    const char *text = json_cstr(v), *end = NULL;
+    yyjson_val number;
+
+    if (text)
+        end = yyjson_read_number(text, &number, 0, NULL, NULL);
+    if (end && !*end)
+        *v = number;
+}
+
 int field_whole(const struct field *f, yyjson_val *v, int64_t *out, struct err *err) {
+    field_number(v);
     double d = yyjson_get_num(v);
 
     if (!yyjson_is_num(v))

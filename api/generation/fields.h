@@ -24,7 +24,10 @@ struct field {
 
 /* Refuses with a 400: "FIELD must be ...". */
 int field_refuse(const struct field *f, struct err *err);
-/* Reads a whole number in [lo, hi]. */
+/* Makes @v that number, in its document, if it is a string that is a number and nothing else.
+ * Programs send such a string that keep their settings as text. */
+void field_number(yyjson_val *v);
+/* Reads a whole number in [lo, hi]; field_number() is also taken. */
 int field_whole(const struct field *f, yyjson_val *v, int64_t *out, struct err *err);
 /* Reads the members of the object @v, which have the @n rows @inner; their names begin with that of
  * @f and a dot. */

@@ -11,6 +11,8 @@
 #define CHAT FIELDS_CHAT
 
 READER(field_effort) {
+    if (json_is(v, "auto default") || yyjson_equals_str(v, "")) /* the template decides */
+        return 0;
     if (!json_is(v, EFFORTS))
         return field_refuse(f, err);
     r->input.reasoning_effort = v;

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "api/generation/content.h"
 #include "api/generation/custom.h"
@@ -346,6 +347,24 @@ static int messages_put_string(struct build *b, yyjson_val *m, yyjson_mut_val *t
         return messages_refuse(b, place, "must be a string");
     messages_put(b, to, as, messages_text(b, v));
     return 0;
+}
+
+void messages_spell_roles(yyjson_val *messages) {
+    static const struct {
+        const char *name, *role;
+    } roles[] = {{"system", "system"},       {"developer", "developer"}, {"user", "user"},
+                 {"assistant", "assistant"}, {"model", "assistant"},     {"tool", "tool"},
+                 {"ipython", "tool"},        {"function", "function"}};
+
+    JSON_EACH(m, messages) {
+        yyjson_val *v = yyjson_obj_get(m, "role");
+        const char *name = json_cstr(v);
+
+        for (size_t i = 0; name && i < ARRAY_SIZE(roles); i++) {
+            if (strcasecmp(name, roles[i].name) == 0)
+                yyjson_set_str(v, roles[i].role);
+        }
+    }
 }
 
 /* Newer clients give the system prompt the role "developer", which templates do not know. */

@@ -37,6 +37,9 @@ struct messages_form {
 /* Returns the name of a member of function @f that has a wrong type, with the right type in *must
  * ("must be a string"). NULL: there is none. */
 const char *messages_wrong_member(yyjson_val *f, const char **must);
+/* Gives the roles of @messages the names of OpenAI's API, in their document: those in other letters
+ * ("User"), Gemini's "model" for the assistant and Llama's "ipython" for a tool. */
+void messages_spell_roles(yyjson_val *messages);
 /* Sets @r->functions: checked copies of the tools that the model is offered. */
 int messages_functions(struct gen_request *r, struct err *err);
 /* Rewrites @tools, which a template refused, for a simple template: each tool and each property

@@ -7,6 +7,7 @@
 
 #include "api/generation/custom.h"
 #include "api/generation/messages.h"
+#include "api/generation/tool_forms.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
 #include "base/json_read.h"
@@ -24,12 +25,16 @@ static int messages_add_custom(struct gen_request *r, yyjson_val *tool, size_t i
     return 0;
 }
 
+static bool messages_is_schema(yyjson_val *v) {
+    return yyjson_is_obj(v) || tool_forms_has_no_parameters(v);
+}
+
 const char *messages_wrong_member(yyjson_val *f, const char **must) {
     static const struct {
         const char *name, *must;
         bool (*is)(yyjson_val *v);
     } members[] = {{"description", "must be a string", yyjson_is_str},
-                   {"parameters", "must be an object", yyjson_is_obj},
+                   {"parameters", "must be an object", messages_is_schema},
                    {"strict", "must be a boolean", yyjson_is_bool}};
 
     for (size_t i = 0; i < ARRAY_SIZE(members); i++) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "api/generation/custom.h"
+#include "api/generation/schema_types.h"
 #include "api/http/json.h"
 #include "base/json_read.h"
 #include "base/try.h"
@@ -33,6 +34,7 @@ static int output_set_schema(struct gen_request *r, const char *param, yyjson_va
                              struct err *err) {
     if (!yyjson_is_obj(v) && !yyjson_is_bool(v))
         return json_refuse(err, param, "must be a JSON schema");
+    schema_types_spell(v);
     return set_form(r, "json_schema", param, v, err);
 }
 
@@ -95,15 +97,18 @@ READER(output_spec_response_format) {
     /* Other APIs put the members of json_schema beside the type. */
     yyjson_val *from = inner ? inner : v, *name = json_given(from, "name");
     yyjson_val *strict = json_given(from, "strict"), *schema = json_given(from, "schema");
+    bool object = json_is(type, "json_object json");
 
+    if (!schema && object) /* as in Hugging Face's text-generation-inference */
+        schema = json_given(v, "value");
     if (!yyjson_is_obj(v))
         return json_refuse(err, "response_format", "must be an object with a type");
     if (yyjson_equals_str(type, "text"))
         return 0;
     r->input.response_format = v;
-    if (yyjson_equals_str(type, "json_object") && !schema)
+    if (object && !schema)
         return set_form(r, "json_object", "response_format", type, err);
-    if (!json_is(type, "json_schema json_object"))
+    if (!object && !yyjson_equals_str(type, "json_schema"))
         return json_refuse(err, "response_format.type",
                            "must be \"text\", \"json_object\" or \"json_schema\"");
     if (inner && !yyjson_is_obj(inner))

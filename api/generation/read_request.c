@@ -16,6 +16,7 @@
 
 #include "api/generation/env.h"
 #include "api/generation/fields.h"
+#include "api/generation/messages.h"
 #include "api/generation/models.h"
 #include "api/generation/output_spec.h"
 #include "api/generation/tool_forms.h"
@@ -60,6 +61,7 @@ PARSER(parse_priority) {
 PARSER(parse_seed) {
     int64_t i = 0;
 
+    field_number(v);
     if (!json_whole(v, &i) && !yyjson_is_uint(v))
         return field_refuse(f, err);
     r->input.seed = yyjson_is_uint(v) ? yyjson_get_uint(v) : (uint64_t)i;
@@ -76,6 +78,12 @@ PARSER(parse_metadata) {
     return field_string(r, m, f, user, err);
 }
 
+PARSER(parse_messages) {
+    TRY(field_array(r, m, f, v, err));
+    messages_spell_roles(v);
+    return 0;
+}
+
 PARSER(parse_model) {
     if (!yyjson_is_str(v))
         return field_refuse(f, err);
@@ -90,6 +98,8 @@ PARSER(parse_sampling) {
 
     if (flag && !yyjson_is_bool(v))
         return json_refuse(err, f->name, "must be a boolean");
+    if (!flag)
+        field_number(v);
     if (!flag && !yyjson_is_num(v))
         return json_refuse(err, f->name, "must be a number");
     double value;
@@ -113,11 +123,20 @@ static int add_stop(struct gen_request *r, const struct field *f, yyjson_val *v,
     return field_copy(r, v, &r->submit.stops[r->submit.n_stops++]);
 }
 
+/* Returns true for an entry that says nothing, which programs send for a field that was left
+ * empty. */
+static bool is_no_stop(yyjson_val *v) {
+    return yyjson_is_null(v) || yyjson_equals_str(v, "");
+}
+
 PARSER(parse_stop) {
+    if (is_no_stop(v))
+        return 0;
     if (!yyjson_is_arr(v))
         return add_stop(r, f, v, err);
     JSON_EACH(item, v) {
-        TRY(add_stop(r, f, item, err));
+        if (!is_no_stop(item))
+            TRY(add_stop(r, f, item, err));
     }
     return 0;
 }
@@ -164,6 +183,8 @@ PARSER(parse_stop_ids) {
 }
 
 PARSER(parse_bias) {
+    if (yyjson_is_arr(v) && json_is_empty(v)) /* an empty object of PHP */
+        return 0;
     if (!yyjson_is_obj(v) || yyjson_obj_size(v) > REQUEST_BIAS_MAX)
         return field_refuse(f, err);
     struct submit_bias *bias = arena_alloc_array(&r->arena, yyjson_obj_size(v) + 1, sizeof(*bias));
@@ -307,10 +328,15 @@ PARSER(parse_function_call) {
 PARSER(parse_max_tokens) {
     int64_t i = 0;
 
+    field_number(v);
     if (json_whole(v, &i) && i == -1) {
         r->input.max_new = GEN_REQUEST_NO_LIMIT;
         return 0;
     }
+    if (json_whole(v, &i) && i < f->lo)
+        return err_set_code(err, 400, "invalid_value", f->name,
+                            "%s must be %.0f or more; leave it out, or send -1, for no limit.",
+                            f->name, f->lo);
     TRY(field_uint(r, m, f, v, err));
     r->input.score_only = r->input.max_new == 0;
     r->input.max_new += r->input.score_only;
@@ -371,6 +397,7 @@ PARSER(parse_prediction) {
 PARSER(parse_predict) {
     int64_t i = 0;
 
+    field_number(v);
     if (json_whole(v, &i) && i < 0) {
         r->input.max_new = GEN_REQUEST_NO_LIMIT;
         return 0;
@@ -426,7 +453,7 @@ PARSER(parse_reasoning_format) {
 
 static const struct field fields[] = {
     {"model", ANY, parse_model, 0, 0, 0, "a string"},
-    {"messages", RENDERED, field_array, AT(input.messages), 1, REQUEST_MESSAGES_MAX,
+    {"messages", RENDERED, parse_messages, AT(input.messages), 1, REQUEST_MESSAGES_MAX,
      "an array of at least one message"},
     {"prompt", TEXT | FIELDS_TOKENIZE, field_value, AT(input.prompt), 0, 0, NULL},
     {"content", FIELDS_TOKENIZE, parse_content, AT(input.prompt), 0, 0, "a string"},
@@ -462,7 +489,7 @@ static const struct field fields[] = {
     {"max_completion_tokens", CHAT, parse_max_tokens, AT(input.max_new), 1, INT32_MAX,
      "an integer"},
     {"stop", BOTH, parse_stop, 0, 0, 0,
-     "a string of 1 to 256 bytes or an array of at most 16 of them"},
+     "a string of at most 256 bytes or an array with at most 16 of them"},
     {"stop_token_ids", BOTH, parse_stop_ids, 0, 0, 0, "an array of at most 128 token ids"},
     {"logprobs", CHAT, field_bool, AT(answer.logprobs), 0, 0, "a boolean"},
     {"logprobs", TEXT, parse_n_logprobs, AT(answer.n_top), 0, SUBMIT_TOP_MAX, "an integer"},

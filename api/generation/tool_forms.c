@@ -1,6 +1,7 @@
 #include "api/generation/tool_forms.h"
 
 #include "api/generation/custom.h"
+#include "api/generation/schema_types.h"
 #include "api/http/json_build.h"
 #include "base/json_read.h"
 #include "base/try.h"
@@ -39,14 +40,34 @@ yyjson_val *tool_forms_schema(yyjson_val *function) {
     return json_given(function, "input_schema");
 }
 
+bool tool_forms_has_no_parameters(yyjson_val *schema) {
+    return !schema || (yyjson_is_arr(schema) && json_is_empty(schema));
+}
+
 /* Returns true for a tool whose members are beside its type. */
 static bool tool_forms_is_flat(yyjson_val *tool) {
     return tool_forms_is_own(tool) && json_given(tool, "name") && tool_forms_members(tool) == tool;
 }
 
+/* Returns true for a tool in a chat's form whose parameters are an empty list. */
+static bool tool_forms_has_list(yyjson_val *tool) {
+    yyjson_val *parameters = json_given(json_given(tool, "function"), "parameters");
+
+    return parameters && tool_forms_has_no_parameters(parameters);
+}
+
+/* Returns a copy of @tool, in a chat's form, without its parameters. */
+static yyjson_mut_val *copy_without_parameters(yyjson_mut_doc *doc, yyjson_val *tool) {
+    yyjson_mut_val *copy = yyjson_val_mut_copy(doc, tool);
+
+    yyjson_mut_obj_remove_key(yyjson_mut_obj_get(copy, "function"), "parameters");
+    return copy;
+}
+
 /* Returns the flat @tool in a chat's form. */
 static yyjson_mut_val *tool_forms_wrap(yyjson_mut_doc *doc, yyjson_val *tool) {
-    yyjson_val *schema = tool_forms_schema(tool);
+    yyjson_val *given = tool_forms_schema(tool);
+    yyjson_val *schema = tool_forms_has_no_parameters(given) ? NULL : given;
 
     if (tool_forms_is_custom(tool))
         return json_make(doc, "{type:'custom', custom:{name:%, description:%, format:%}}",
@@ -60,19 +81,27 @@ static yyjson_mut_val *tool_forms_wrap(yyjson_mut_doc *doc, yyjson_val *tool) {
                      json_copy_of(doc, tool, "defer_loading"));
 }
 
-static bool any_flat(yyjson_val *tools) {
+/* Returns true if a tool has to be rewritten. */
+static bool any_other(yyjson_val *tools) {
     JSON_EACH(tool, tools) {
-        if (tool_forms_is_flat(tool))
+        if (tool_forms_is_flat(tool) || tool_forms_has_list(tool))
             return true;
     }
     return false;
+}
+
+static void spell_types(yyjson_val *tools) {
+    JSON_EACH(tool, tools) {
+        schema_types_spell(tool_forms_schema(tool_forms_function(tool)));
+    }
 }
 
 READER(tool_forms_read) {
     bool failed = false;
 
     TRY(field_array(r, m, f, v, err));
-    if (!any_flat(v))
+    spell_types(v);
+    if (!any_other(v))
         return 0;
     CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&failed);
     yyjson_mut_val *list = yyjson_mut_arr(doc);
@@ -81,6 +110,8 @@ READER(tool_forms_read) {
 
         if (tool_forms_is_flat(tool))
             one = tool_forms_wrap(doc, tool);
+        else if (tool_forms_has_list(tool))
+            one = copy_without_parameters(doc, tool);
         else
             one = yyjson_val_mut_copy(doc, tool);
         yyjson_mut_arr_append(list, one);

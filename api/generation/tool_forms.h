@@ -11,7 +11,7 @@
 #include "api/generation/fields.h"
 
 /* Reads `tools`: an array of at most @hi tools. Those in another form are given the chat's, in a
- * copy that belongs to @r. */
+ * copy that belongs to @r, and their schemas the types' names of JSON Schema. */
 READER(tool_forms_read);
 /* Returns the members of a function, or of a call of one, in either form; @tool itself if it is
  * flat. */
@@ -24,3 +24,6 @@ bool tool_forms_is_custom(yyjson_val *tool);
 bool tool_forms_is_own(yyjson_val *tool);
 /* Returns the JSON schema of the arguments under either of its names; NULL: there is none. */
 yyjson_val *tool_forms_schema(yyjson_val *function);
+/* Returns true if @schema is that of a function without parameters: missing, or an empty list, the
+ * only form that PHP has for an empty object. */
+bool tool_forms_has_no_parameters(yyjson_val *schema);

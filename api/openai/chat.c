@@ -309,6 +309,16 @@ static bool chat_ends_with_answer(yyjson_val *body) {
     return yyjson_arr_size(content) > 0;
 }
 
+/* Returns true if the last message of @body says itself that the answer continues it: with
+ * `prefix`, as in the APIs of Mistral and DeepSeek, or `partial`, as in those of Moonshot and
+ * Alibaba. */
+static bool chat_marks_start(yyjson_val *body) {
+    yyjson_val *last = yyjson_arr_get_last(yyjson_obj_get(body, "messages"));
+
+    return json_has(last, "role", "assistant") && (yyjson_is_true(yyjson_obj_get(last, "prefix")) ||
+                                                   yyjson_is_true(yyjson_obj_get(last, "partial")));
+}
+
 /* Rewrites old functions to tools, and moves a message that is to be continued to @prefill. */
 static int chat_rewrite(yyjson_doc **body, enum field_set kind, bool llama, bool *functions,
                         struct buf *prefill, struct err *err) {
@@ -320,7 +330,7 @@ static int chat_rewrite(yyjson_doc **body, enum field_set kind, bool llama, bool
     if (v)
         continues = yyjson_is_true(v);
     else
-        continues = llama && chat_ends_with_answer(root);
+        continues = chat_marks_start(root) || (llama && chat_ends_with_answer(root));
     if (v && !yyjson_is_bool(v))
         return refuse_continue("must be a boolean", err);
     if (continues)

@@ -73,6 +73,8 @@ static int put_members(struct responses_build *b, yyjson_val *tool, bool custom,
 
         if (strcmp(*key, "parameters") == 0)
             v = tool_forms_schema(tool);
+        if (strcmp(*key, "parameters") == 0 && tool_forms_has_no_parameters(v))
+            continue;
         if (!yyjson_equals_str(v, ""))
             json_put_copy(b->doc, to, *key, v);
     }

@@ -788,7 +788,7 @@ Test(anthropic_input, every_bad_field_is_named) {
         {WITH(SAY(Q) R"(,"tools":[{"name":"g"}])"), "tools.0.input_schema: must be an object."},
         {WITH(SAY(Q) R"(,"tools":[{"name":"g","description":1,"input_schema":{}}])"),
          "tools.0.description: must be a string."},
-        {WITH(SAY(Q) R"(,"tools":[{"type":"function","name":"f","parameters":[]}])"),
+        {WITH(SAY(Q) R"(,"tools":[{"type":"function","name":"f","parameters":[{}]}])"),
          "tools.0.input_schema: must be an object."},
         {WITH(SAY(Q) R"(,"tool_choice":"some")"), "tool_choice.type: must be"},
         {WITH(SAY(Q) R"(,"tool_choice":{"type":"any"})"), "tool_choice.type: needs tools"},

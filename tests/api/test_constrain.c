@@ -28,9 +28,11 @@
     R"({"sequence":[{"literal":"get"},{"literal":"\", \"arguments\": "},)"                         \
     R"({"json_schema":)" SCHEMA                                                                    \
     R"(,"param":"tools[1].function.parameters","any_format":true,"declared_only":true}]})"
-#define NOW                                                                                        \
-    R"({"sequence":[{"literal":"now"},{"literal":"\", \"arguments\": "},)"                         \
-    R"({"literal":"{}"}]})"
+#define NOTHING R"({"literal":"\", \"arguments\": "},{"literal":"{}"})"
+#define NOW R"({"sequence":[{"literal":"now"},)" NOTHING "]}"
+#define GEMINI(object, integer)                                                                    \
+    R"({"type":")" object R"(","properties":{"type":{"type":[")" integer                           \
+    R"(","null"],"enum":["OBJECT",1]},"a":{"anyOf":[{"type":")" integer R"("}]}}})"
 #define CALLS_MAX(tools, max)                                                                      \
     R"({"sequence":[{"repeat":{"sequence":[{"literal":"<tool_call>\n{\"name\": )"                  \
     R"(\""},)"                                                                                     \
@@ -85,9 +87,12 @@ Test(constrain, every_form_of_text_becomes_a_grammar) {
         {R"("response_format":{"type":"json_object"})",
          R"({"json_object":true,"param":"response_format"})"},
         {FORMAT(NAMED(SCHEMA)), NODE(SCHEMA, IN_FORMAT)},
+        {FORMAT(NAMED(GEMINI("OBJECT", "Integer"))), NODE(GEMINI("object", "integer"), IN_FORMAT)},
         {FORMAT(R"({"schema":true})"), NODE("true", IN_FORMAT)},
         {R"("response_format":{"type":"json_schema","schema":)" SCHEMA "}",
          NODE(SCHEMA, IN_FORMAT)},
+        {R"("response_format":{"type":"json","value":)" SCHEMA "}", NODE(SCHEMA, IN_FORMAT)},
+        {R"("response_format":{"type":"json_object","value":)" SCHEMA "}", NODE(SCHEMA, IN_FORMAT)},
         {R"("structured_outputs":{"json":)" SCHEMA "}", NODE(SCHEMA, "structured_outputs.json")},
         {R"("structured_outputs":{"json":"{\"type\":\"null\"}"})",
          NODE(R"({"type":"null"})", "structured_outputs.json")},
@@ -232,7 +237,28 @@ Test(constrain, tool_choice_becomes_a_grammar) {
                R"(required":["a"]},"param":"tools[0].function.parameters","any_format":true,")"
                R"(declared_only":true}]})"),
          REPEAT},
-        {R"("tools":[)" TOOL(NAME_129, "") "]", "", ""},
+        /* the longest name */
+        {R"("tools":[)" TOOL(NAME_256, "") "]",
+         AFTER(R"({"sequence":[{"literal":")" NAME_256 R"("},)" NOTHING "]}"), REPEAT},
+        /* PHP has one form for an empty list and an empty object */
+        {R"("tools":[)" TOOL("now", SCHEMA_OF("[]")) "]", AFTER(NOW), REPEAT},
+        {R"("tools":[{"type":"function","name":"now","parameters":[]}])", AFTER(NOW), REPEAT},
+        {R"("tools":[{"name":"now","input_schema":[]}])", AFTER(NOW), REPEAT},
+        /* arguments are an object whatever else the type allows */
+        {R"("tools":[{"type":"web_search"},)" TOOL(
+             "get", SCHEMA_OF(R"({"type":["object","null"],)"
+                              R"("properties":{"a":{"type":"integer"}}})")) "]",
+         AFTER(GET), REPEAT},
+        /* types as in Gemini's API; names of properties and values stay as they are */
+        {R"("tools":[{"type":"web_search"},)" TOOL("get",
+                                                   SCHEMA_OF(GEMINI("OBJECT", "INTEGER"))) "]",
+         AFTER(
+             R"({"sequence":[{"literal":"get"},{"literal":"\", \"arguments\": "},)"
+             R"({"json_schema":)" GEMINI(
+                 "object",
+                 "integer") R"(,"param":"tools[1].function.parameters","any_format":true,"declared_only":true)"
+                            "}]}"),
+         REPEAT},
     };
     struct world w;
     char body[2000];
@@ -415,8 +441,6 @@ Test(constrain, what_cannot_be_called_is_named) {
          "tool_choice.allowed_tools.tools[0]", "invalid_value"},
         {R"("tools":[)" TOOL("get", R"(,"strict":true)" SCHEMA_OF(R"({"$dynamicRef":"#"})")) "]",
          "tools[0].function.parameters", "grammar_unsupported"},
-        {R"("tool_choice":"required","tools":[)" TOOL(NAME_129, "") "]", "tools[0].function.name",
-         "grammar_unsupported"},
     };
     struct world w;
     char body[1000];

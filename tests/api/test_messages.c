@@ -44,6 +44,8 @@ Test(messages, of_chats_and_completions) {
         {CHAT, "{" HI R"(,"model":"a\u0000"})", "model must not contain a NUL character."},
         {CHAT, "{" HI R"(,"tool_choice":{"type":"function"}})",
          R"(\"none\", \"auto\", \"required\", a function, or allowed_tools)"},
+        {CHAT, "{" HI R"(,"max_tokens":0})",
+         "max_tokens must be 1 or more; leave it out, or send -1, for no limit."},
         {CHAT, "{" HI R"(,"n":99})", "n must be between 1 and 8."},
         {CHAT, "{" HI R"(,"dynatemp_range":1})", "dynatemp_range is not supported."},
         {CHAT, "{}", "Missing required parameter: messages."},

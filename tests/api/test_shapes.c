@@ -25,6 +25,14 @@ struct shape {
 static const struct shape shapes[] = {
     /* chat completions */
     {CHATS, "{" ASK R"(,"max_tokens":-1})", NULL},
+    {CHATS "/", "{" ASK "}", NULL},
+    {RESPONSES "/", R"({"input":"hi"})", NULL},
+    {CHATS, "\xEF\xBB\xBF{" ASK "}", NULL},
+    {CHATS, "{" ASK R"(,"max_tokens":0})", "max_tokens"},
+    {CHATS, "{" ASK R"(,"temperature":"warm"})", "temperature"},
+    {CHATS, "{" ASK R"(,"temperature":"0.5 "})", "temperature"},
+    {CHATS, "{" ASK R"(,"max_tokens":""})", "max_tokens"},
+    {CHATS, "{" ASK R"(,"stream":"true"})", "stream"},
     {CHATS, "{" ASK R"(,"function_call":"auto"})", NULL},
     {CHATS, "{" ASK R"(,"function_call":{"name":"f"}})", "function_call"},
     {CHATS, "{" ASK R"(,"functions":[{"name":"f"}]})", NULL},
@@ -171,5 +179,86 @@ Test(shapes, the_chosen_token_is_among_the_likely_ones) {
     cr_expect_eq(r.status, 200);
     cr_expect(strstr(r.body.data, R"("top_logprobs":[null,{"t":-0.125,"y":)"), "%s", r.body.data);
     reply_deinit(&r);
+    world_stop(&w);
+}
+
+/* ---- forms that mean the same ---- */
+
+struct pair {
+    const char *path, *body, *same;
+};
+
+#define TOOL_CALL                                                                                  \
+    R"("content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f",)"          \
+    R"("arguments":"{}"}}]})"
+
+#define BEGUN R"("messages":[{"role":"user","content":"a"},{"role":"assistant","content":"The")"
+
+static const struct pair pairs[] = {
+    /* fields that were left empty */
+    {CHATS, "{" ASK R"(,"stop":""})", "{" ASK "}"},
+    {CHATS, "{" ASK R"(,"stop":[""]})", "{" ASK "}"},
+    {CHATS, "{" ASK R"(,"stop":[null,"b",""]})", "{" ASK R"(,"stop":"b"})"},
+    {TEXTS, R"({"prompt":"a","stop":["",null]})", R"({"prompt":"a"})"},
+    /* numbers of programs that keep their settings as text */
+    {CHATS, "{" ASK R"(,"temperature":"0.25","top_k":"7","top_p":"1e-1"})",
+     "{" ASK R"(,"temperature":0.25,"top_k":7,"top_p":0.1})"},
+    {CHATS, "{" ASK R"(,"max_tokens":"5","seed":"42"})", "{" ASK R"(,"max_tokens":5,"seed":42})"},
+    {CHATS, "{" ASK R"(,"max_tokens":"-1"})", "{" ASK R"(,"max_tokens":-1})"},
+    {TEXTS, R"({"prompt":"a","n_predict":"3"})", R"({"prompt":"a","n_predict":3})"},
+    {CHATS, "{" ASK R"(,"logit_bias":[]})", "{" ASK "}"},
+    /* an answer that begins with the last message */
+    {CHATS, "{" BEGUN R"(,"prefix":true}]})", "{" BEGUN R"(}],"continue_final_message":true})"},
+    {CHATS, "{" BEGUN R"(,"partial":true}]})", "{" BEGUN R"(}],"continue_final_message":true})"},
+    {CHATS, "{" BEGUN R"(,"prefix":false}]})", "{" BEGUN "}]}"},
+    {CHATS, "{" BEGUN R"(,"prefix":true}],"continue_final_message":false})", "{" BEGUN "}]}"},
+    /* no effort */
+    {CHATS, "{" ASK R"(,"reasoning_effort":""})", "{" ASK "}"},
+    {CHATS, "{" ASK R"(,"reasoning_effort":"auto"})", "{" ASK "}"},
+    {CHATS, "{" ASK R"(,"reasoning_effort":"default"})", "{" ASK "}"},
+    /* names of roles */
+    {CHATS,
+     R"({"messages":[{"role":"System","content":"s"},{"role":"User","content":"a"},)"
+     R"({"role":"model","content":"b"},{"role":"USER","content":"c"}]})",
+     R"({"messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},)"
+     R"({"role":"assistant","content":"b"},{"role":"user","content":"c"}]})"},
+    {CHATS,
+     R"({"messages":[{"role":"user","content":"a"},{"role":"Assistant",)" TOOL_CALL
+     R"(,{"role":"ipython","tool_call_id":"c","content":{"n":1}}]})",
+     R"({"messages":[{"role":"user","content":"a"},{"role":"assistant",)" TOOL_CALL
+     R"(,{"role":"tool","tool_call_id":"c","content":{"n":1}}]})"},
+};
+
+/* Sends @body, and compares the request that the worker gets with its first one. */
+static void expect_same(struct world *w, const char *path, const char *body) {
+    const struct fake_request *first = &w->port.r[0], *got = &w->port.r[w->port.n];
+    struct reply r;
+
+    world_ask(w, path, body, &r);
+    cr_assert_eq(r.status, 200, "%s: %s", body, r.body.data);
+    reply_deinit(&r);
+    cr_assert_eq(got->m.n_prompt, first->m.n_prompt, "%s", body);
+    cr_expect_arr_eq(got->tokens, first->tokens, got->m.n_prompt * sizeof(*got->tokens), "%s",
+                     body);
+    cr_expect_arr_eq(&got->m.sampling, &first->m.sampling, sizeof(got->m.sampling), "%s", body);
+    cr_expect_eq(got->m.max_new, first->m.max_new, "%s", body);
+    cr_assert_eq(got->m.n_stops, first->m.n_stops, "%s", body);
+    for (uint32_t i = 0; i < got->m.n_stops; i++)
+        cr_expect_str_eq(got->stops[i], first->stops[i], "%s", body);
+}
+
+Test(shapes, forms_that_mean_the_same_are_the_same_request) {
+    struct world w;
+
+    responses_init(&w);
+    w.model.max_context = 4096;
+    world_start(&w);
+    w.port.script = "o";
+    for (size_t i = 0; i < ARRAY_SIZE(pairs); i++) {
+        w.port.n = 0;
+        expect_same(&w, pairs[i].path, pairs[i].same);
+        expect_same(&w, pairs[i].path, pairs[i].body);
+        cr_expect_eq(w.port.n, 2);
+    }
     world_stop(&w);
 }
