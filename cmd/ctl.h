@@ -31,11 +31,17 @@ int ctl_socket(char *out, size_t size, struct err *err);
  * daemon that runs, which is asked for it unless the name of its admin socket is a port, else
  * http://127.0.0.1:8080. Returns an exit code; with @err if several run. */
 int ctl_url(const char **out, char text[static CTL_URL_MAX], struct err *err);
+/* Returns a copy of the address @given as clients complete it with a path: with http:// if it has no
+ * scheme, and without slashes and /v1 at the end, which the base URLs of other programs have. NULL:
+ * memory is short. */
+char *ctl_base_url(const char *given);
 /* Makes a client of the socket at this path, without connecting. NULL: the path is $WEFT_ADMIN, or
  * ctl_socket() finds it at the first call. Returns 0 or -ENOMEM. */
 int ctl_new(struct ctl **out, const char *socket);
 struct ctl *ctl_free(struct ctl *c);
 DEFINE_FREEP(struct ctl, ctl)
+/* Lets the reasons of refusals name the socket and the HTTP status, for programs. */
+void ctl_tell_details(struct ctl *c);
 
 /* Sends a request. @reply gets the body of a 2xx answer. Returns an exit code, with the reason of a
  * failure in @err. */
@@ -85,9 +91,12 @@ struct ctl_cell ctl_percent(yyjson_val *object, const char *part, const char *wh
 /* Reads a number; returns false, with *out unchanged, if there is none. */
 bool ctl_value(yyjson_val *object, const char *key, double *out);
 
+/* Returns the columns of the terminal; SIZE_MAX if the output is no terminal. */
+size_t ctl_columns(void);
+
 /*
  * Write the output of commands. Columns of a table are left out, the least important first, so that
- * lines have at most @columns characters (SIZE_MAX: no limit).
+ * lines have at most @columns characters (SIZE_MAX: no limit); other lines are broken at blanks.
  */
 void ctl_show_stats(struct buf *out, yyjson_val *stats, size_t columns);
 /* Shows every statistic of proto/stats.h with its help. */
@@ -98,6 +107,8 @@ void ctl_show_requests(struct buf *out, yyjson_val *requests, size_t columns);
 void ctl_show_tenants(struct buf *out, yyjson_val *tenants, size_t columns);
 void ctl_show_ended(struct buf *out, yyjson_val *requests, size_t columns);
 void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns);
+/* Shows the array @rows of `weftctl usage`. */
+void ctl_show_usage(struct buf *out, yyjson_val *rows, size_t columns);
 /* Writes the path of /requests/ended for the options of `weftctl requests` (argv[0]): --ended,
  * --tenant NAME, --since TIME, --until TIME and --slowest, to @out. A TIME is HH:MM of the last 24
  * hours by the local clock, or a number of minutes or hours ago (15m, 2h). Returns -1, or the exit

@@ -46,11 +46,9 @@ int chat_server_new(struct chat_server **out, const char *url, const char *unix_
 
     if (!s || curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return -ENOMEM;
-    s->url = strdup(url);
+    s->url = ctl_base_url(url);
     if (!s->url || (unix_path && !(s->unix_path = strdup(unix_path))))
         return -ENOMEM;
-    for (size_t n = strlen(s->url); n > 0 && s->url[n - 1] == '/'; n--)
-        s->url[n - 1] = 0;
     TRY(chat_add_header(s, "Content-Type: application/json"));
     if (key && asprintf(&auth, "Authorization: Bearer %s", key) < 0) {
         auth = NULL;

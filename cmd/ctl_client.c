@@ -18,6 +18,8 @@
 struct ctl {
     CURL *curl;
     char *socket;
+    /* refusals name the socket and the status */
+    bool details;
     char why[CURL_ERROR_SIZE];
 };
 
@@ -41,6 +43,10 @@ struct ctl *ctl_free(struct ctl *c) {
     free(c->socket);
     free(c);
     return NULL;
+}
+
+void ctl_tell_details(struct ctl *c) {
+    c->details = true;
 }
 
 /* Receives the body of an answer. */
@@ -149,6 +155,8 @@ static int client_refused(struct ctl *c, const char *path, long status, const st
     /* Errors of the API have a type. */
     if ((status == 404 && (!names_one(path) || yyjson_obj_get(error, "type"))) || status == 405)
         strange(c, path, err);
+    else if (!c->details && doc)
+        err_set(err, 0, NULL, "%s", why.s);
     else
         err_set(err, 0, NULL, "%s: refused: %s (status %ld)", c->socket, why.s, status);
     yyjson_doc_free(doc);

@@ -603,7 +603,7 @@ int ctl_launch(int argc, char **argv, bool json) {
     char key_text[KEY_MAX], path[PATH_MAX], address[CTL_URL_MAX];
     const char *key;
     struct err err;
-    CLEANUP(freep) char *found = NULL, *limit = NULL;
+    CLEANUP(freep) char *found = NULL, *limit = NULL, *base = NULL;
     const struct cli_option options[] = {
         {"url", CLI_TEXT, &url, 0, 0},       {"model", CLI_TEXT, &model, 0, 0},
         {"key-file", CLI_TEXT, &file, 0, 0}, {"print", CLI_TRUE, &prints, 0, 0},
@@ -643,7 +643,9 @@ int ctl_launch(int argc, char **argv, bool json) {
         r = ctl_url(&url, address, &err);
     if (r == CTL_UNREACHABLE)
         return cli_fail_as(r, "%s", err.message);
-    struct target t = {.url = url, .model = model, .key = text_or(key, "none"), .limit = ""};
+    if (r == CLI_OK && !(base = ctl_base_url(url)))
+        return cli_fail("out of memory");
+    struct target t = {.url = base, .model = model, .key = text_or(key, "none"), .limit = ""};
     if (r == CLI_OK && !c)
         return launch_unknown(argv[1], &t, key);
     if (r == CLI_OK)

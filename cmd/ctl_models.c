@@ -133,19 +133,84 @@ static struct ctl_cell number_text(double v) {
     return c;
 }
 
+/* A column of the list of models. */
+static const struct models_column {
+    const char *title;
+    /* blanks before it; a negative width: aligned to the left */
+    int gap, width;
+    /* columns of the highest rank are left out first if a line is too long; 0: never */
+    int rank;
+} models_columns[] = {
+    {"arch", 2, -10, 4}, {"params", 1, 7, 3},  {"size", 1, 9, 0},  {"format", 2, -8, 2},
+    {"from", 1, -8, 6},  {"context", 1, 8, 1}, {"tok/s", 1, 7, 5},
+};
+
+#define MODELS_COLUMNS ARRAY_SIZE(models_columns)
+
+/* The list's layout on a terminal of some columns. */
+struct models_layout {
+    int name_width;
+    bool shown[MODELS_COLUMNS];
+    /* of a line, and the most that it may be */
+    size_t length, longest;
+};
+
+/* Chooses the columns whose line is no longer than the terminal. */
+static void models_fit(struct models_layout *l, int name_width) {
+    *l = (struct models_layout){.name_width = name_width, .longest = ctl_columns()};
+    l->length = (size_t)name_width;
+    for (size_t i = 0; i < MODELS_COLUMNS; i++) {
+        l->shown[i] = true;
+        l->length += (size_t)(models_columns[i].gap + abs(models_columns[i].width));
+    }
+    for (int rank = (int)MODELS_COLUMNS; rank > 0 && l->length > l->longest; rank--) {
+        for (size_t i = 0; i < MODELS_COLUMNS; i++) {
+            if (models_columns[i].rank != rank)
+                continue;
+            l->shown[i] = false;
+            l->length -= (size_t)(models_columns[i].gap + abs(models_columns[i].width));
+        }
+    }
+}
+
+static void models_print_line(const struct models_layout *l, const char *name,
+                              const char *const cell[MODELS_COLUMNS]) {
+    printf("%-*s", l->name_width, name);
+    for (size_t i = 0; i < MODELS_COLUMNS; i++)
+        if (l->shown[i])
+            printf("%*s%*s", models_columns[i].gap, "", models_columns[i].width, cell[i]);
+}
+
+static void models_print_titles(const struct models_layout *l) {
+    const char *cell[MODELS_COLUMNS];
+
+    for (size_t i = 0; i < MODELS_COLUMNS; i++)
+        cell[i] = models_columns[i].title;
+    models_print_line(l, "name", cell);
+    putchar('\n');
+}
+
+/* Prints a model; a problem for which the line has no room gets its own. */
 static void ctl_models_print_row(const struct model_file *m, const struct facts *f,
-                                 int name_width) {
-    const char *problem = f->problem;
+                                 const struct models_layout *l) {
+    const char *problem = f->problem, *mark = "  ";
     double context = 0;
 
     if (f->fit.fits)
         context = f->fit.engine.context;
     if (m->n_missing)
         problem = "files are missing";
-    printf("%-*s  %-10s %7s %9s  %-8s %-8s %8s %7s  %s\n", name_width, m->name,
-           text_filled_or(f->arch, "-"), params_text(f->n_params).s, size_text(m->bytes).s,
-           text_filled_or(f->format, "-"), model_store_name(m->store), number_text(context).s,
-           number_text(f->fit.tokens_per_s).s, problem);
+    struct ctl_cell params = params_text(f->n_params), longest = number_text(context);
+    struct ctl_cell speed = number_text(f->fit.tokens_per_s);
+    struct size_text size = size_text(m->bytes);
+
+    models_print_line(l, m->name,
+                      (const char *[]){text_filled_or(f->arch, "-"), params.s, size.s,
+                                       text_filled_or(f->format, "-"), model_store_name(m->store),
+                                       longest.s, speed.s});
+    if (*problem && l->longest - l->length < strlen(problem) + 2)
+        mark = "\n    ";
+    printf("%s%s\n", mark, problem);
 }
 
 static void print_one(const struct model_file *m, const struct facts *f,
@@ -195,14 +260,15 @@ static int show(const struct model_list *l, const struct model_file *only, bool 
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *list = yyjson_mut_arr(d);
     struct machine machine = {0};
+    struct models_layout layout;
     int width = 4;
 
     yyjson_mut_doc_set_root(d, list);
     for (size_t i = 0; i < l->n; i++)
         width = MAX(width, (int)strlen(l->file[i].name));
+    models_fit(&layout, width);
     if (!json && !only && l->n > 0)
-        printf("%-*s  %-10s %7s %9s  %-8s %-8s %8s %7s\n", width, "name", "arch", "params", "size",
-               "format", "from", "context", "tok/s");
+        models_print_titles(&layout);
     for (size_t i = 0; i < l->n; i++) {
         const struct model_file *m = &l->file[i];
         struct facts f = {0};
@@ -216,7 +282,7 @@ static int show(const struct model_list *l, const struct model_file *only, bool 
         else if (only)
             print_one(m, &f, &machine);
         else
-            ctl_models_print_row(m, &f, width);
+            ctl_models_print_row(m, &f, &layout);
     }
     CLEANUP(freep) char *text = NULL;
     if (json)

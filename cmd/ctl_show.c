@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "base/json_read.h"
@@ -14,6 +15,14 @@
 #define HEADLINE_EVERY 20
 
 static const struct ctl_cell none = {"-"};
+
+size_t ctl_columns(void) {
+    struct winsize size = {0};
+
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || !size.ws_col)
+        return SIZE_MAX;
+    return size.ws_col;
+}
 
 /* The text is escaped; one that does not fit ends in "...". */
 struct ctl_cell ctl_text(yyjson_val *object, const char *key) {
@@ -146,6 +155,31 @@ struct ctl_cell ctl_percent(yyjson_val *object, const char *part, const char *wh
  * better. */
 #define ADD(...) ((void)buf_printf(out, __VA_ARGS__))
 
+/* Breaks the lines of @text that have more than @columns characters at blanks; the further lines
+ * begin with @indent blanks, of narrow lines a third. */
+static void wrap(struct buf *text, size_t columns, size_t indent) {
+    CLEANUP(buf_deinit) struct buf out = {.max = CTL_REPLY_MAX};
+    size_t i = 0, before = 0;
+
+    while (columns < SIZE_MAX && i < text->len) {
+        const char *line = text->data + i, *end = memchr(line, '\n', text->len - i);
+        size_t n = end ? (size_t)(end - line) : text->len - i, cut = n;
+
+        if (n > columns - before)
+            for (cut = columns - before; cut > 0 && line[cut] != ' ';)
+                cut--;
+        if (cut <= strspn(line, " ")) /* a word that is too long */
+            cut = n;
+        (void)buf_printf(&out, "%*s%.*s\n", (int)before, "", (int)cut, line);
+        before = cut < n ? MIN(indent, columns / 3) : 0;
+        i += cut + 1;
+    }
+    if (!out.len)
+        return;
+    buf_clear(text);
+    (void)buf_add(text, out.data, out.len);
+}
+
 /* Adds the counters of the front. */
 static void show_front(struct buf *out, yyjson_val *f) {
     ADD("requests   %s running, %s queued; %s connections; loop lag %s\n",
@@ -270,6 +304,7 @@ void ctl_show_stats(struct buf *out, yyjson_val *stats, size_t columns) {
         ctl_number(m, "n_pages").s, ctl_number(m, "page_tokens").s);
     show_front(out, yyjson_obj_get(stats, "front"));
     show_worker(out, yyjson_obj_get(stats, "worker"));
+    wrap(out, columns, 11);
 }
 
 /* Shows a line with key, value and help for each statistic of @row in @object. */
@@ -283,6 +318,7 @@ static void show_rows(struct buf *out, const char *title, yyjson_val *object,
 void ctl_show_all(struct buf *out, yyjson_val *stats, size_t columns) {
     show_rows(out, "front", yyjson_obj_get(stats, "front"), front_rows, n_front_rows);
     show_rows(out, "worker", yyjson_obj_get(stats, "worker"), worker_rows, n_worker_rows);
+    wrap(out, columns, 11);
 }
 
 #define BYTES (-1.0)
@@ -297,36 +333,47 @@ static const struct column {
     int rank;
 } request_columns[] = {
     {"id", "ID", false, 0, 0},
-    {"request_id", "REQUEST", true, 0, 2},
-    {"endpoint", "ENDPOINT", true, 0, 1},
+    {"request_id", "REQUEST", true, 0, 7},
+    {"endpoint", "ENDPOINT", true, 0, 6},
     {"state", "STATE", true, 0, 0},
-    {"waits_for", "WAITS", true, 0, 5},
-    {"expected_ms", "EXPECTED", false, 1e-3, 5},
-    {"session", "SESSION", true, 0, 3},
-    {"session_from", "FROM", true, 0, 4},
-    {"prompt_tokens", "PROMPT", false, 0, 0},
-    {"prompt_tokens_done", "DONE", false, 0, 0},
-    {"cached_tokens", "CACHED", false, 0, 0},
-    {"output_tokens", "OUTPUT", false, 0, 0},
-    {"max_tokens", "MAX", false, 0, 0},
+    {"waits_for", "WAITS", true, 0, 10},
+    {"expected_ms", "EXPECTED", false, 1e-3, 10},
+    {"session", "SESSION", true, 0, 8},
+    {"session_from", "FROM", true, 0, 9},
+    {"prompt_tokens", "PROMPT", false, 0, 2},
+    {"prompt_tokens_done", "DONE", false, 0, 4},
+    {"cached_tokens", "CACHED", false, 0, 3},
+    {"output_tokens", "OUTPUT", false, 0, 1},
+    {"max_tokens", "MAX", false, 0, 5},
     {"age_ms", "AGE", false, 1e-3, 0},
 };
 
 static const struct column ended_columns[] = {
-    {"request_id", "REQUEST", true, 0, 0},    {"tenant", "TENANT", true, 0, 1},
-    {"endpoint", "ENDPOINT", true, 0, 3},     {"status", "STATUS", false, 0, 0},
-    {"finish", "FINISH", true, 0, 2},         {"prompt_tokens", "PROMPT", false, 0, 0},
-    {"cached_tokens", "CACHED", false, 0, 0}, {"output_tokens", "OUTPUT", false, 0, 0},
-    {"queue_ms", "QUEUED", false, 1e-3, 0},   {"ttft_ms", "FIRST TOKEN", false, 1e-3, 0},
-    {"total_ms", "TOTAL", false, 1e-3, 0},    {"ago_ms", "ENDED AGO", false, 1e-3, 0},
+    {"request_id", "REQUEST", true, 0, 0},    {"tenant", "TENANT", true, 0, 8},
+    {"endpoint", "ENDPOINT", true, 0, 10},    {"status", "STATUS", false, 0, 1},
+    {"finish", "FINISH", true, 0, 9},         {"prompt_tokens", "PROMPT", false, 0, 5},
+    {"cached_tokens", "CACHED", false, 0, 7}, {"output_tokens", "OUTPUT", false, 0, 4},
+    {"queue_ms", "QUEUED", false, 1e-3, 6},   {"ttft_ms", "FIRST TOKEN", false, 1e-3, 3},
+    {"total_ms", "TOTAL", false, 1e-3, 0},    {"ago_ms", "ENDED AGO", false, 1e-3, 2},
 };
 
 static const struct column tenant_columns[] = {
-    {"tenant", "TENANT", true, 0, 0},         {"class", "CLASS", true, 0, 1},
-    {"weight", "WEIGHT", false, 0, 2},        {"running", "RUNNING", false, 0, 0},
-    {"queued", "QUEUED", false, 0, 0},        {"requests", "REQUESTS", false, 0, 0},
-    {"limited", "LIMITED", false, 0, 3},      {"prompt_tokens", "PROMPT", false, 0, 0},
-    {"cached_tokens", "CACHED", false, 0, 0}, {"output_tokens", "OUTPUT", false, 0, 0},
+    {"tenant", "TENANT", true, 0, 0},         {"class", "CLASS", true, 0, 6},
+    {"weight", "WEIGHT", false, 0, 7},        {"running", "RUNNING", false, 0, 0},
+    {"queued", "QUEUED", false, 0, 1},        {"requests", "REQUESTS", false, 0, 3},
+    {"limited", "LIMITED", false, 0, 8},      {"prompt_tokens", "PROMPT", false, 0, 4},
+    {"cached_tokens", "CACHED", false, 0, 5}, {"output_tokens", "OUTPUT", false, 0, 2},
+};
+
+/* Blanks before a title are the least width of its column where no terminal limits the line. */
+static const struct column usage_columns[] = {
+    {"tenant", "TENANT", true, 0, 4},
+    {"key", "KEY", true, 0, 1},
+    {"model", "MODEL", true, 0, 0},
+    {"requests", "  REQUESTS", false, 0, 3},
+    {"prompt_tokens", "        PROMPT", false, 0, 2},
+    {"cached_tokens", "        CACHED", false, 0, 5},
+    {"output_tokens", "        OUTPUT", false, 0, 0},
 };
 
 #define TABLE_COLUMNS_MAX 16
@@ -334,14 +381,14 @@ static const struct column tenant_columns[] = {
 static const struct column served_columns[] = {
     {"id", "MODEL", true, 0, 0},
     {"state", "STATE", true, 0, 0},
-    {"memory_bytes", "MEMORY", false, BYTES, 2},
-    {"running", "RUNNING", false, 0, 0},
-    {"waiting", "WAITING", false, 0, 0},
-    {"loads", "LOADS", false, 0, 3},
-    {"idle_ms", "LAST USED", false, 1e-3, 1},
-    {"unload_ms", "UNLOADED IN", false, 1e-3, 3},
-    {"swap", "SWAP", true, 0, 4},
-    {"reason", "REASON", true, 0, 5},
+    {"memory_bytes", "MEMORY", false, BYTES, 4},
+    {"running", "RUNNING", false, 0, 1},
+    {"waiting", "WAITING", false, 0, 2},
+    {"loads", "LOADS", false, 0, 5},
+    {"idle_ms", "LAST USED", false, 1e-3, 3},
+    {"unload_ms", "UNLOADED IN", false, 1e-3, 5},
+    {"swap", "SWAP", true, 0, 6},
+    {"reason", "REASON", true, 0, 7},
 };
 
 static struct ctl_cell cell_of(yyjson_val *row, const struct column *c) {
@@ -360,6 +407,10 @@ static struct ctl_cell cell_of(yyjson_val *row, const struct column *c) {
     return ctl_number(row, c->key);
 }
 
+static const char *title_of(const struct column *c) {
+    return c->title + strspn(c->title, " ");
+}
+
 /* Computes the width of each column so that a line is no longer than @columns; 0: the column is
  * left out. */
 static void fit(size_t width[TABLE_COLUMNS_MAX], yyjson_val *list, const struct column *columns,
@@ -368,7 +419,7 @@ static void fit(size_t width[TABLE_COLUMNS_MAX], yyjson_val *list, const struct 
 
     assert(n_columns > 0 && n_columns <= TABLE_COLUMNS_MAX);
     for (size_t c = 0; c < n_columns; c++) {
-        width[c] = strlen(columns[c].title);
+        width[c] = strlen(longest == SIZE_MAX ? columns[c].title : title_of(&columns[c]));
         JSON_EACH(row, list) {
             struct ctl_cell cell = cell_of(row, &columns[c]);
 
@@ -382,11 +433,31 @@ static void fit(size_t width[TABLE_COLUMNS_MAX], yyjson_val *list, const struct 
         for (size_t c = 1; c < n_columns; c++)
             if (width[c] && columns[c].rank > (width[least] ? columns[least].rank : 0))
                 least = c;
-        if (columns[least].rank == 0)
+        if (columns[least].rank == 0 || width[least] == 0)
             return;
         line -= width[least] + 2;
         width[least] = 0;
     }
+}
+
+/* Adds the line of the object @row, or with NULL the headline. */
+static void show_row(struct buf *out, yyjson_val *row, const struct column *columns,
+                     size_t n_columns, const size_t *width) {
+    const char *mark = "";
+
+    for (size_t c = 0; c < n_columns; c++) {
+        struct ctl_cell cell;
+
+        if (!width[c])
+            continue;
+        if (row)
+            cell = cell_of(row, &columns[c]);
+        else
+            snprintf(cell.s, sizeof(cell.s), "%s", title_of(&columns[c]));
+        ADD("%s%*s", mark, columns[c].text ? -(int)width[c] : (int)width[c], cell.s);
+        mark = "  ";
+    }
+    ADD("\n");
 }
 
 /* A headline and a line for each object of @list, no longer than @longest if columns may be left
@@ -395,19 +466,11 @@ static void show_table(struct buf *out, yyjson_val *list, const struct column *c
                        size_t n_columns, size_t longest) {
     size_t width[TABLE_COLUMNS_MAX];
 
-    assert(n_columns <= ARRAY_SIZE(width) && columns[0].rank == 0);
+    assert(n_columns <= ARRAY_SIZE(width));
     fit(width, list, columns, n_columns, longest);
-    for (size_t c = 0; c < n_columns; c++)
-        if (width[c])
-            ADD("%s%*s", c ? "  " : "", columns[c].text ? -(int)width[c] : (int)width[c],
-                columns[c].title);
-    ADD("\n");
+    show_row(out, NULL, columns, n_columns, width);
     JSON_EACH(row, list) {
-        for (size_t c = 0; c < n_columns; c++)
-            if (width[c])
-                ADD("%s%*s", c ? "  " : "", columns[c].text ? -(int)width[c] : (int)width[c],
-                    cell_of(row, &columns[c]).s);
-        ADD("\n");
+        show_row(out, row, columns, n_columns, width);
     }
 }
 
@@ -453,6 +516,10 @@ void ctl_show_ended(struct buf *out, yyjson_val *requests, size_t columns) {
 void ctl_show_tenants(struct buf *out, yyjson_val *tenants, size_t columns) {
     show_table(out, yyjson_obj_get(tenants, "tenants"), tenant_columns, ARRAY_SIZE(tenant_columns),
                columns);
+}
+
+void ctl_show_usage(struct buf *out, yyjson_val *rows, size_t columns) {
+    show_table(out, rows, usage_columns, ARRAY_SIZE(usage_columns), columns);
 }
 
 /* Renders a count: "1 step", "2 steps". */
@@ -563,6 +630,7 @@ void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns) {
         ADD("now: %s\n", ctl_message(story, "now").s);
     if (yyjson_obj_get(story, "not_enforced"))
         ADD("not enforced in the schemas of tools: %s\n", ctl_message(story, "not_enforced").s);
+    wrap(out, columns, 23);
 }
 
 void ctl_show_served(struct buf *out, yyjson_val *models, size_t columns) {

@@ -174,6 +174,23 @@ static bool socket_ask_url(const char *path, char out[static CTL_URL_MAX]) {
     return known;
 }
 
+char *ctl_base_url(const char *given) {
+    char *url = NULL;
+
+    if (asprintf(&url, "%s%s", strstr(given, "://") ? "" : "http://", given) < 0)
+        return NULL;
+    size_t n = strlen(url);
+    bool version = false;
+    do {
+        while (n > 0 && url[n - 1] == '/')
+            n--;
+        version = !version && n > 3 && memcmp(url + n - 3, "/v1", 3) == 0;
+        n -= version ? 3 : 0;
+    } while (version);
+    url[n] = 0;
+    return url;
+}
+
 int ctl_url(const char **out, char text[static CTL_URL_MAX], struct err *err) {
     const char *url = getenv("WEFT_URL"), *admin = getenv("WEFT_ADMIN");
     struct found f = {.n = 0};

@@ -88,26 +88,25 @@ static size_t ctl_usage_add_up(yyjson_val *list, const char *since, struct sum *
     return kept;
 }
 
-static int ctl_usage_width(int width, const char *text) {
-    return MAX(width, (int)strlen(printable(text_filled_or(text, "-")).s));
-}
-
-void ctl_usage_table(struct buf *out, yyjson_val *usage, const char *since) {
+void ctl_usage_table(struct buf *out, yyjson_val *usage, const char *since, size_t columns) {
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
+    CLEANUP(json_doc_freep) yyjson_doc *rows = NULL;
     CLEANUP(freep) struct sum *s = NULL;
     size_t n = ctl_usage_add_up(yyjson_obj_get(usage, "usage"), since, &s);
-    int tenant = 6, key = 3, model = 5;
+    yyjson_mut_val *list = yyjson_mut_arr(d);
 
     for (size_t i = 0; i < n; i++) {
-        tenant = ctl_usage_width(tenant, s[i].tenant);
-        key = ctl_usage_width(key, s[i].key);
-        model = ctl_usage_width(model, s[i].model);
+        yyjson_mut_val *row = yyjson_mut_arr_add_obj(d, list);
+
+        yyjson_mut_obj_add_str(d, row, "tenant", s[i].tenant);
+        yyjson_mut_obj_add_str(d, row, "key", s[i].key);
+        yyjson_mut_obj_add_str(d, row, "model", s[i].model);
+        for (size_t k = 0; k < ARRAY_SIZE(counts); k++)
+            yyjson_mut_obj_add_uint(d, row, counts[k], (uint64_t)s[i].n[k]);
     }
-    buf_printf(out, "since %s (UTC)\n%-*s  %-*s  %-*s  %10s  %14s  %14s  %14s\n", since, tenant,
-               "TENANT", key, "KEY", model, "MODEL", "REQUESTS", "PROMPT", "CACHED", "OUTPUT");
-    for (size_t i = 0; i < n; i++)
-        buf_printf(out, "%-*s  %-*s  %-*s  %10.0f  %14.0f  %14.0f  %14.0f\n", tenant,
-                   printable(s[i].tenant).s, key, *s[i].key ? printable(s[i].key).s : "-", model,
-                   printable(s[i].model).s, s[i].n[0], s[i].n[1], s[i].n[2], s[i].n[3]);
+    rows = yyjson_mut_val_imut_copy(list, NULL);
+    buf_printf(out, "since %s (UTC)\n", since);
+    ctl_show_usage(out, yyjson_doc_get_root(rows), columns);
 }
 
 /* Appends a field, in quotes if CSV requires them. */

@@ -4,7 +4,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -78,15 +77,6 @@ static void weftctl_print(const char *text, size_t len) {
         putchar('\n');
 }
 
-/* Returns the columns of the terminal; SIZE_MAX if the output is no terminal. */
-static size_t weftctl_columns(void) {
-    struct winsize size = {0};
-
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || !size.ws_col)
-        return SIZE_MAX;
-    return size.ws_col;
-}
-
 /* Prints an answer as it arrived, or as @show renders the object in it. Returns an exit code. */
 static int weftctl_answer(struct call *c, const char *path,
                           void (*show)(struct buf *out, yyjson_val *object, size_t columns)) {
@@ -100,7 +90,7 @@ static int weftctl_answer(struct call *c, const char *path,
     } else {
         r = ctl_get(c->ctl, path, &doc, &err);
         if (r == CTL_OK)
-            show(&text, yyjson_doc_get_root(doc), weftctl_columns());
+            show(&text, yyjson_doc_get_root(doc), ctl_columns());
     }
     if (r == CTL_OK)
         weftctl_print(text.data, text.len);
@@ -319,7 +309,10 @@ static int run_usage(struct call *c) {
     yyjson_doc *doc = NULL;
     int r = ctl_get(c->ctl, "/usage", &doc, &err);
     if (r == CTL_OK) {
-        (csv ? ctl_usage_csv : ctl_usage_table)(&text, yyjson_doc_get_root(doc), since);
+        if (csv)
+            ctl_usage_csv(&text, yyjson_doc_get_root(doc), since);
+        else
+            ctl_usage_table(&text, yyjson_doc_get_root(doc), since, ctl_columns());
         weftctl_print(text.data, text.len);
     }
     yyjson_doc_free(doc);
@@ -561,6 +554,8 @@ static int weftctl_dispatch(const char *socket, struct call *c) {
         if (ctl_new(&ctl, socket) < 0)
             return cli_fail("out of memory");
         c->ctl = ctl;
+        if (c->json)
+            ctl_tell_details(ctl);
         if (commands[i].run)
             return commands[i].run(c);
         return run_plain(&commands[i], c);

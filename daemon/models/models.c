@@ -21,6 +21,7 @@
 #include <uv.h>
 
 #include "base/log.h"
+#include "base/meant.h"
 #include "base/memory.h"
 #include "base/printable.h"
 #include "base/try.h"
@@ -937,7 +938,23 @@ int models_index(const struct models *m, const char *name, struct err *err) {
     for (uint32_t i = 0; i < m->n; i++)
         if (strcmp(m->served[i]->name, name) == 0 && !m->served[i]->old && !m->served[i]->retired)
             return (int)i;
-    err_set(err, 404, NULL, "no model is named %.100s (weftctl ps lists all)", name);
+    struct meant near;
+
+    meant_init(&near, name);
+    for (uint32_t i = 0; i < m->n; i++) {
+        const struct served *s = m->served[i];
+
+        if (!s->old && !s->retired)
+            meant_try(&near, s->name);
+        for (char *const *alias = s->config.aliases; alias && *alias; alias++)
+            if (strcmp(*alias, name) == 0)
+                near.name = s->name;
+    }
+    if (near.name)
+        err_set(err, 404, NULL, "no model is named %.100s; is %.100s meant? (weftctl ps lists all)",
+                name, near.name);
+    else
+        err_set(err, 404, NULL, "no model is named %.100s (weftctl ps lists all)", name);
     return -ENOENT;
 }
 

@@ -34,6 +34,9 @@ struct search {
     /* names of presets */
     char **names;
     size_t n_names;
+    /* aliases of the presets that were read */
+    char **aliases;
+    size_t n_aliases;
     models_find_cb cb;
     models_bad_cb bad;
     void *ctx;
@@ -106,6 +109,53 @@ static int models_read_preset(const struct search *s, const char *file, const ch
     return 0;
 }
 
+static bool models_has(char *const *list, size_t n, const char *name) {
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(list[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* Adds a copy of @name to the @n names of *@list. Returns 0 or -ENOMEM. */
+static int models_add_name(char ***list, size_t *n, const char *name) {
+    if (!array_resize(list, *n + 1, sizeof(**list)) || !((*list)[*n] = strdup(name)))
+        return -ENOMEM;
+    ++*n;
+    return 0;
+}
+
+/* Returns true if another preset than @name, or the model of the options, has the name @alias. */
+static bool is_name_of_other(const struct search *s, const char *name, const char *alias) {
+    const struct config *c = s->config;
+    char path[1300];
+
+    if (*c->model && strcmp(c->model_name, alias) == 0)
+        return true;
+    snprintf(path, sizeof(path), "%s/%.250s" PRESET_END, c->models, alias);
+    return strcmp(name, alias) != 0 && access(path, F_OK) == 0;
+}
+
+/* Refuses an alias that is a name or an alias of another model: which of the two a request gets
+ * would depend on the order of their files. Remembers the others. */
+static int models_check_aliases(struct search *s, const struct config *c, const char *name,
+                                struct err *err) {
+    for (char *const *alias = c->aliases; *alias; alias++) {
+        bool taken =
+            is_name_of_other(s, name, *alias) || models_has(s->aliases, s->n_aliases, *alias);
+
+        for (char *const *first = s->config->aliases; *s->config->model && *first; first++)
+            taken = taken || strcmp(*first, *alias) == 0;
+        if (taken) {
+            err_set(err, 0, "aliases", "aliases: another model has the name %.200s", *alias);
+            config_add_place(c, err);
+            return -EINVAL;
+        }
+    }
+    for (char *const *alias = c->aliases; *alias; alias++)
+        TRY(models_add_name(&s->aliases, &s->n_aliases, *alias));
+    return 0;
+}
+
 static int models_add_preset(struct search *s, const char *file, struct err *err) {
     CLEANUP(config_deinit) struct config c = {0};
     char name[256];
@@ -115,15 +165,14 @@ static int models_add_preset(struct search *s, const char *file, struct err *err
     assert(len > 0 && (size_t)len < sizeof(name)); /* checked by models_is_preset() */
     snprintf(name, sizeof(name), "%.*s", len, file);
     int r = models_read_preset(s, file, name, &c, &bytes, err);
+    if (r == 0)
+        r = models_check_aliases(s, &c, name, err);
     bool is_bad = r < 0 && s->bad && *err->message;
     if (r < 0 && !is_bad)
         return r;
     /* Takes the name of a bad preset too, so that no file is served under it without its
      * options. */
-    if (!array_resize(&s->names, s->n_names + 1, sizeof(*s->names)) ||
-        !(s->names[s->n_names] = strdup(name)))
-        return -ENOMEM;
-    s->n_names++;
+    TRY(models_add_name(&s->names, &s->n_names, name));
     if (!is_bad)
         return s->cb(s->ctx, &c, name, bytes);
     r = s->bad(s->ctx, name, err);
@@ -146,13 +195,6 @@ static int add_presets(struct search *s, struct err *err) {
     return r;
 }
 
-static bool models_is_taken(const struct search *s, const char *name) {
-    for (size_t i = 0; i < s->n_names; i++)
-        if (strcmp(s->names[i], name) == 0)
-            return true;
-    return false;
-}
-
 /* Adds the name by which Ollama's clients know a model that they pulled from the hub:
  * "hf.co/OWNER/REPO[:QUANT]". */
 static int set_hub_names(struct config *c, const struct model_file *f, struct err *err) {
@@ -172,7 +214,7 @@ static int models_add_files(struct search *s, struct err *err) {
         const struct model_file *f = &s->files.file[i];
 
         assert(f->name && f->path);
-        if (f->n_missing || models_is_taken(s, f->name))
+        if (f->n_missing || models_has(s->names, s->n_names, f->name))
             continue;
         TRY(models_clone(&c, s->config));
         TRY(config_set(&c, "model", f->path, err));
@@ -204,6 +246,9 @@ static void search_deinit(struct search *s) {
     for (size_t i = 0; i < s->n_names; i++)
         free(s->names[i]);
     free(s->names);
+    for (size_t i = 0; i < s->n_aliases; i++)
+        free(s->aliases[i]);
+    free(s->aliases);
     model_list_deinit(&s->files);
 }
 

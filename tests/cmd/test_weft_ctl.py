@@ -149,14 +149,37 @@ def on_terminal(columns, *args):
 def test_tables_leave_out_what_does_not_fit_the_terminal():
     one = {"requests": REQUESTS["requests"][:1]}
     with Server({("GET", "/requests"): http(one), ("GET", "/stats"): http(STATS)}):
-        for columns in (20, 60, 80, 100, 200):
+        for columns in (20, 40, 60, 80, 100, 200):
             lines = on_terminal(columns, "requests")
             words = lines[0].split()
-            assert len(lines) == 2 and len(lines[0]) == len(lines[1]), lines
-            assert [w for w in words if w not in ("ENDPOINT", "REQUEST", "SESSION", "FROM", "WAITS", "EXPECTED")] == ["ID", "STATE", "PROMPT", "DONE", "CACHED", "OUTPUT", "MAX", "AGE"]
-            assert columns < 60 or len(lines[0]) <= columns, lines
+            assert len(lines) == 2 and len(lines[0]) == len(lines[1]) <= columns, lines
+            kept = ["ID", "STATE", "PROMPT", "DONE", "CACHED", "OUTPUT", "MAX", "AGE"]
+            shown = [w for w in words if w not in ("ENDPOINT", "REQUEST", "SESSION", "FROM", "WAITS", "EXPECTED")]
+            assert shown == (kept if columns >= 60 else [w for w in kept if w in shown]) and {"ID", "STATE", "AGE"} <= set(shown), lines
             assert ("ENDPOINT" in words) == (columns >= 80) and ("FROM" in words) == (columns == 200), (columns, lines)
-        assert all(len(line) <= 80 for line in on_terminal(80, "stats"))
+
+
+def test_tables_fit_narrow_terminals_and_keep_the_name():
+    usage = {"usage": [{"date": time.strftime("%Y-%m-%d", time.gmtime()), "tenant": "default", "key": "alice", "model": "qwen3-8b-q4_k_m", "requests": 12345,
+                        "prompt_tokens": 9876543210, "cached_tokens": 5, "output_tokens": 1234567}]}
+    served = {"models": [{"id": "qwen3-8b-q4_k_m", "state": "unloaded", "memory_bytes": 1 << 30, "running": 0, "waiting": 0, "loads": 3,
+                          "idle_ms": 1, "swap": None, "reason": "a reason that is long"}]}
+    tenants = {"tenants": [{"tenant": "default", "class": "interactive", "weight": 1, "running": 1, "queued": 2, "requests": 3, "prompt_tokens": 4}]}
+    story = {"records": [{"why": "prompt", "text": "computed its prompt", "at_ms": 400.0, "ms": 1000.0, "steps": 9, "rows": 2424, "row_us": 147}]}
+    with Server({("GET", "/usage"): http(usage), ("GET", "/models"): http(served), ("GET", "/tenants"): http(tenants),
+                 ("GET", "/stats"): http(STATS), ("GET", "/requests/7/why"): http(story)}):
+        commands = {("usage",): "qwen3-8b-q4_k_m", ("ps",): "qwen3-8b-q4_k_m", ("tenants",): "default", ("stats",): "4711",
+                    ("stats", "--all"): "preemptions", ("why", "7"): "steps)"}
+        for command, name in commands.items():
+            whole = run(*command)[0].split()
+            for columns in (40, 60, 80):
+                lines = on_terminal(columns, *command)
+                words = [w for line in lines for w in line.split()]
+                assert all(len(line) <= columns for line in lines) and name in words, (command, columns, lines)
+                assert command[0] in ("usage", "ps", "tenants") or words == whole, (command, columns, lines)
+        assert run("usage")[0].splitlines()[1:] == [
+            "TENANT   KEY    MODEL              REQUESTS          PROMPT          CACHED          OUTPUT",
+            "default  alice  qwen3-8b-q4_k_m       12345      9876543210               5         1234567"], run("usage")[0]
 
 
 def test_json_is_what_the_daemon_said():
@@ -233,7 +256,9 @@ def test_long_names_and_paths_are_sent_whole():
 def test_refusals_say_why_and_exit_with_1():
     refusal = http({"error": {"message": "no live request has this id", "code": 404}}, "404 Not Found")
     with Server({("POST", "/requests/5/cancel"): refusal, ("POST", "/drain"): http("<html>", "500 Oops")}):
-        assert "no live request has this id (status 404)" in run("cancel", "5", code=1)[1]
+        assert run("cancel", "5", code=1)[1] == "weftctl: no live request has this id\n"
+        said = json.loads(run("--json", "cancel", "5", code=1)[0])["error"]
+        assert SOCKET in said and "no live request has this id (status 404)" in said, said
         assert "(status 500)" in run("drain", code=1)[1]
 
 

@@ -105,6 +105,7 @@ static int find(models_bad_cb bad, struct err *err) {
 
 /* A preset hides the file of its name, also if the preset is bad. */
 Test(presets, models_are_those_of_presets_then_those_of_files) {
+    static const char *const taken[] = {"z", "one", "two"};
     char text[1100];
     struct err err;
 
@@ -144,6 +145,18 @@ Test(presets, models_are_those_of_presets_then_those_of_files) {
     cr_expect_eq(find(note_bad, &err), 0);
     cr_expect(strstr(found, "bad c: models: c.conf: model: "), "%s", found);
     cr_expect(strstr(found, "several models; name the file of one: a, b, c, d"), "%s", found);
+    for (size_t i = 0; i < ARRAY_SIZE(taken); i++) {
+        snprintf(text, sizeof(text), "model = c\naliases = other, %s\n", taken[i]);
+        put("presets/c.conf", text);
+        cr_expect_lt(find(NULL, &err), 0, "%s", taken[i]);
+        snprintf(text, sizeof(text), "%s:2: aliases: another model has the name %s",
+                 full("presets/c.conf"), taken[i]);
+        cr_expect_str_eq(err.message, text);
+        cr_expect_eq(find(note_bad, &err), 0);
+        cr_expect(strstr(found, "bad c: ") && strstr(found, ";z b.gguf 2"), "%s", found);
+    }
+    put("presets/c.conf", "model = c\naliases = c, three\n");
+    cr_expect_eq(find(NULL, &err), 0, "%s", err.message);
     mkdir(full("one"), 0755);
     put("one/only.gguf", "4444");
     snprintf(text, sizeof(text), "model = %s\n", full("one"));

@@ -732,5 +732,18 @@ def test_a_slip_in_a_preset_is_told_at_the_start():
             d.folder.cleanup()
 
 
+def test_an_alias_that_another_model_has_is_told_at_the_start():
+    with folder_of("ab") as folder, tempfile.TemporaryDirectory() as presets:
+        first, second = pathlib.Path(presets, "first.conf"), pathlib.Path(presets, "second.conf")
+        first.write_text("model = a\naliases = gpt, first\n")
+        for aliases in ("first", "x, gpt"):
+            second.write_text(f"# below\nmodel = b\naliases = {aliases}\n")
+            for more in ((), ("--check-config",)):
+                d = Weftd("--models", presets, "--models-dir", folder, *more, model="", wait=False)
+                assert d.process.wait(LIMIT_S) == 78, d.log
+                assert f"{second}:3: aliases: another model has the name {aliases.split()[-1]}" in d.log, d.log
+                d.folder.cleanup()
+
+
 if __name__ == "__main__":
     main(globals())
