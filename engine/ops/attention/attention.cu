@@ -126,8 +126,10 @@ template <int D, int K> struct Keys {
 /* Starts copying the values of the tile that begins with key @first to @tile. */
 template <int D, int V>
 DEVICE void start_values(const struct Place &p, uint32_t first, uint8_t *tile) {
-    uint32_t lane = anew(threadIdx.x) % 32;
+    uint32_t lane = anew(threadIdx.x) % 32, dim = p.dim, tokens = p.tokens;
     struct Group at = attention_group_at(p, first + lane % 4 * 8);
+    /* p is in shared memory, and after each copy the compiler would load it again */
+    const uint8_t *values = p.values;
 
     if constexpr (V != PAGE_F16) { /* a lane copies codes of 16 keys, which are in one page */
         constexpr uint32_t bits = PAGE_BITS(V), per_byte = 8 / bits;
@@ -137,22 +139,20 @@ DEVICE void start_values(const struct Place &p, uint32_t first, uint8_t *tile) {
 #pragma unroll
         for (int i = 0; i < D * (int)bits / 4; i++) {
             uint32_t row = 16 * i + lane / 2; /* row of bytes */
-            uint32_t from =
-                attention_inside<D>(i * 4 / (int)bits, row * per_byte, p.dim) / per_byte;
+            uint32_t from = attention_inside<D>(i * 4 / (int)bits, row * per_byte, dim) / per_byte;
 
             copy_async(tile + row / 8 * per_byte * 512 + row % 8 * 32 + lane % 2 * 16,
-                       p.values + two.page + from * p.tokens + two.slot);
+                       values + two.page + from * tokens + two.slot);
         }
         if (n < D)
             copy_async(tile + n * 2048 + 256 + lane % 4 * 16,
-                       value_scales(p, at, attention_inside<D>(n, 32 * n, p.dim)));
+                       value_scales(p, at, attention_inside<D>(n, 32 * n, dim)));
     } else {
 #pragma unroll
         for (int b = 0; b < 4 * D; b++) {
-            uint32_t d = attention_inside<D>(b / 4, 8 * b + lane / 4, p.dim);
+            uint32_t d = attention_inside<D>(b / 4, 8 * b + lane / 4, dim);
 
-            copy_async(tile + b * 512 + lane * 16,
-                       p.values + at.page + (d * p.tokens + at.slot) * 2u);
+            copy_async(tile + b * 512 + lane * 16, values + at.page + (d * tokens + at.slot) * 2u);
         }
     }
     copy_commit();
