@@ -382,7 +382,6 @@ static int cuda_matmul_roles_wide(struct be *b, const struct weights *w, const s
     struct operand apart = *x;
     uint32_t most = (uint32_t)b->about.device.n_multiprocessors / ROLES_CLUSTER, formats = 0;
 
-    apart.halves = NULL; /* these kernels pack nothing */
     most = MAX(most, 1u);
     assert(way.n_splits == 1 || x->n_rows <= WGMMA_ROWS);
     while (rest.n_mats > 0) {
@@ -463,9 +462,7 @@ bool product_gates(const struct be *b, const struct weights *w, const struct ope
 }
 
 bool product_packs(const struct be *b, const struct weights *w, const struct operand *x) {
-    bool wide_roles = product_chosen(b, w, x).roles && x->n_rows > MATMUL_COLUMNS;
-
-    return x->halves && product_gates(b, w, x) && !wide_roles;
+    return x->halves && product_gates(b, w, x);
 }
 
 struct left product_left(const struct be *b, const struct weights *w, const struct operand *x) {

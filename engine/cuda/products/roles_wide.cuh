@@ -493,7 +493,26 @@ DEVICE void roles_wide_exchange(bool is_up, uint32_t ring_bytes, float (&total)[
     }
 }
 
-/* Stores glu(gate, up), for the thread's outputs of half of the rows. */
+/* Packs @h, output @out of rows @row and @row + 1, by the static scale, as write_quads() packs rows
+ * for wgmma. A thread exchanges one of them with that of output @out xor 2, so that each stores the
+ * two of one row, which are next to each other. */
+DEVICE void roles_wide_pack(const struct matmul_args &a, uint32_t n_rows, uint32_t row,
+                            uint32_t out, const float (&h)[2]) {
+    bool second = out & 2;
+    float got = lane_xor(second ? h[0] : h[1], 8) * a.fixed;
+    float own = (second ? h[1] : h[0]) * a.fixed;
+
+    row += second;
+    if (row >= n_rows || out >= a.m[0].n_out)
+        return;
+    uint16_t *to = core_place(a.packed, row, a.m[0].n_out, out / 4 * 4) + out % 2 * CORE_NEXT;
+    *(uint32_t *)to = second ? pack_halves(got, own) : pack_halves(own, got);
+    if (out < 4 && out % 2 == 0)
+        a.packed_scale[row] = 1.0f / a.fixed;
+}
+
+/* Stores glu(gate, up), or packs it for the next product, for the thread's outputs of half of the
+ * rows. */
 template <uint32_t N>
 DEVICE void roles_wide_store_gated(const struct matmul_args &a, const struct RolesWidePart &part,
                                    uint32_t n_rows, uint32_t ring_bytes, float (&total)[N / 2]) {
@@ -503,17 +522,27 @@ DEVICE void roles_wide_store_gated(const struct matmul_args &a, const struct Rol
 
     roles_wide_exchange<N>(is_up, ring_bytes, total);
 #pragma unroll
-    for (uint32_t k = 0; k < N / 4; k++) {
-        uint32_t row = row0 + k / 4 * PACK_ROWS + k % 2;
+    for (uint32_t k = 0; k < N / 4; k += 2) {
+        uint32_t row = row0 + k / 4 * PACK_ROWS;
         uint32_t out = tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8;
+        float h[2] = {};
 
-        if (row >= n_rows || out >= a.m[0].n_out)
-            continue;
-        float gate = product_value(a, a.m[0], row, out, total[k]);
-        float up = product_value(a, a.m[1], row, out, total[N / 4 + k]);
+#pragma unroll
+        for (uint32_t j = 0; j < 2; j++) {
+            if (row + j >= n_rows || out >= a.m[0].n_out)
+                continue;
+            float gate = product_value(a, a.m[0], row + j, out, total[k + j]);
+            float up = product_value(a, a.m[1], row + j, out, total[N / 4 + k + j]);
 
-        a.m[0].y[(size_t)row * a.m[0].n_out + out] = gated(a.glu, gate, up);
+            h[j] = gated(a.glu, gate, up);
+            if (!a.packed)
+                a.m[0].y[(size_t)(row + j) * a.m[0].n_out + out] = h[j];
+        }
+        if (a.packed)
+            roles_wide_pack(a, n_rows, row, out, h);
     }
+    if (a.packed)
+        fence_bulk(); /* the next product reads them by bulk copies */
 }
 
 /* Computes the thread's outputs of part @i, or with shared segments their sums. */

@@ -223,6 +223,17 @@ DEVICE void write_row(uint16_t *to, uint32_t n_rows, uint32_t n_padded, uint32_t
         }
 }
 
+/* halves from those of columns i and i + 2 to those of i + 1 and i + 3 in rows packed for wgmma:
+ * element i % 16 / 4 of a lane is in one core matrix, and that of the next column in the next */
+#define CORE_NEXT 64u
+
+/* Returns where columns @i and @i + 2 of row @r are in rows of @n columns that are packed for
+ * wgmma; @i is a multiple of four. */
+DEVICE uint16_t *core_place(uint16_t *packed, uint32_t r, uint32_t n, uint32_t i) {
+    return packed + ((size_t)(r / WGMMA_ROWS) * n + i / 64 * 64) * WGMMA_ROWS +
+           r % WGMMA_ROWS / PACK_ROWS * 512 + i % 64 / 16 * 128 + r % PACK_ROWS * 8 + i % 16 / 2;
+}
+
 /* Packs columns in the order of load_quads(), multiplied by @shrink, in row @r. @end: a.n_padded;
  * 0: nothing is stored. */
 template <uint32_t STEP, int QUADS>
@@ -232,15 +243,14 @@ DEVICE void write_quads(const struct pack_args &a, uint32_t r, uint32_t end, uin
     uint16_t *to = a.packed + (group + (size_t)(i / 32) * PACK_ROWS + r % PACK_ROWS) * 32;
 
     write_row<STEP>(to, PACK_ROWS, end, i, shrink, !a.cores, v);
-    /* element (i % 16) / 4 of a lane is h[0] in one core matrix and h[1] in the next */
     if (a.cores) {
-        to = a.packed + ((size_t)(r / WGMMA_ROWS) * a.n_padded + i / 64 * 64) * WGMMA_ROWS +
-             r % WGMMA_ROWS / PACK_ROWS * 512 + i % 64 / 16 * 128 + r % PACK_ROWS * 8 + i % 16 / 2;
+        to = core_place(a.packed, r, a.n_padded, i);
 #pragma unroll
         for (uint32_t k = 0; k < QUADS; k++)
             if (i + k * STEP < end) {
                 *(uint32_t *)(to + k * STEP * WGMMA_ROWS) = pack_halves(v[k][0], v[k][2]);
-                *(uint32_t *)(to + k * STEP * WGMMA_ROWS + 64) = pack_halves(v[k][1], v[k][3]);
+                *(uint32_t *)(to + k * STEP * WGMMA_ROWS + CORE_NEXT) =
+                    pack_halves(v[k][1], v[k][3]);
             }
         fence_bulk(); /* matmul_wgmma reads them by bulk copies */
     }
