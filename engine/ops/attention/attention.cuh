@@ -403,21 +403,51 @@ DEVICE void store_weights(const struct attend_args &a, const struct attn_item &i
     to[1] = s.chunk_l[threadIdx.x];
 }
 
-/* Packs N values of query @query of the item or merge @it from value @d on, as write_quads() packs
- * rows for matvec. */
+/* Where a query's values are packed: @row of the operand, from column @column on. */
+struct PackedQuery {
+    uint32_t row, column;
+
+    /* Finds query @q of the sequence that begins with row @row0. */
+    static MEMBER PackedQuery of(const struct attend_args &a, uint32_t row0, uint32_t q) {
+        return {row0 + q / a.group, (blockIdx.y * a.group + q % a.group) * a.n_value};
+    }
+    /* Returns where values @d and @d + 2 are packed (@d % 4 is 0), as write_quads() packs rows;
+     * values @d + 1 and @d + 3 are apart() halves further. */
+    MEMBER uint16_t *place(const struct attend_args &a, uint32_t d) const {
+        uint32_t n = a.n_head * a.n_value, i = column + d;
+        uint32_t group = row / PACK_ROWS * (n / 32) + i / 32;
+
+        if (a.cores)
+            return core_place(a.packed, row, n, i);
+        return a.packed + ((group * PACK_ROWS + row % PACK_ROWS) * 32 + pack_place(i % 32));
+    }
+    static MEMBER uint32_t apart(const struct attend_args &a) {
+        return a.cores ? CORE_NEXT : 2;
+    }
+    /* Called by the thread that packs value @d, with all others. */
+    MEMBER void end(const struct attend_args &a, uint32_t d) const {
+        if (column + d == 0)
+            a.packed_scale[row] = 1.0f / a.fixed;
+        if (a.cores)
+            fence_bulk(); /* the product reads them by bulk copies */
+    }
+};
+
+/* Packs N values, 2 or 4, of query @query of the item or merge @it from value @d on. */
 template <int N, class ITEM>
 DEVICE void attention_pack(const struct attend_args &a, const ITEM &it, uint32_t query, uint32_t d,
                            const float v[N]) {
-    uint32_t q = it.q0 + query, row = it.row0 + q / a.group;
-    uint32_t i = (blockIdx.y * a.group + q % a.group) * a.n_value + d;
-    uint32_t group = row / PACK_ROWS * (a.n_head * a.n_value / 32) + i / 32;
-    uint16_t *to = a.packed + (group * PACK_ROWS + row % PACK_ROWS) * 32;
+    PackedQuery to = PackedQuery::of(a, it.row0, it.q0 + query);
+    uint16_t *at = to.place(a, d / 4 * 4) + d % 4 / 2, *next = at + to.apart(a);
 
-#pragma unroll
-    for (uint32_t k = 0; k < N; k++)
-        to[pack_place((i + k) % 32)] = (uint16_t)pack_half(v[k] * a.fixed);
-    if (i == 0)
-        a.packed_scale[row] = 1.0f / a.fixed;
+    if constexpr (N == 4) {
+        *(uint32_t *)at = pack_halves(v[0] * a.fixed, v[2] * a.fixed);
+        *(uint32_t *)next = pack_halves(v[1] * a.fixed, v[3] * a.fixed);
+    } else {
+        *at = (uint16_t)pack_half(v[0] * a.fixed);
+        *next = (uint16_t)pack_half(v[1] * a.fixed);
+    }
+    to.end(a, d);
 }
 
 #define MERGE_AHEAD 4u /* chunks whose loads are issued together */

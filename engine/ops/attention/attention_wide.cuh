@@ -100,6 +100,29 @@ DEVICE void wide_store_values(const struct attend_args &a, float *to, int i, con
     }
 }
 
+/* Packs what wide_store_values() stores for query @query of the item, if it has so many. A lane
+ * exchanges one value of each eight with its neighbour, so that it has two that are next to each
+ * other. */
+template <int D>
+DEVICE void wide_pack_values(const struct attend_args &a, const struct attn_item &it,
+                             uint32_t query, int i, const Result<D> &r, float scale, float sum) {
+    PackedQuery to = PackedQuery::of(a, it.row0, it.q0 + query);
+    uint32_t t = threadIdx.x % 4, at = t % 2 ? to.apart(a) : 0;
+
+#pragma unroll
+    for (int b = 0; b < 4 * D; b++) {
+        const float *x = &r.o[b][2 * i];
+        float low = x[0] * scale / sum * a.fixed, high = x[1] * scale / sum * a.fixed;
+        float got = lane_xor(t % 2 ? low : high, 1);
+
+        if (query < it.n_q && 8u * b < a.n_value)
+            *(uint32_t *)(to.place(a, 8 * b + t / 2 * 4) + at) =
+                t % 2 ? pack_halves(got, high) : pack_halves(low, got);
+    }
+    if (query < it.n_q)
+        to.end(a, 2 * t);
+}
+
 /* Writes the final results of the warp's queries, which begin with @query. */
 template <int D>
 DEVICE void wide_store_results(const struct attend_args &a, const struct attn_item &it,
@@ -107,17 +130,18 @@ DEVICE void wide_store_results(const struct attend_args &a, const struct attn_it
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         uint32_t mine = query + threadIdx.x % 32 / 4 + 8 * i;
-
-        if (mine >= it.n_q)
-            continue;
         float *to = a.o + query_place(a, it, mine) * a.n_value, scale = 1, sum = r.l[i];
+
         if (a.sinks) {
             struct Weights w = merge_weights(r.m[i], sink_of(a, it.q0 + mine));
 
             sum = merge_with(sum, 1.0f, w.a, w.b);
             scale = w.a;
         }
-        wide_store_values<D>(a, to, i, r, scale, sum);
+        if (a.packed)
+            wide_pack_values<D>(a, it, mine, i, r, scale, sum);
+        else if (mine < it.n_q)
+            wide_store_values<D>(a, to, i, r, scale, sum);
     }
 }
 

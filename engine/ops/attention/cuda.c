@@ -176,7 +176,7 @@ static int turn_back(const struct step *s, const struct heads *h, uint32_t run) 
 bool step_attend_packs(const struct step *s, const struct model_op *op) {
     const struct model_op *to = op->links.into;
 
-    return to && to->weights->fixed_o != 0 && op->heads.dim <= 128 && step_fuses(s);
+    return to && to->weights->fixed_o != 0 && op->heads.dim <= 128 && s->be->ways.fuse;
 }
 
 int step_attend(struct step *s, const struct model_op *op) {
@@ -217,11 +217,13 @@ int step_attend_from(struct step *s, const struct model_op *op, const struct sto
         .two_way = op->attn.two_way || op->attn.whole,
         .sinks = op->weights ? op->weights->sinks : NULL,
     };
-    assert((uint64_t)h->n * n_value * MATVEC_ROWS <= UINT32_MAX); /* offsets in attention_pack() */
+    /* offsets in PackedQuery, in halves */
+    assert((uint64_t)h->n * n_value * round_up(s->grid.rows, PACK_ROWS) <= UINT32_MAX);
     if (step_attend_packs(s, op)) {
         a.packed = b->act.packed;
         a.packed_scale = b->act.scale;
         a.fixed = op->links.into->weights->fixed_o;
+        a.cores = b->products.cores;
     }
     if (b->shape->mla.rank)
         latent_attend(b, &a);

@@ -44,12 +44,14 @@ struct attend_args {
     uint32_t two_way;
     /* for each head the score of a key without a value, or NULL */
     const float *sinks;
-    /* attend_64, attend_128 and merge, up to 16 rows: takes the place of o, [rows][n_head n_value]
-     * in halves, as pack() orders them, times the static scale @fixed; or NULL */
+    /* heads of up to 128 values: takes the place of o, [rows][n_head n_value] in halves, as pack()
+     * orders them, times the static scale @fixed; or NULL */
     uint16_t *packed;
     /* [rows]: 1 / fixed */
     float *packed_scale;
     float fixed;
+    /* pack_args.cores */
+    uint32_t cores;
 };
 
 /* Argument of attend_decode_64 and attend_decode_128, which compute attention from the products of

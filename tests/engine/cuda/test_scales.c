@@ -1,5 +1,5 @@
-/* Tests static scales of activations (WEFT_CUDA_STATIC=1, engine/cuda/bounds.h): with few rows
- * attention and the product of gate and up pack their results themselves. Scales are powers of two,
+/* Tests static scales of activations (WEFT_CUDA_STATIC=1, engine/cuda/bounds.h): attention and the
+ * product of gate and up pack their results themselves. Scales are powers of two,
  * so that the bits are those of the rows' own scales where no value is far below the bound, as in
  * these models. */
 
@@ -91,9 +91,9 @@ Test(scales, a_static_one_saves_a_pack_and_no_bit) {
     unlink(path);
 }
 
-/* The prompt is one step of 40 rows, in which the product of gate and up packs h: by wgmma, by mma,
- * and by warps with roles. The other steps have one row. */
-Test(scales, products_of_many_rows_pack_h) {
+/* The prompt is one step of 40 rows, in which attention packs its output, and the product of gate
+ * and up packs h: by wgmma, by mma, and by warps with roles. The other steps have one row. */
+Test(scales, steps_of_many_rows_pack_nothing_but_norms) {
     static const struct way way = {.name = "at once", .fuse = "1"};
     static const char *const wgmma[] = {"1", "0", "1"}, *const roles[] = {"0", "0", "1"};
     struct trace own = {0};
@@ -109,8 +109,8 @@ Test(scales, products_of_many_rows_pack_h) {
         setenv("WEFT_CUDA_ROLES", roles[i], 1);
         scales_run(path, true, &way, &t);
         scales_same(&own, &t, way.name);
-        cr_expect_eq(own_packs - n_pack, LAYERS * (1 + 2 * (n_steps - 1)), "%zu: %lu of %lu packs",
-                     i, (unsigned long)n_pack, (unsigned long)own_packs);
+        cr_expect_eq(own_packs - n_pack, 2 * LAYERS * n_steps, "%zu: %lu of %lu packs", i,
+                     (unsigned long)n_pack, (unsigned long)own_packs);
         free(t.logits);
     }
     unsetenv("WEFT_CUDA_WGMMA");
@@ -119,26 +119,37 @@ Test(scales, products_of_many_rows_pack_h) {
     unlink(path);
 }
 
-/* The rows after 256 keys have two chunks, whose results merge() packs. In steps of 150 rows the
- * product of gate and up packs two units of 128 rows. */
+/* The rows after 256 keys have two chunks. In steps of 16 rows merge() packs their results. In those
+ * of 150 rows attend_wide or attend_wgmma does, and the product of gate and up packs two units of
+ * 128 rows. */
 Test(scales, chunks_are_packed_where_they_are_merged) {
     enum { TOKENS = 275 };
-    static uint64_t digest[3][TOKENS];
+    static const struct {
+        const char *fixed, *roles;
+        uint32_t n_rows;
+    } runs[] = {{"0", "0", 150}, {"1", "0", 16}, {"1", "0", 150}, {"1", "1", 150}};
+    static uint64_t digest[ARRAY_SIZE(runs)][TOKENS];
+    uint64_t packs[ARRAY_SIZE(runs)];
     char path[64];
 
     scales_model(TENSOR_Q4_K, 512, path);
-    for (uint32_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < ARRAY_SIZE(runs); i++) {
         n_pack = n_steps = n_plain = 0;
-        setenv("WEFT_CUDA_STATIC", i ? "1" : "0", 1);
+        setenv("WEFT_CUDA_STATIC", runs[i].fixed, 1);
+        setenv("WEFT_CUDA_ROLES", runs[i].roles, 1);
+        setenv("WEFT_CUDA_ATTEND_WGMMA", runs[i].roles, 1);
         fake_find()->on_launch = scales_count;
-        ways_long(path, TOKENS, i < 2 ? 16 : 150, digest[i]);
+        ways_long(path, TOKENS, runs[i].n_rows, digest[i]);
         fake_find()->on_launch = NULL;
+        packs[i] = n_pack;
+        cr_expect_eq(n_plain, i ? 0 : n_pack);
+        for (uint32_t r = 0; r < TOKENS; r++)
+            cr_expect_eq(digest[0][r], digest[i][r], "run %zu: logits at position %u", i, r);
     }
-    cr_expect_eq(n_plain, 0);
-    for (uint32_t r = 0; r < TOKENS; r++) {
-        cr_expect_eq(digest[0][r], digest[1][r], "logits at position %u", r);
-        cr_expect_eq(digest[0][r], digest[2][r], "logits at position %u, many rows", r);
-    }
+    cr_expect_eq(packs[0] - packs[2], 2 * LAYERS * n_steps);
+    cr_expect_eq(packs[0] - packs[3], 2 * LAYERS * n_steps);
+    unsetenv("WEFT_CUDA_ROLES");
+    unsetenv("WEFT_CUDA_ATTEND_WGMMA");
     unlink(path);
 }
 
