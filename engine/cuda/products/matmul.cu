@@ -100,7 +100,7 @@ DEVICE void multiply_wide(const struct matmul_args &a, struct Part part) {
         supply.take_row(k, m, a.x, a.n_blocks, row / PACK_ROWS * PACK_ROWS < n_rows ? row : row0);
     }
     supply.start(m, m.tiles, tile, n_rows - row0, part.first, part.last);
-    walk_of(m.format, WideWalk{supply, m, total, shared});
+    walk_of(m.format, WideWalk{supply, m, total, shared, false});
     copy_wait<0>();
     if (shared)
         return store_shared(a, m, n_rows, row0, block * WIDE_OUT, part.panel);

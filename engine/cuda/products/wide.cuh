@@ -59,25 +59,44 @@ struct Supply {
         ring = WIDE_SLICES * WIDE_SLICE_BYTES +
                threadIdx.x / 32 * (wide_slots(m.format) * tile_stage_bytes(m.format));
     }
-    /* Starts the copies for slice @i. */
-    template <int F> MEMBER void fetch(uint32_t i) {
+    /* Starts the copies of the rows for slice @i. */
+    template <int F> MEMBER void fetch_rows(uint32_t i) {
+        uint8_t *to = dynamic_shared() + i % WIDE_SLICES * WIDE_SLICE_BYTES;
+
+        if (i >= n_units * Steps<F>::slices)
+            return;
+#pragma unroll
+        for (uint32_t k = 0; k < SLICE_VECTORS; k++) {
+            copy_async(to + (threadIdx.x + k * CUDA_THREADS) * 16, x[k]);
+            x[k] += SLICE_PAIRS * 512;
+        }
+    }
+    /* Starts the copies of the weights that begin with slice @i. */
+    template <int F> MEMBER void fetch_weights(uint32_t i) const {
         const uint32_t bytes = tile_stage_bytes(F), s = i / Steps<F>::of_stage;
         uint32_t lane = threadIdx.x % 32 * 16;
 
-        if (i < n_units * Steps<F>::slices) {
-            uint8_t *to = dynamic_shared() + i % WIDE_SLICES * WIDE_SLICE_BYTES;
-
-#pragma unroll
-            for (uint32_t k = 0; k < SLICE_VECTORS; k++) {
-                copy_async(to + (threadIdx.x + k * CUDA_THREADS) * 16, x[k]);
-                x[k] += SLICE_PAIRS * 512;
-            }
-            if (tiles && i % Steps<F>::of_stage == 0)
-                fetch_stage<F>(shared_start() + ring + s % wide_slots(F) * bytes + lane,
-                               tiles + (s * bytes + lane),
-                               (n_units - s * Steps<F>::units) * tile_bytes(F));
-        }
+        if (tiles && i < n_units * Steps<F>::slices && i % Steps<F>::of_stage == 0)
+            fetch_stage<F>(shared_start() + ring + s % wide_slots(F) * bytes + lane,
+                           tiles + (s * bytes + lane),
+                           (n_units - s * Steps<F>::units) * tile_bytes(F));
+    }
+    template <int F> MEMBER void fetch(uint32_t i) {
+        fetch_rows<F>(i);
+        fetch_weights<F>(i);
         copy_commit();
+    }
+    /* Starts the copies for the first slices; @waits: waits for the previous kernel, which computes
+     * the rows, when those of the weights have started. */
+    template <int F> MEMBER void fetch_first(bool waits) {
+        for (uint32_t i = 0; i + 1 < WIDE_SLICES; i++)
+            fetch_weights<F>(i);
+        if (waits)
+            wait_for_previous();
+        for (uint32_t i = 0; i + 1 < WIDE_SLICES; i++) {
+            fetch_rows<F>(i);
+            copy_commit();
+        }
     }
     /* Waits for slice @i and its weights and returns the slice; starts the copies for another one
      * in the room of slice @i - 1. */
@@ -121,6 +140,8 @@ struct WideWalk {
     float *total;
     /* first_sum() or NULL */
     float *shared;
+    /* supply.fetch_first() */
+    bool waits;
 
     MEMBER void end(uint32_t segment, const float c[WIDE_GROUPS][4]) const {
         if (!shared) {
@@ -144,8 +165,7 @@ struct WideWalk {
         float c[WIDE_GROUPS][4] = {};
         PartSums<F> sums[WIDE_GROUPS] = {};
 
-        for (uint32_t i = 0; i + 1 < WIDE_SLICES; i++)
-            supply.template fetch<F>(i);
+        supply.template fetch_first<F>(waits);
         for (uint32_t u = 0; u < supply.n_units; u++) {
             const uint8_t *stage =
                 dynamic_shared() + supply.ring + u / units % wide_slots(F) * tile_stage_bytes(F);

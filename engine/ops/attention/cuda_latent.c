@@ -57,7 +57,7 @@ static int list_items(struct step *s) {
                                  .n_items = b->latent.n_items};
 
     TRY(CUDA_LAUNCH(b, list_heads, 1, 1, CUDA_THREADS, &a));
-    cuda_settle(b); /* expert_vec reads the items before it waits for the previous kernel */
+    cuda_settle(b); /* the product reads the items before it waits for the previous kernel */
     return 0;
 }
 

@@ -653,13 +653,17 @@ KERNEL(expert_vec, struct expert_args, EXPERT_THREADS, 4) {
 /* -- many rows --------------------------------------------------------------------------------- */
 
 KERNEL(expert_wide, struct expert_args, CUDA_THREADS, 1) {
-    wait_for_previous();
+    if (!a.settled)
+        wait_for_previous(); /* as in expert_vec */
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.y, i = 0;
     float total[WIDE_GROUPS * 4] = {};
     struct Supply supply;
 
-    if (blockIdx.x >= *a.n_items)
+    if (blockIdx.x >= *a.n_items) {
+        if (a.settled && !may_exit())
+            wait_for_previous();
         return;
+    }
     const struct expert_item item = a.item[blockIdx.x];
     while (i + 1 < a.n_mats && block >= (a.m[i].n_row_tiles + 7) / 8)
         block -= (a.m[i++].n_row_tiles + 7) / 8;
@@ -673,7 +677,7 @@ KERNEL(expert_wide, struct expert_args, CUDA_THREADS, 1) {
                         expert_row(a, expert_pairs(a, item)[c < item.n ? c : 0]));
     }
     supply.start(m, tiles_of(a, i, item.expert), tile, item.n, 0, TILE_SEGMENTS);
-    walk_of(m.format, WideWalk{supply, m, total, NULL});
+    walk_of(m.format, WideWalk{supply, m, total, NULL, a.settled != 0});
     copy_wait<0>();
     if (!supply.tiles)
         return;
