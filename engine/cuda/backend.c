@@ -234,13 +234,14 @@ bool cuda_asks(const char *what) {
 }
 
 /* Reads settings for tests and measurements. WEFT_CUDA_SHARE=0: sequences do not share reads of
- * common pages. WEFT_CUDA_FUSE=0: be.ways.fuse is off. WEFT_CUDA_WIDE: value of
- * be.attention.wide_rows. WEFT_CUDA_TIMES=0: be.products.timed is off. WEFT_CUDA_PACE=0: the end of
+ * common pages. WEFT_CUDA_FUSE=0: be.ways.fuse is off. WEFT_CUDA_WIDE, WEFT_CUDA_WHOLE: values of
+ * be.attention.wide_rows and part. WEFT_CUDA_TIMES=0: be.products.timed is off. WEFT_CUDA_PACE=0: the end of
  * a step is polled for all the time. WEFT_CUDA_STATIC=1: be.ways.fixed.
  * WEFT_CUDA_PROLOGUE=1: be.ways.prologue. WEFT_CUDA_ATTEND=1: be.attention.decode.
  * WEFT_CUDA_WARM=0: be.ways.warms is off. WEFT_CUDA_BESIDE=0: be.queue.uploads is not used. */
 static void cuda_read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *wide = getenv("WEFT_CUDA_WIDE");
+    const char *part = getenv("WEFT_CUDA_WHOLE");
 
     if (limit)
         b->fault.wait_ns = atoll(limit) * 1000000;
@@ -250,6 +251,10 @@ static void cuda_read_environment(struct be *b) {
         b->attention.wide_rows = (uint32_t)strtoul(wide, NULL, 10);
     else
         b->attention.wide_rows = WIDE_ROWS;
+    if (part)
+        b->attention.part = (uint32_t)strtoul(part, NULL, 10);
+    else
+        b->attention.part = WHOLE_PART;
     b->graphs.on = b->ways.wants_graphs = cuda_wants("GRAPHS") && b->group.rank == 0;
     b->graphs.paced = cuda_wants("PACE");
     b->ways.fuse = b->ways.wants_fuse = cuda_wants("FUSE");

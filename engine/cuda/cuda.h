@@ -31,6 +31,7 @@
 #define MEMORY_WAIT_MS 10000u     /* for memory that another process is about to give back */
 #define LIST_MAX 4096u            /* bias entries, and bans, of a sequence */
 #define WIDE_ROWS 128u            /* be.attention.wide_rows: no graph is larger */
+#define WHOLE_PART 8u             /* be.attention.part */
 #define HEAD_VALUES 512u          /* most values of a head */
 /* expert_vec is used up to this mean number of pairs per expert: an item of 64 pairs of expert_wide
  * takes about as many instructions as three items of 8 (docs/measurements/cuda.md). */
@@ -263,6 +264,8 @@ struct attention {
     struct temper temper;
     /* steps of more rows have ATTN_WIDE queries per block */
     uint32_t wide_rows;
+    /* plan_args.part */
+    uint32_t part;
     /* attend_latent_bulk passed the self-test */
     bool bulk;
     /* with few rows, one kernel stores keys, computes attention and merges (attend_decode) */

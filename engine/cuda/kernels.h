@@ -126,6 +126,9 @@ struct plan_args {
     /* Queries of a block with one chunk (ATTN_QUERIES or ATTN_LATENT), with all chunks
      * (attend_kernel.queries), and with chunks for several sequences (`few`, or more). */
     uint32_t few, wide, shared;
+    /* A block of few queries goes over all chunks of its sequence if that takes at most 1 / part of
+     * a multiprocessor's share of the work. */
+    uint32_t part;
     /* in some layer, rows see keys up to batch_head.last */
     uint32_t two_way;
 };

@@ -101,6 +101,7 @@ static int attend_plan(struct step *s, const struct heads *h, bool two_way, uint
         .page_tokens = b->attention.shares ? b->opts->page_tokens : 0,
         .few = few,
         .wide = MAX(kernel_for(s, h).queries, few),
+        .part = b->attention.part,
         .two_way = two_way,
         .shared = MAX(sharing_kernel(s, h).queries, few),
     };

@@ -106,14 +106,14 @@ DEVICE uint64_t work_of(const struct plan_args &a, struct Plan &p) {
  * would wait for them at the end of the step, because one takes longer than a multiprocessor's
  * share of the work. A block of many queries, of which a multiprocessor runs one at a time, may
  * take twice the share, since blocks of few queries need twice as long for the same work; a block
- * of few queries may take an eighth of the share. A sequence of one row loses nothing when it is
+ * of few queries may take 1 / a.part of the share. A sequence of one row loses nothing when it is
  * split. */
 DEVICE bool plan_is_whole(const struct plan_args &a, const struct plan_seq &s, uint64_t work) {
     uint64_t time = time_of(a, s) * a.n_multiprocessors;
 
     if (s.n_rows == 1 && s.pos0 / ATTN_CHUNK >= LONG_CHUNKS)
         return false;
-    return a.wide > a.few ? time <= 2 * work : 8 * time <= work;
+    return a.wide > a.few ? time <= 2 * work : a.part * time <= work;
 }
 
 /* Returns the number of chunks that two sequences of one row have in common; called by a warp. */

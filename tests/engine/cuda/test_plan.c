@@ -221,6 +221,7 @@ static struct plan_args random_limits(struct rng *r, uint32_t most_group, uint32
                           .n_multiprocessors = 1 + rng_below(r, 140),
                           .max_partials = rng_below(r, most_partials),
                           .page_tokens = 16,
+                          .part = 1 + rng_below(r, 8),
                           .few = rng_below(r, 3) ? ATTN_QUERIES : ATTN_LATENT};
 
     l.wide = rng_below(r, 2) ? l.few : l.few == ATTN_LATENT ? ATTN_LATENT : ATTN_WIDE;
@@ -281,6 +282,7 @@ Test(plan, a_long_prompt_beside_many_sequences_is_split) {
                           .n_multiprocessors = 132,
                           .max_partials = 2000,
                           .page_tokens = 16,
+                          .part = 8,
                           .few = ATTN_QUERIES,
                           .wide = ATTN_WIDE,
                           .shared = ATTN_QUERIES};
@@ -300,6 +302,30 @@ Test(plan, a_long_prompt_beside_many_sequences_is_split) {
     }
 }
 
+/* 64 sequences of 1,025 tokens on an H200 are 512 blocks of five chunks. A multiprocessor's share
+ * are 3.9 of them. */
+Test(plan, the_part_of_a_share_decides_what_is_whole) {
+    struct plan_args l = {.group = 4,
+                          .n_head_kv = 8,
+                          .n_multiprocessors = 132,
+                          .max_partials = 992,
+                          .few = ATTN_QUERIES,
+                          .wide = ATTN_QUERIES,
+                          .shared = ATTN_QUERIES};
+    static struct plan p;
+
+    for (l.part = 1; l.part <= 8; l.part++) {
+        struct world *w = new_world();
+
+        for (uint32_t i = 0; i < 64; i++)
+            add_seq(w, 1, 1024, 0);
+        check_plan(&w->batch, &l, &model);
+        run_plan(&w->batch, &l, &p);
+        cr_expect(p.head.n_items == (l.part <= 3 ? 64 : 320), "%u: %u", l.part, p.head.n_items);
+        cr_expect(p.head.n_merges == (l.part <= 3 ? 0 : 64), "%u: %u", l.part, p.head.n_merges);
+    }
+}
+
 /* 128 sequences of 4k on an H200, with the first 3k in common: four blocks of 128 queries for each
  * of four runs of three chunks, and one item for the rest of each sequence. */
 Test(plan, a_prefix_of_many_is_read_by_blocks_of_128_queries) {
@@ -308,6 +334,7 @@ Test(plan, a_prefix_of_many_is_read_by_blocks_of_128_queries) {
                           .n_multiprocessors = 132,
                           .max_partials = 992,
                           .page_tokens = 16,
+                          .part = 8,
                           .few = ATTN_QUERIES,
                           .wide = ATTN_QUERIES,
                           .shared = ATTN_WIDE};
