@@ -4,8 +4,10 @@ a launch has, how often a multiprocessor takes one (rounds), what blocks read th
 follows: of today's kernels (matmul_wgmma_64, matmul_wgmma) and of those of warps with roles. Nothing here is measured.
 What is assumed is in launches.py (ASSUMED) and below.
 
-usage: shapes.py [--dense | --clusters]
+usage: shapes.py [--dense | --clusters | --codes]
 """
+import math
+import random
 import sys
 
 from launches import ASSUMED, H200, MEMORY_US
@@ -157,7 +159,44 @@ def dense():
         print("|", " | ".join(map(str, cells)), "|", f"{tensor_us:.2f} |")
 
 
+E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+
+
+def e4m3(x):
+    step = 2.0 ** (max(math.frexp(x)[1] - 1, -6) - 3)
+    return min(round(x / step) * step, 448)
+
+
+# Forms of activations: columns of a scale, the scale of those with maximum m, and the rounding of what it divides.
+CODES = {
+    "bytes": (128, lambda m: m / 127, round),
+    "e4m3": (32, lambda m: 2.0 ** math.ceil(math.log2(m / 448)), e4m3),
+    "e2m1": (16, lambda m: m / 6, lambda x: min(E2M1, key=lambda v: abs(v - x))),
+}
+
+
+def codes(rows=60, columns=4096):
+    """Prints the root mean square of the errors of products with rounded rows, relative to that of the products. Every
+    hundredth value is eight times as large."""
+    rng, square = random.Random(1), dict.fromkeys(CODES, 0.0)
+    for _ in range(rows):
+        x = [rng.gauss(0, 8 if rng.random() < 0.01 else 1) for _ in range(columns)]
+        w = [rng.gauss(0, 1) for _ in range(columns)]
+        whole = sum((a * b) ** 2 for a, b in zip(w, x))
+        for name, (each, scale_of, rounded) in CODES.items():
+            error = 0
+            for i in range(0, columns, each):
+                scale = scale_of(max(map(abs, x[i : i + each])))
+                error += sum(w[k] * (x[k] - math.copysign(rounded(abs(x[k]) / scale) * scale, x[k]))
+                             for k in range(i, i + each))
+            square[name] += error**2 / whole / rows
+    for name, s in square.items():
+        print(f"{name}: {math.sqrt(s):.1e}")
+
+
 def main():
+    if "--codes" in sys.argv[1:]:
+        return codes()
     if "--dense" in sys.argv[1:]:
         return dense()
     if "--clusters" in sys.argv[1:]:
