@@ -151,6 +151,9 @@ def calls_of(rows, names, n):
         while at + 1 < len(rows) and rows[at + 1][0] <= 16 * i:
             at += 1
         out.append(chain(at) if rows else ())
+    for i in range(1, n - 1):
+        if not out[i] and out[i - 1] and out[i + 1]:  # a move that the compiler adds within inlined code
+            out[i] = out[i - 1]
     return out
 
 
