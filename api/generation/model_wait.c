@@ -61,6 +61,10 @@ int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err) 
 
     if (!name && json_len(v))
         return json_refuse(err, "model", "must not contain a NUL character");
+    free(job->wanted);
+    job->wanted = name ? strndup(name, json_len(v)) : NULL;
+    if (name && !job->wanted)
+        return -ENOMEM;
     pthread_rwlock_rdlock((pthread_rwlock_t *)&env->models.lock);
     const struct model *m = model_wait_find(env, name, json_len(v));
     bool goes_on = m == job->model && is_usable(m, job->computes);
@@ -69,11 +73,7 @@ int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err) 
         return models_unknown(env, name, json_len(v), err);
     if (goes_on)
         return 0;
-    free(job->wanted);
-    job->wanted = name ? strndup(name, json_len(v)) : NULL;
     job->streams = asks_stream(job->endpoint, yyjson_obj_get(body, "stream"));
-    if (name && !job->wanted)
-        return -ENOMEM;
     return -EBUSY;
 }
 

@@ -109,6 +109,12 @@ int models_unknown(const struct gen_env *env, const char *name, size_t len, stru
                         name, names);
 }
 
+int models_refuse(const struct exchange *x, const char *name, struct err *err) {
+    if (tenants_get(&env_of(x)->tenants, x->tenant)->conf.n_models > 0)
+        return models_hidden(name, err);
+    return models_unknown(env_of(x), name, strlen(name), err);
+}
+
 int models_check_right(const struct exchange *x, struct err *err) {
     const char *tenant = tenants_get(&env_of(x)->tenants, x->tenant)->conf.name;
 

@@ -29,7 +29,7 @@ bool models_are_allowed(const struct tenant *t, const struct model *m);
  * models. */
 int models_hidden(const char *name, struct err *err);
 
-/* The next three take the lock. */
+/* The next four take the lock. */
 
 /* Returns true if models_find() finds a model. */
 bool models_is_served(const struct gen_env *env, const char *name, size_t len);
@@ -37,6 +37,9 @@ bool models_is_served(const struct gen_env *env, const char *name, size_t len);
 bool models_is_answered(const struct gen_env *env, const char *name, size_t len);
 /* Makes the 404 for @name, which is not served; with several models it lists their names. */
 int models_unknown(const struct gen_env *env, const char *name, size_t len, struct err *err);
+/* Makes the 404 for @name, which the tenant of @x may not use or which is not served: by
+ * models_hidden() if it may use only some models. On the loop's thread. */
+int models_refuse(const struct exchange *x, const char *name, struct err *err);
 
 /* Checks that the tenant of @x may change models (api_opts.managers names it). Returns 0, or a 403
  * in @err. */

@@ -79,19 +79,16 @@ static void put_special(struct json *j, const char *key, const struct tokenizer 
  * NULL with @err: no such model. */
 static const struct model *asked_for(const struct exchange *x, const struct http *h,
                                      struct err *err) {
-    const struct model *found;
+    const struct model *found = model_first(env_of(x));
     char name[1024];
+    bool named = http_query(h, "model", name, sizeof(name));
 
-    if (!http_query(h, "model", name, sizeof(name)))
-        return model_first(env_of(x));
-    found = models_find(env_of(x), name, strlen(name));
-    if (found && !models_may_use(x, found)) {
-        models_hidden(name, err);
-        return NULL;
-    }
-    if (!found)
-        models_unknown(env_of(x), name, strlen(name), err);
-    return found;
+    if (named)
+        found = models_find(env_of(x), name, strlen(name));
+    if (found && models_may_use(x, found))
+        return found;
+    models_refuse(x, named ? name : found->info->id, err);
+    return NULL;
 }
 
 /* Returns true if @m was never loaded and the service waits for it; the request is answered with

@@ -153,7 +153,7 @@ void models_answer_one(struct exchange *x, const struct model *m,
     struct json j = {.out = &b};
 
     if (m && !models_may_use(x, m)) {
-        models_hidden(x->arg, &err);
+        models_refuse(x, x->arg, &err);
         respond_error(x, &err);
         return;
     }
@@ -165,7 +165,7 @@ void models_answer_one(struct exchange *x, const struct model *m,
         respond_buf(x, 200, &b, j.error);
         return;
     }
-    models_unknown(env_of(x), x->arg, strlen(x->arg), &err);
+    models_refuse(x, x->arg, &err);
     respond_error(x, &err);
 }
 

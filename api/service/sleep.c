@@ -27,7 +27,7 @@ static int sleep_named_model(const struct exchange *x, const struct http *h, str
     *out = models_find(env_of(x), name, strlen(name));
     if (*out)
         return 0;
-    return models_unknown(env_of(x), name, strlen(name), err);
+    return models_refuse(x, name, err);
 }
 
 static int sleep_find_model(struct exchange *x, const struct http *h, struct model **out,
