@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/generation/model.h"
 #include "stream.h"
 
 #define CHAT_V0 "/api/v0/chat/completions"
@@ -98,10 +99,33 @@ Test(lmstudio, it_says_why_a_text_ends) {
         cr_expect(strstr(r.body.data, want), "%s: %s", rows[i].why, r.body.data);
         reply_deinit(&r);
     }
-    world_ask(&w, TEXT_V0, R"({"prompt":"a","ttl":"5m"})", &r);
-    cr_expect_eq(r.status, 400);
-    cr_expect(strstr(r.body.data, R"("param":"ttl")"), "%s", r.body.data);
-    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(lmstudio, ttl_is_a_number_of_seconds) {
+    static const struct {
+        const char *ttl;
+        int64_t seconds; /* 77: refused */
+    } rows[] = {
+        {"0", 0},           {"0.5", 1}, {"60", 60},      {"2147483647", 2147483647},
+        {"2147483648", 77}, {"-1", 77}, {R"("5m")", 77}, {"[]", 77},
+    };
+    struct world w;
+    struct reply r;
+    char body[64];
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        bool bad = rows[i].seconds == 77;
+
+        snprintf(body, sizeof(body), R"({"prompt":"a","ttl":%s})", rows[i].ttl);
+        w.port.model->keep_alive_s = 77;
+        world_ask(&w, TEXT_V0, body, &r);
+        cr_expect_eq(r.status, bad ? 400 : 200, "%s: %s", body, r.body.data);
+        cr_expect(!bad || strstr(r.body.data, R"("param":"ttl")"), "%s", r.body.data);
+        cr_expect_eq(w.port.model->keep_alive_s, rows[i].seconds, "%s", body);
+        reply_deinit(&r);
+    }
     world_stop(&w);
 }
 

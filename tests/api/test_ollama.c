@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/generation/model.h"
 #include "api/parts.h"
 #include "stream.h"
 #include "tiny.h"
@@ -305,6 +306,57 @@ Test(ollama, options_are_parameters) {
     world_stop(&w);
 }
 
+Test(ollama, keep_alive_is_seconds_or_a_duration) {
+    static const struct {
+        const char *text;
+        int64_t seconds;
+    } row[] = {
+        {"0", 0},
+        {"300", 300},
+        {"-1", -1},
+        {"1.5", 2},
+        {R"("0")", 0},
+        {R"("300")", 300},
+        {R"("5m")", 300},
+        {R"("+5m")", 300},
+        {R"("-5m")", -1},
+        {R"("1h30m")", 5400},
+        {R"("1.5h")", 5400},
+        {R"("90s")", 90},
+        {R"("500ms")", 1},
+        {R"("5000us")", 1},
+        {R"("3000000000ns")", 3},
+        {"1e12", 1000000000},
+    };
+    static const char *const bad[] = {
+        R"("")",    R"("-")",   R"("+")",   R"("m")", R"("5x")",
+        R"("5 m")", R"("5m ")", R"("--5")", "true",   "[]",
+    };
+    struct world w;
+    struct reply r;
+    char body[100];
+
+    started(&w);
+    w.port.script = "ok";
+    for (size_t i = 0; i < ARRAY_SIZE(row); i++) {
+        snprintf(body, sizeof(body), "{" ME R"(,"prompt":"a","keep_alive":%s})", row[i].text);
+        w.port.model->keep_alive_s = 77;
+        world_ask(&w, OGEN, body, &r);
+        cr_expect_eq(r.status, 200, "%s: %s", body, r.body.data);
+        cr_expect_eq(w.port.model->keep_alive_s, row[i].seconds, "%s: %lld", row[i].text,
+                     (long long)w.port.model->keep_alive_s);
+        reply_deinit(&r);
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        snprintf(body, sizeof(body), "{" ME R"(,"prompt":"a","keep_alive":%s})", bad[i]);
+        world_ask(&w, OGEN, body, &r);
+        expect_body(&r, 400,
+                    R"({"error":"keep_alive must be a number of seconds or a duration such as )"
+                    R"(\"5m\""})");
+    }
+    world_stop(&w);
+}
+
 Test(ollama, generate_without_a_template) {
     struct world w;
     struct reply r;
@@ -380,6 +432,17 @@ Test(ollama, errors_are_a_string) {
         {OCHAT, R"({"messages":[]})", "model is required; GET /api/tags lists the names", 400},
         {OCHAT, R"({"model":7,"messages":[]})", "model must be a string without NUL", 400},
         {OCHAT, "{" ME R"(,"messages":[1]})", "messages must be an array of objects", 400},
+        {OCHAT, "{" ME R"(,"messages":7})", "messages must be an array", 400},
+        {OCHAT, "{" ME R"(,"messages":[{"role":"user","content":7,"images":["aGk="]}]})",
+         "content must be a string", 400},
+        {OCHAT, "{" ME "," HI R"(,"logprobs":1})", "logprobs must be a boolean", 400},
+        {OCHAT, "{" ME "," HI R"(,"logprobs":true,"top_logprobs":21})",
+         "top_logprobs must be an integer between 0 and 20", 400},
+        {OCHAT, "{" ME "," HI R"(,"options":{"num_predict":"x"}})", "num_predict must be a number",
+         400},
+        {OGEN, "{" ME R"(,"prompt":7})", "prompt must be a string", 400},
+        {OGEN, "{" ME R"(,"prompt":"a","suffix":7})", "suffix must be a string", 400},
+        {OGEN, "{" ME R"(,"prompt":"a","system":7})", "system must be a string", 400},
         {OCHAT, "{" ME R"(,"messages":[{"role":"user","content":"a","images":"b"}]})",
          "images must be an array of pictures in base64", 400},
         {OCHAT, "{" ME R"(,"messages":[{"role":"user","content":"a"}],"tools":{}})",
