@@ -597,6 +597,13 @@ static bool launch_client_file(const struct launch_client *c, char path[PATH_MAX
     return true;
 }
 
+/* Returns true if @said is @name with an addition, as in claude-code. */
+static bool begins_with_name(const char *said, const char *name) {
+    size_t n = strlen(name);
+
+    return strncmp(said, name, n) == 0 && (said[n] == '-' || said[n] == '_' || said[n] == '.');
+}
+
 int ctl_launch(int argc, char **argv, bool json) {
     const char *url = NULL, *model = NULL, *file = NULL;
     bool prints = false, writes = false, undoes = false, anyway = false;
@@ -623,7 +630,10 @@ int ctl_launch(int argc, char **argv, bool json) {
     struct meant m;
     meant_init(&m, argv[1]);
     for (const struct launch_client *known = launch_clients; known->name; known++)
-        meant_try(&m, known->name);
+        if (begins_with_name(argv[1], known->name))
+            m.name = known->name;
+        else
+            meant_try(&m, known->name);
     if (!c && m.name)
         return cli_usage("%s: unknown client; is %s meant?", argv[1], m.name);
     if (prints + writes + undoes > 1)

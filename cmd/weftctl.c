@@ -418,7 +418,8 @@ static const struct {
 /* Commands of other programs for which weftctl has another word. */
 static const struct {
     const char *name, *own;
-} aliases[] = {{"list", "models"}, {"ls", "models"}, {"stop", "unload"}};
+} aliases[] = {{"list", "models"},   {"ls", "models"}, {"stop", "unload"},
+               {"download", "pull"}, {"delete", "rm"}, {"remove", "rm"}};
 
 /* Commands of other programs that weftctl does not have, and what does the same. */
 static const struct {
@@ -426,7 +427,16 @@ static const struct {
 } others[] = {
     {"serve",
      "start weftd --model FILE, or weftd --models-dir auto for all models of this machine"},
+    {"start",
+     "start weftd --model FILE, or weftd --models-dir auto for all models of this machine"},
+    {"restart", "weftctl upgrade replaces the running daemon without a pause"},
+    {"status", "use weftctl health, or weftctl stats"},
+    {"logs", "weftd writes its log to the standard error; journalctl -u weftd shows a service's"},
+    {"config", "weftd --check-config checks it, and weftctl reload reads it again"},
+    {"search", "search at https://huggingface.co/models?library=gguf, then use weftctl pull"},
+    {"bench", "use weft-bench"},
     {"show", "use weft-gguf info FILE, with the file that weftctl models --path NAME prints"},
+    {"info", "use weft-gguf info FILE, with the file that weftctl models --path NAME prints"},
     {"create", "write a preset: docs/manual/several-models.md, or POST /api/create"},
     {"cp", "write a preset with another name, or POST /api/copy"},
     {"push", "models are only pulled"},
@@ -531,6 +541,8 @@ static int weftctl_dispatch(const char *socket, struct call *c) {
 
     const char *name = own_name(c->argv[0]);
 
+    if (socket && setenv("WEFT_ADMIN", socket, 1) < 0) /* chat and launch ask it for the address */
+        return cli_fail("out of memory");
     if (strcmp(name, "help") == 0 && c->argc < 2)
         return say_help();
     if (strcmp(name, "help") == 0) { /* help COMMAND is COMMAND --help */
@@ -573,7 +585,7 @@ static bool wants_json(int argc, char **argv) {
 
 /* Refuses @arg, which is no option of all commands. Returns CLI_USAGE. */
 static int refuse_global(const char *arg) {
-    static const char *const known[] = {"--socket", "--json", "--version", "--help"};
+    static const char *const known[] = {"--socket", "--json", "--version", "--help", "-V", "-h"};
     struct meant m;
 
     if (strcmp(arg, "--socket") == 0)

@@ -403,7 +403,7 @@ static bool is_network(const char *host) {
 }
 
 /* Returns true if @origin is @entry, in which one * may stand for any characters. A network stands
- * for addresses alone: anybody can have a name such as 192.168.example.com. */
+ * for addresses alone: everyone can have a name such as 192.168.example.com. */
 static bool fits_origin(const char *entry, const char *origin) {
     const char *star = strchr(entry, '*'), *host = strstr(entry, "://");
 

@@ -284,7 +284,7 @@ static int responses_read_reasoning(struct responses_build *b, yyjson_val *v,
     if (summary && !yyjson_is_str(summary))
         return responses_refuse(b, "reasoning.summary", "must be a string");
     b->rs->summary = yyjson_is_str(summary) && !yyjson_equals_str(summary, "none");
-    if (effort && !json_is(effort, EFFORTS))
+    if (effort && !json_is(effort, EFFORTS " auto default"))
         return responses_refuse(b, "reasoning.effort", "must be " EFFORTS_ARE);
     json_put_copy(b->doc, root, "reasoning_effort", effort);
     return 0;

@@ -563,6 +563,26 @@ static void args_refuse_unknown(struct reading *d) {
         d->i++;
 }
 
+/* Returns what is wrong with @word, which is no option: what users of other programs write there. */
+static const char *args_of_word(const char *word) {
+    static const struct {
+        const char *words, *why;
+    } rows[] = {
+        {" serve start ", "not an option; weftd serves at once: weftd --model FILE"},
+        {" run pull list ls ps rm show stop chat models ", "a command of weftctl, not an option"},
+        {" help ", "not an option; --help lists the options"},
+        {" version ", "not an option; --version prints the version"},
+    };
+    char key[16];
+
+    if ((size_t)snprintf(key, sizeof(key), " %s ", word) < sizeof(key)) {
+        for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+            if (strstr(rows[i].words, key))
+                return rows[i].why;
+    }
+    return "not an option; a model is given with --model FILE";
+}
+
 int args_translate(struct args *a, struct args_pairs *pairs, int argc, char **argv) {
     struct reading d = {.a = a, .p = pairs, .argc = argc, .argv = argv, .i = 1};
 
@@ -584,7 +604,7 @@ int args_translate(struct args *a, struct args_pairs *pairs, int argc, char **ar
         } else if (*arg == '-') {
             args_refuse_unknown(&d);
         } else {
-            args_refuse(&d, arg, "not an option; a model is given with --model FILE");
+            args_refuse(&d, arg, "%s", args_of_word(arg));
         }
     }
     add_listen(&d);

@@ -216,6 +216,7 @@ static const struct pair pairs[] = {
     {CHATS, "{" ASK R"(,"reasoning_effort":""})", "{" ASK "}"},
     {CHATS, "{" ASK R"(,"reasoning_effort":"auto"})", "{" ASK "}"},
     {CHATS, "{" ASK R"(,"reasoning_effort":"default"})", "{" ASK "}"},
+    {RESPONSES, R"({"input":"a","reasoning":{"effort":"auto"}})", R"({"input":"a"})"},
     /* names of roles */
     {CHATS,
      R"({"messages":[{"role":"System","content":"s"},{"role":"User","content":"a"},)"

@@ -110,6 +110,8 @@ VLLM = [
     ("--limit-mm-per-prompt image=2 --scheduling-policy fcfs", ""),
     ("--data-parallel-size 2", "start one weftd for each, behind a router"),
     ("Qwen/Qwen3-8B", "a model is given with --model FILE"),
+    ("serve Qwen/Qwen3-8B", "serve: not an option; weftd serves at once"),
+    ("pull x", "pull: a command of weftctl, not an option"),
 ]
 ENVIRONMENTS = [
     ({"LLAMA_ARG_CTX_SIZE": "400", "LLAMA_ARG_FLASH_ATTN": "on"}, "", "+from the environment: LLAMA_ARG_"),
