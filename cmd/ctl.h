@@ -31,7 +31,7 @@ int ctl_socket(char *out, size_t size, struct err *err);
  * daemon that runs, which is asked for it unless the name of its admin socket is a port, else
  * http://127.0.0.1:8080. Returns an exit code; with @err if several run. */
 int ctl_url(const char **out, char text[static CTL_URL_MAX], struct err *err);
-/* Returns a copy of the address @given as clients complete it with a path: with http:// if it has no
+/* Returns a copy of the address @given, to which a path can be added: with http:// if it has no
  * scheme, and without slashes and /v1 at the end, which the base URLs of other programs have. NULL:
  * memory is short. */
 char *ctl_base_url(const char *given);
@@ -41,7 +41,7 @@ int ctl_new(struct ctl **out, const char *socket);
 struct ctl *ctl_free(struct ctl *c);
 DEFINE_FREEP(struct ctl, ctl)
 /* Lets the reasons of refusals name the socket and the HTTP status, for programs. */
-void ctl_tell_details(struct ctl *c);
+void ctl_report_details(struct ctl *c);
 
 /* Sends a request. @reply gets the body of a 2xx answer. Returns an exit code, with the reason of a
  * failure in @err. */

@@ -45,7 +45,7 @@ struct ctl *ctl_free(struct ctl *c) {
     return NULL;
 }
 
-void ctl_tell_details(struct ctl *c) {
+void ctl_report_details(struct ctl *c) {
     c->details = true;
 }
 

@@ -157,7 +157,7 @@ struct ctl_cell ctl_percent(yyjson_val *object, const char *part, const char *wh
 
 /* Breaks the lines of @text that have more than @columns characters at blanks; the further lines
  * begin with @indent blanks, of narrow lines a third. */
-static void wrap(struct buf *text, size_t columns, size_t indent) {
+static void show_wrap(struct buf *text, size_t columns, size_t indent) {
     CLEANUP(buf_deinit) struct buf out = {.max = CTL_REPLY_MAX};
     size_t i = 0, before = 0;
 
@@ -304,7 +304,7 @@ void ctl_show_stats(struct buf *out, yyjson_val *stats, size_t columns) {
         ctl_number(m, "n_pages").s, ctl_number(m, "page_tokens").s);
     show_front(out, yyjson_obj_get(stats, "front"));
     show_worker(out, yyjson_obj_get(stats, "worker"));
-    wrap(out, columns, 11);
+    show_wrap(out, columns, 11);
 }
 
 /* Shows a line with key, value and help for each statistic of @row in @object. */
@@ -318,7 +318,7 @@ static void show_rows(struct buf *out, const char *title, yyjson_val *object,
 void ctl_show_all(struct buf *out, yyjson_val *stats, size_t columns) {
     show_rows(out, "front", yyjson_obj_get(stats, "front"), front_rows, n_front_rows);
     show_rows(out, "worker", yyjson_obj_get(stats, "worker"), worker_rows, n_worker_rows);
-    wrap(out, columns, 11);
+    show_wrap(out, columns, 11);
 }
 
 #define BYTES (-1.0)
@@ -630,7 +630,7 @@ void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns) {
         ADD("now: %s\n", ctl_message(story, "now").s);
     if (yyjson_obj_get(story, "not_enforced"))
         ADD("not enforced in the schemas of tools: %s\n", ctl_message(story, "not_enforced").s);
-    wrap(out, columns, 23);
+    show_wrap(out, columns, 23);
 }
 
 void ctl_show_served(struct buf *out, yyjson_val *models, size_t columns) {

@@ -567,7 +567,7 @@ static int weftctl_dispatch(const char *socket, struct call *c) {
             return cli_fail("out of memory");
         c->ctl = ctl;
         if (c->json)
-            ctl_tell_details(ctl);
+            ctl_report_details(ctl);
         if (commands[i].run)
             return commands[i].run(c);
         return run_plain(&commands[i], c);

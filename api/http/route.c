@@ -212,7 +212,8 @@ int route_find(struct exchange *x, const struct http *h, struct err *err) {
     if (x->upgrades)
         method = HTTP_POST;
     int r = route_look_up_all(x, path, method, allow);
-    if (r == 0 && !*allow && drop_slash(path))
+    bool again = r == 0 && !*allow && drop_slash(path);
+    if (again)
         r = route_look_up_all(x, path, method, allow);
     if (r != 0)
         return MIN(r, 0);

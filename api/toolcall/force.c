@@ -113,7 +113,7 @@ static void put_either(struct force *f, yyjson_mut_val *list, const char *piece,
 
 /* ---- arguments as one schema ---- */
 
-bool force_takes_object(yyjson_val *schema) {
+bool force_allows_object(yyjson_val *schema) {
     yyjson_val *type = yyjson_obj_get(schema, "type");
     bool found = !type || yyjson_equals_str(type, "object");
 
@@ -143,7 +143,7 @@ static int whole_args(struct force *f, const char *flag, yyjson_mut_val **out) {
     }
     if (!any && !yyjson_is_obj(schema))
         return force_refuse(f, "a schema that does not describe an object");
-    if (!any && !force_takes_object(schema))
+    if (!any && !force_allows_object(schema))
         return force_refuse(f, "a type other than \"object\"");
     yyjson_mut_val *copy;
 

@@ -37,9 +37,9 @@ bool value_has_text_rules(yyjson_val *root, yyjson_val *schema);
 void force_point(struct force *f, const char *keyword, const char *name);
 /* Sets the error "WHAT is not supported", with its place and a remedy. Returns -EINVAL. */
 int force_refuse(struct force *f, const char *what, ...) PRINTF(2, 3);
-/* Returns true if an object fits the type of @schema: there is none, or it is "object", alone or in a
- * list. */
-bool force_takes_object(yyjson_val *schema);
+/* Returns true if an object fits the type of @schema: there is none, or it is "object", alone or in
+ * a list. */
+bool force_allows_object(yyjson_val *schema);
 /* Adds a piece of a shape and fills its placeholders. @type: for {type}, or NULL. */
 void force_piece(struct force *f, yyjson_mut_val *list, const char *piece, yyjson_mut_val *type);
 

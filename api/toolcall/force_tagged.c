@@ -202,7 +202,7 @@ static int check_object(struct force *f, yyjson_val *schema) {
     };
     yyjson_val *properties = yyjson_obj_get(schema, "properties");
 
-    if (!yyjson_is_obj(schema) || !force_takes_object(schema))
+    if (!yyjson_is_obj(schema) || !force_allows_object(schema))
         return force_refuse(f, "a schema that does not describe an object");
     for (size_t i = 0; i < ARRAY_SIZE(never); i++) {
         if (!yyjson_obj_get(schema, never[i]))

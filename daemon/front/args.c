@@ -563,7 +563,7 @@ static void args_refuse_unknown(struct reading *d) {
         d->i++;
 }
 
-/* Returns what is wrong with @word, which is no option: what users of other programs write there. */
+/* Returns what is wrong with @word, which is no option but what users of other programs write. */
 static const char *args_of_word(const char *word) {
     static const struct {
         const char *words, *why;

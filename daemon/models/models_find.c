@@ -92,23 +92,6 @@ static int models_resolve(const struct search *s, struct config *c, const char *
     return config_set(c, "model", f->path, err);
 }
 
-static int models_read_preset(const struct search *s, const char *file, const char *name,
-                              struct config *c, uint64_t *bytes, struct err *err) {
-    char path[1024];
-
-    TRY(models_clone(c, s->config));
-    snprintf(path, sizeof(path), "%s/%s", s->config->models, file);
-    TRY(config_set(c, "model-name", name, err));
-    TRY(config_read_preset(c, path, err));
-    TRY(models_resolve(s, c, file, bytes, err));
-    if (strcmp(c->model_name, name) != 0)
-        return err_set(
-            err, 0, "models",
-            "models: %.200s: model-name: cannot be set in a preset, which has the name of its file",
-            file);
-    return 0;
-}
-
 static bool models_has(char *const *list, size_t n, const char *name) {
     for (size_t i = 0; i < n; i++)
         if (strcmp(list[i], name) == 0)
@@ -156,6 +139,23 @@ static int models_check_aliases(struct search *s, const struct config *c, const 
     return 0;
 }
 
+static int models_read_preset(struct search *s, const char *file, const char *name,
+                              struct config *c, uint64_t *bytes, struct err *err) {
+    char path[1024];
+
+    TRY(models_clone(c, s->config));
+    snprintf(path, sizeof(path), "%s/%s", s->config->models, file);
+    TRY(config_set(c, "model-name", name, err));
+    TRY(config_read_preset(c, path, err));
+    TRY(models_resolve(s, c, file, bytes, err));
+    if (strcmp(c->model_name, name) != 0)
+        return err_set(
+            err, 0, "models",
+            "models: %.200s: model-name: cannot be set in a preset, which has the name of its file",
+            file);
+    return models_check_aliases(s, c, name, err);
+}
+
 static int models_add_preset(struct search *s, const char *file, struct err *err) {
     CLEANUP(config_deinit) struct config c = {0};
     char name[256];
@@ -165,8 +165,6 @@ static int models_add_preset(struct search *s, const char *file, struct err *err
     assert(len > 0 && (size_t)len < sizeof(name)); /* checked by models_is_preset() */
     snprintf(name, sizeof(name), "%.*s", len, file);
     int r = models_read_preset(s, file, name, &c, &bytes, err);
-    if (r == 0)
-        r = models_check_aliases(s, &c, name, err);
     bool is_bad = r < 0 && s->bad && *err->message;
     if (r < 0 && !is_bad)
         return r;

@@ -24,10 +24,11 @@
 #define CHOICE(choice) TOOLS R"(,"tool_choice":)" choice
 
 /* Calls in the template's format. */
-#define GET                                                                                        \
+#define GET_OF(schema)                                                                             \
     R"({"sequence":[{"literal":"get"},{"literal":"\", \"arguments\": "},)"                         \
-    R"({"json_schema":)" SCHEMA                                                                    \
+    R"({"json_schema":)" schema                                                                    \
     R"(,"param":"tools[1].function.parameters","any_format":true,"declared_only":true}]})"
+#define GET GET_OF(SCHEMA)
 #define NOTHING R"({"literal":"\", \"arguments\": "},{"literal":"{}"})"
 #define NOW R"({"sequence":[{"literal":"now"},)" NOTHING "]}"
 #define GEMINI(object, integer)                                                                    \
@@ -252,13 +253,7 @@ Test(constrain, tool_choice_becomes_a_grammar) {
         /* types as in Gemini's API; names of properties and values stay as they are */
         {R"("tools":[{"type":"web_search"},)" TOOL("get",
                                                    SCHEMA_OF(GEMINI("OBJECT", "INTEGER"))) "]",
-         AFTER(
-             R"({"sequence":[{"literal":"get"},{"literal":"\", \"arguments\": "},)"
-             R"({"json_schema":)" GEMINI(
-                 "object",
-                 "integer") R"(,"param":"tools[1].function.parameters","any_format":true,"declared_only":true)"
-                            "}]}"),
-         REPEAT},
+         AFTER(GET_OF(GEMINI("object", "integer"))), REPEAT},
     };
     struct world w;
     char body[2000];
