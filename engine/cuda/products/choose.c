@@ -46,17 +46,28 @@ static uint32_t list_ways(const struct be *b, const struct weights *w, const str
     return n;
 }
 
+/* Returns how many blocks share the segments of each of @panels panels, if that is not timed: as
+ * many as there are multiprocessors for. */
+static uint32_t usual_splits(const struct be *b, const struct weights *w, const struct operand *x,
+                             uint32_t panels) {
+    uint32_t n = (uint32_t)b->about.device.n_multiprocessors, n_splits = 1;
+
+    if (x->gates || !cuda_can_split(b, w, x->n_rows))
+        return 1;
+    while (n_splits < TILE_SEGMENTS && 2 * panels * n_splits <= n)
+        n_splits *= 2;
+    return n_splits;
+}
+
 /* Returns the way of products that are not timed. */
 static struct product_way usual_way(const struct be *b, const struct weights *w,
                                     const struct operand *x) {
-    uint32_t n = (uint32_t)b->about.device.n_multiprocessors, panels = cuda_panels(w, x->n_rows);
-    bool splits = !x->gates && cuda_can_split(b, w, x->n_rows);
-    struct product_way way = {MATMUL_COLUMNS, 1, false, false};
+    uint32_t panels = cuda_panels(w, x->n_rows);
+    struct product_way way = {MATMUL_COLUMNS, usual_splits(b, w, x, panels), false, false};
 
-    if (x->cores && x->n_rows > MATMUL_COLUMNS && panels > n)
+    if (x->cores && x->n_rows > MATMUL_COLUMNS &&
+        panels > (uint32_t)b->about.device.n_multiprocessors)
         way.block_rows = WGMMA_ROWS;
-    while (splits && way.n_splits < TILE_SEGMENTS && 2 * panels * way.n_splits <= n)
-        way.n_splits *= 2;
     return way;
 }
 
@@ -65,18 +76,13 @@ static bool has_roles(const struct be *b, const struct weights *w, const struct 
     return b->products.roles == WAY_ON && x->cores && cuda_roles_fit(w, x->n_rows);
 }
 
-/* Returns the way of such a product: blocks share segments as long as there are multiprocessors for
- * them. */
+/* Returns the way of such a product. */
 static struct product_way roles_way(const struct be *b, const struct weights *w,
                                     const struct operand *x) {
-    uint32_t n = (uint32_t)b->about.device.n_multiprocessors,
-             panels = cuda_roles_panels(w, x->n_rows);
     struct product_way way = {MATMUL_COLUMNS, 1, true, false};
 
-    if (x->gates || x->n_rows > WGMMA_ROWS || !cuda_can_split(b, w, x->n_rows))
-        return way;
-    while (way.n_splits < TILE_SEGMENTS && 2 * panels * way.n_splits <= n)
-        way.n_splits *= 2;
+    if (x->n_rows <= WGMMA_ROWS)
+        way.n_splits = usual_splits(b, w, x, cuda_roles_panels(w, x->n_rows));
     return way;
 }
 
