@@ -86,9 +86,12 @@ static void items_note_attend(const struct variant *v, struct launch_record *r) 
     items_fetch(v, item, from, r->n_items * sizeof(*item));
     for (uint32_t i = 0; i < r->n_items; i++) {
         const struct item_keys k = item_reads(&a, &item[i]);
+        uint32_t tiles = (k.end + ATTN_TILE - 1) / ATTN_TILE - k.start / ATTN_TILE;
         uint64_t n = (k.end - k.start) * bytes;
 
         r->item_bytes = MAX(r->item_bytes, n);
+        r->item_tiles = MAX(r->item_tiles, tiles);
+        r->n_tiles += (uint64_t)tiles * r->grid_y;
         r->read_bytes += n * r->grid_y;
         r->memory_bytes += items_see(&k) * bytes * r->grid_y;
     }

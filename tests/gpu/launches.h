@@ -26,9 +26,10 @@ struct launch_record {
     /* bytes of the next product that it prefetches */
     uint64_t ahead_bytes;
     /* Of attention (launch_items.h): items for each key head, most bytes of keys and values that
-     * one reads, and bytes that come from memory; read_bytes as of products. */
-    uint32_t n_items;
-    uint64_t item_bytes, memory_bytes;
+     * one reads, and bytes that come from memory; read_bytes as of products. Tiles of keys that
+     * blocks compute: of the item with the most, and of all items and key heads. */
+    uint32_t n_items, item_tiles;
+    uint64_t item_bytes, memory_bytes, n_tiles;
     _Alignas(16) uint8_t args[LAUNCH_ARGS];
 };
 

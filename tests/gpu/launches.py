@@ -25,6 +25,7 @@ ASSUMED = {
     "l2_bytes_us": 5500e3,  # what products of 16 rows appear to get from the L2 cache
     "shared_of_system": 1024,  # bytes of shared memory that the driver takes from each block
     "roles_slice_us": 0.27,  # 500 cycles for a slice of three warpgroups: 384 of the tensor cores with 64 rows
+    "cycles_us": 1750,  # the clock under load
     "slice_us": 0.5,  # a slice of 64 columns in matmul_wgmma and matmul_wgmma_64, whatever it reads
 }
 # Microseconds: one row, 64 rows. For "pack" the sum of a layer; "down" is the one in Q4_K.
@@ -33,6 +34,11 @@ MEASURED = {
     "o": {1: 5.3, 64: 14}, "gate and up": {1: 17.4, 64: 41}, "down": {1: 10, 64: 14}, "down, Q6_K": {1: 15, 64: 16},
 }
 PRODUCTS = ["q k v", "o", "gate and up", "down"]
+# Instructions of a warp for a tile of 32 keys and 16 queries (count_kernels.py). A scheduler has two of a block's eight
+# warps, and the products of a tile with 128 queries take 512 cycles of the tensor cores.
+TILE_INSTRUCTIONS = {"attend_wide_128": 673, "attend_wide_128_q8": 842, "attend_wide_128_q4": 846, "attend_wgmma_128": 623,
+                     "attend_wgmma_128_q8": 759, "attend_wgmma_128_q4": 744}
+TILE_TENSOR = 512
 
 
 def read(path):
@@ -89,12 +95,24 @@ def occupancy(x):
     return each, blocks_of(x) / (each * H200["multiprocessors"])
 
 
+def tiles_us(x):
+    """Returns the time in which the busiest multiprocessor can issue the instructions of its tiles, or multiply them, in
+    kernels of many queries."""
+    if x["launch"] not in TILE_INSTRUCTIONS:
+        return 0
+    busiest = max(x["item_tiles"], x["tiles"] / H200["multiprocessors"])
+    return busiest * max(2 * TILE_INSTRUCTIONS[x["launch"]], TILE_TENSOR) / ASSUMED["cycles_us"]
+
+
 def floor_us(x):
     """Returns the time in which a launch's bytes can be moved, or its slices be multiplied."""
     us = max((x["weights"] + x["memory"]) / MEMORY_US, x["read"] / ASSUMED["l2_bytes_us"])
     if x["role"] == "attention":  # the busiest multiprocessor reads its items at its share of the L2 cache
         n = -(-blocks_of(x) // H200["multiprocessors"])
-        us = max(us, n * x["item_bytes"] * H200["multiprocessors"] / ASSUMED["l2_bytes_us"])
+        busiest = n * x["item_bytes"]
+        if x["launch"] in TILE_INSTRUCTIONS:  # items of prompts differ
+            busiest = max(x["item_bytes"], x["read"] / H200["multiprocessors"])
+        us = max(us, busiest * H200["multiprocessors"] / ASSUMED["l2_bytes_us"], tiles_us(x))
     if x["launch"].startswith("matmul_wgmma"):
         us = max(us, x["columns"] / 64 * ASSUMED["slice_us"])
     if x["launch"].startswith("matmul_roles"):

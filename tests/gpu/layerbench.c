@@ -392,12 +392,13 @@ static void dump_launches(const struct variant *v, uint32_t rows) {
                    "{'launch': '%s', 'grid': [%u, %u], 'threads': %u, 'shared': %u, "
                    "'registers': %u, 'early': %s, 'rows': %u, 'n_in': %u, 'splits': %u, "
                    "'weights': %llu, 'read': %llu, 'ahead': %llu, 'items': %u, "
-                   "'item_bytes': %llu, 'memory': %llu}\n",
+                   "'item_bytes': %llu, 'memory': %llu, 'item_tiles': %u, 'tiles': %llu}\n",
                    r->name, r->grid_x, r->grid_y, r->n_threads, r->shared, r->n_registers,
                    r->how & LAUNCH_EARLY ? "true" : "false", r->n_rows, r->n_in, r->n_splits,
                    (unsigned long long)r->weight_bytes, (unsigned long long)r->read_bytes,
                    (unsigned long long)r->ahead_bytes, r->n_items,
-                   (unsigned long long)r->item_bytes, (unsigned long long)r->memory_bytes);
+                   (unsigned long long)r->item_bytes, (unsigned long long)r->memory_bytes,
+                   r->item_tiles, (unsigned long long)r->n_tiles);
     }
 }
 

@@ -23,6 +23,7 @@ ATTENTION = {
     64: ("attend_128", 2, 320, KEYS * TOKEN, KEYS * TOKEN + 320 * RESULT),
     2048: ("attend_wide_128", 3, 64, 2048 * TOKEN, sum(range(32, 2049, 32)) * TOKEN),
 }
+PROMPT_TILES = sum(range(1, 65)) * 8  # of 2,048 rows: block i sees i tiles, for each of 8 key heads
 PRODUCTS = {"q k v": 15.1e6, "o": 9.7e6, "gate and up": 58.2e6, "down": 29.1e6, "down, Q6_K": 41.3e6}
 
 
@@ -75,6 +76,9 @@ def main():
                 wrong.append(f"{n_rows} rows: {r['n']} kernels of attention, {r['waves']} waves of {r['kernel']}")
             if (r["memory"], r["l2"]) != (memory, l2):
                 wrong.append(f"{n_rows} rows: attention reads {r['memory']} bytes, {r['l2']} through the L2 cache")
+        prompt = next(r for r in rows if r["rows"] == 2048 and r["role"] == "attention")
+        if abs(prompt["us"] - PROMPT_TILES / 132 * 2 * 673 / 1750) > 1:
+            wrong.append(f"2048 rows: attention cannot take less than {prompt['us']:.1f} us")
         if abs(one["attention"]["expected_us"] - 10.5) > 2.1:
             wrong.append(f"attention: {one['attention']['expected_us']:.1f} us are computed, 10.5 were measured")
         if not all(r["kernel"] == "matmul_wgmma_64" for r in rows if r["rows"] == 64 and r["role"] in PRODUCTS):
