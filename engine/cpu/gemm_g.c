@@ -70,12 +70,42 @@ INLINE void gemm_g_end(int chains, int n, vi dot[4][TILE_MAX], vd run[4][TILE_MA
     }
 }
 
+/* Adds the products of the four groups of codes at @q and the words of activations at @x. @row:
+ * bytes from a column of activations to the next one. */
+INLINE void gemm_g_add_four(struct g_way way, const uint8_t *q, const uint8_t *x, size_t row, int n,
+                            vd run[4][TILE_MAX]) {
+    const int chains = MIN(CHAINS / n, 4);
+    vi four[TILE_MAX];
+
+    UNROLL
+    for (int c = 0; c < n; c++) {
+        four[c] = vi_zero();
+        if (way.shuffled)
+            four[c] = vi_four(x + (size_t)c * row);
+    }
+    UNROLL
+    for (int k = 0; k < 4; k++) {
+        vb w = gemm_g_weights(way.unpacked, q, k);
+
+        UNROLL
+        for (int c = 0; c < n; c++) {
+            const uint8_t *at = x + (size_t)c * row;
+            vd *sum = &run[k % chains][c];
+
+            if (way.shuffled)
+                *sum = vd_dot_four(*sum, w, at, four[c], k);
+            else
+                *sum = vd_dot(*sum, w, cols_i(at, 0, 0, k));
+        }
+    }
+}
+
 /* Computes v of group @half of a block, whose codes are at @q. @zero: its negated zero points. */
 INLINE void gemm_g_group(struct g_way way, const uint8_t *q, vf zero, struct cols a, int n,
                          int half, vf *v) {
     const int chains = MIN(CHAINS / n, 4);
     const uint8_t *x = a.q + 128 * half;
-    vi dot[4][TILE_MAX], four[TILE_MAX];
+    vi dot[4][TILE_MAX];
     vd run[4][TILE_MAX];
 
     UNROLL
@@ -84,33 +114,14 @@ INLINE void gemm_g_group(struct g_way way, const uint8_t *q, vf zero, struct col
         for (int c = 0; c < n; c++)
             dot[k][c] = vi_zero();
     }
-    UNROLL
-    for (int g = 0; g < 32; g += 4) {
-        UNROLL
-        for (int c = 0; c < n; c++) {
-            four[c] = vi_zero();
-            if (way.shuffled)
-                four[c] = vi_four(x + (size_t)c * a.row + 4 * g);
-        }
-        if (g % VD_WORDS == 0)
-            gemm_g_begin(chains, n, dot, run);
-        UNROLL
-        for (int k = 0; k < 4; k++) {
-            vb w = gemm_g_weights(way.unpacked, q, g + k);
-
-            UNROLL
-            for (int c = 0; c < n; c++) {
-                const uint8_t *at = x + (size_t)c * a.row + 4 * g;
-                vd *sum = &run[k % chains][c];
-
-                if (way.shuffled)
-                    *sum = vd_dot_four(*sum, w, at, four[c], k);
-                else
-                    *sum = vd_dot(*sum, w, cols_i(at, 0, 0, k));
-            }
-        }
-        if ((g + 4) % VD_WORDS == 0)
-            gemm_g_end(chains, n, dot, run);
+    for (int first = 0; first < 32; first += VD_WORDS) {
+        gemm_g_begin(chains, n, dot, run);
+        /* A loop, because a block would have 13 KiB of code, which passing weights put out of the
+         * caches. */
+#pragma GCC unroll 1
+        for (int g = first; g < first + VD_WORDS; g += 4)
+            gemm_g_add_four(way, q + (way.unpacked ? 64 : 32) * g, x + 4 * g, a.row, n, run);
+        gemm_g_end(chains, n, dot, run);
     }
     UNROLL
     for (int c = 0; c < n; c++) {
