@@ -77,6 +77,10 @@ INLINE void gemm_g_add_four(struct g_way way, const uint8_t *q, const uint8_t *x
     const int chains = MIN(CHAINS / n, 4);
     vi four[TILE_MAX];
 
+    if (!way.unpacked) {
+        __builtin_prefetch(q + VEC_AHEAD);
+        __builtin_prefetch(q + VEC_AHEAD + 64);
+    }
     UNROLL
     for (int c = 0; c < n; c++) {
         four[c] = vi_zero();
@@ -156,8 +160,8 @@ INLINE void gemm_g_run(struct g_way way, const struct mat *m, const uint8_t *pan
             vf zero = vf_load_half(meta + 64 + 32 * half);
             const uint8_t *q = way.unpacked ? quants + 2048 * half : p + 1024 * half;
 
-            for (size_t i = 0; i < info->unit_bytes / 2u && !way.unpacked; i += 64)
-                __builtin_prefetch(p + VEC_AHEAD + (size_t)info->unit_bytes / 2 * half + i);
+            if (!way.unpacked)
+                __builtin_prefetch(meta + VEC_AHEAD + 64 * half);
             gemm_g_group(way, q, zero, a, n, half, v);
             UNROLL
             for (int c = 0; c < n; c++) {
