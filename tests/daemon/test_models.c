@@ -1312,6 +1312,22 @@ Test(models, one_that_is_loaded_says_what_it_has, .timeout = 60) {
     cr_expect_eq(info_of(s).n_loads, 2);
 }
 
+/* What asked here has described no model, so nothing can go on with this one. */
+Test(models, requests_of_the_previous_daemon_are_answered_when_it_is_loaded, .timeout = 60) {
+    struct served *s = find("b");
+    struct chan_frame f;
+    struct chan c;
+
+    open_guests(&c, "b");
+    run_until(s, SERVED_LOADING);
+    cr_expect_eq(chan_recv(&c, &f), CHAN_EMPTY);
+    cr_assert_eq(buf_add(&s->workers->ready, "ready", 5), 0);
+    become_ready(s, 5000);
+    uv_run(&w.loop, UV_RUN_NOWAIT);
+    cr_expect_eq(chan_recv(&c, &f), -EPIPE);
+    chan_deinit(&c);
+}
+
 Test(models, a_swap_ends_with_the_new_one_in_its_place, .timeout = 60) {
     struct served *old = load("a"), *next;
     struct err err = {0};
