@@ -275,7 +275,7 @@ Test(models, loads_and_replacements_of_any_are_told) {
     cr_expect_null(models_changing(models));
 }
 
-Test(models, one_that_is_replaced_waits_for_prompts_for_half_a_minute) {
+Test(models, one_that_is_replaced_waits_for_prompts_for_half_a_minute, .timeout = 60) {
     struct served *s = load("a");
 
     s->model->n_jobs = 1; /* its prompt may wait for a model that needs the memory of this one */
@@ -289,7 +289,7 @@ Test(models, one_that_is_replaced_waits_for_prompts_for_half_a_minute) {
     s->model->n_jobs = 0;
 }
 
-Test(models, one_that_is_replaced_waits_for_prompts_only_until_they_are_made) {
+Test(models, one_that_is_replaced_waits_for_prompts_only_until_they_are_made, .timeout = 60) {
     struct served *s = load("a");
 
     s->model->n_jobs = 1;
@@ -671,7 +671,7 @@ static void on_over(struct api_rescan *r) {
     r->over = NULL;
 }
 
-Test(models, who_waits_for_a_scan_goes_on_after_it) {
+Test(models, who_waits_for_a_scan_goes_on_after_it, .timeout = 60) {
     struct api_rescan wait = {.over = on_over};
 
     machine.ns += 10000000000;
@@ -683,7 +683,7 @@ Test(models, who_waits_for_a_scan_goes_on_after_it) {
 }
 
 /* The end of a scan, or of its time, ends the wait; a pause follows. */
-Test(models, scans_have_a_pause_and_a_limit) {
+Test(models, scans_have_a_pause_and_a_limit, .timeout = 60) {
     struct api_rescan wait = {.over = on_over}, more = wait;
     int64_t since;
 
@@ -798,7 +798,7 @@ Test(models, files_of_the_disk_tier_have_one_user) {
     models->opts.disk_fd = -1;
 }
 
-/* A model and its successor have the same file, so one of them leaves before the other is loaded. */
+/* A model and its successor have one file, so the first leaves before the other is loaded. */
 Test(models, a_swap_with_a_disk_tier_waits_for_the_old_one, .timeout = 60) {
     struct served *old = load("a"), *next;
     struct stat before, after;
@@ -927,7 +927,7 @@ Test(models, folders_without_a_model_are_refused) {
     cr_expect(strstr(err.message, "contain no model"), "%s", err.message);
 }
 
-Test(models, one_that_failed_is_tried_again_when_it_is_wanted) {
+Test(models, one_that_failed_is_tried_again_when_it_is_wanted, .timeout = 60) {
     struct served *s = find("a");
 
     s->front = calloc(1, sizeof(*s->front));
@@ -1016,7 +1016,7 @@ static void remove_weftctl(void) {
     }
 }
 
-Test(models, a_pull_ends_as_weftctl_does) {
+Test(models, a_pull_ends_as_weftctl_does, .timeout = 60) {
     static const struct {
         const char *name, *spec, *why;
         uint16_t status;
@@ -1061,7 +1061,7 @@ static uint32_t n_pulls(void) {
     return n;
 }
 
-Test(models, a_pull_that_cannot_begin_says_why) {
+Test(models, a_pull_that_cannot_begin_says_why, .timeout = 60) {
     static const char *const bad[] = {"a",          "hf.co/",       "hf.co/o",  "hf.co//r",
                                       "hf.co/o/-r", "hf.co/o/r;ls", "x.co/o/r", "hf.co/-o/r"};
     static struct change c[5];
@@ -1099,7 +1099,7 @@ Test(models, a_pull_that_cannot_begin_says_why) {
     remove_weftctl(); /* stop() ends the other pulls, whose clients are not told */
 }
 
-Test(models, a_file_is_removed_if_no_other_model_needs_it) {
+Test(models, a_file_is_removed_if_no_other_model_needs_it, .timeout = 60) {
     struct change c = new_change();
     struct served *a = find("a"), *b = find("b");
     char own[80], args[200];
