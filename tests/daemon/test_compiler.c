@@ -346,6 +346,25 @@ static bool on_late(void *ctx, uint64_t id, const struct constraint *c, const st
     return false;
 }
 
+/* The loop sends statistics when jobs have come back. */
+Test(compiler, it_says_whether_jobs_came_back) {
+    const struct constraint *c;
+    bool came = false;
+
+    begin(1 << 20);
+    cr_expect_not(compiler_deliver(compiler, on_ready, NULL), "none was given");
+    cr_assert_eq(ask_for(1, 0, R"({"regex":"a"})", "", &c), 1);
+    for (struct pollfd p = {compiler_fd(compiler), POLLIN, 0}; n_told == 0;) {
+        cr_assert_eq(poll(&p, 1, 30000), 1);
+        came |= compiler_deliver(compiler, on_ready, NULL);
+    }
+    cr_expect(came);
+    wait_until_prepared(1);
+    cr_expect_not(compiler_deliver(compiler, on_ready, NULL), "none is left");
+    release_told(0);
+    end();
+}
+
 /* The scheduler does not take a grammar for a request that has ended: no one is charged. */
 Test(compiler, a_grammar_that_is_not_taken_is_kept_and_not_charged) {
     const struct constraint *c = NULL;
