@@ -198,6 +198,8 @@ struct api_opts {
     /* stored responses; 0: none */
     uint32_t max_stored, stored_ttl_s;
     uint64_t stored_bytes;
+    /* memory that the model takes which is loaded at the start; 0: it is not known */
+    uint64_t model_bytes;
     /* NULL: none needed */
     const char *api_keys_file;
     /* the database of what outlives the process; NULL: nothing does */

@@ -27,7 +27,8 @@
 #define TARGET_MAX (8u << 10) /* bytes of a request target */
 #define REFUSED_MAX 32        /* connections beyond the limit that are answered 503 */
 #define BODIES 8u             /* bodies of the largest size that may be in memory at once */
-#define BODY_PART 64u         /* of the memory before a model is loaded: reading takes 22 bodies */
+#define BODY_PART 64u         /* of the memory for requests: reading takes 22 bodies */
+#define MODEL_PART 0.75       /* of the memory; a larger model leaves parts of it in its file */
 #define BODY_LEAST (1u << 20) /* bytes of a body that is allowed, however little memory there is */
 #define OUTPUTS 2u            /* answers of the largest size that may wait for their readers */
 
@@ -98,10 +99,17 @@ void api_own_paths(struct api *a, bool own) {
 
 /* ---- life ---- */
 
+/* Returns the memory that the model leaves to requests. */
+static uint64_t memory_beside(const struct api_opts *o) {
+    uint64_t available = memory_available(), most = (uint64_t)(MODEL_PART * (double)available);
+
+    return available - MIN(o->model_bytes, most);
+}
+
 /* Lowers max-body where memory is short: reading one that does not fit ends the process. Of a
  * daemon that is being replaced the memory is still in use, so its successor lowers nothing. */
 static void limit_bodies(struct api_opts *o) {
-    uint64_t available = memory_available();
+    uint64_t available = memory_beside(o);
     uint64_t limit = MAX(available / BODY_PART, BODY_LEAST);
 
     if (o->beside || limit >= o->max_body_bytes)
@@ -133,7 +141,8 @@ static int open_http(struct api *a) {
         .stall_timeout_ms = o->stall_timeout_ms,
         .stream_buffer_bytes = o->stream_buffer_bytes,
         .max_unsent = API_SEND_MAX,
-        .max_bodies = memory_part((uint64_t)BODIES * o->max_body_bytes, o->max_body_bytes),
+        .max_bodies =
+            memory_part(memory_beside(o), (uint64_t)BODIES * o->max_body_bytes, o->max_body_bytes),
         .max_output = (size_t)OUTPUTS * API_SEND_MAX,
         .sends_date = true,
         .stream_headers = "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n",

@@ -385,6 +385,7 @@ static int open_api(struct front *f) {
     o.digests = c->engine.digest;
     o.share_secret = f->disk_fd >= 0 ? f->share_secret : NULL;
     o.models_ctx = f->models;
+    o.model_bytes = models_bytes_at_start(f->models);
     o.managers = (const char *const *)c->allow_pull;
     o.sleep = models_sleep;
     o.decode = picture_decoder_run;

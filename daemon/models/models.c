@@ -802,6 +802,14 @@ int models_open(struct models *m, struct err *err) {
     return 0;
 }
 
+uint64_t models_bytes_at_start(const struct models *m) {
+    const struct served *s = m->served[0];
+
+    if (!s->first || memory_for_model(m->available) == 0)
+        return 0;
+    return s->front->memory_bytes;
+}
+
 int models_open_api(struct models *m, const struct api_opts *o, struct api **out) {
     struct served *first = m->served[0];
 

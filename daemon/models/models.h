@@ -64,6 +64,9 @@ int models_new(struct models **out, const struct models_opts *o);
 /* Reads presets and folder, and opens the model of the option model. Returns 0, or -errno with
  * @err. */
 int models_open(struct models *m, struct err *err);
+/* Returns the bytes of memory that the model takes which is loaded at the start; 0: there is none,
+ * or a device has memory of its own. */
+uint64_t models_bytes_at_start(const struct models *m);
 /* Creates the api that serves the models. Returns 0 or -errno. */
 int models_open_api(struct models *m, const struct api_opts *o, struct api **out);
 /* Implements api_opts.rescan for a daemon with folders: adds new presets and files and withdraws

@@ -138,8 +138,6 @@ uint64_t memory_for_model(uint64_t available) {
     return available;
 }
 
-uint64_t memory_part(uint64_t most, uint64_t least) {
-    uint64_t part = memory_available() / 8;
-
-    return MAX(MIN(part, most), least);
+uint64_t memory_part(uint64_t available, uint64_t most, uint64_t least) {
+    return MAX(MIN(available / 8, most), least);
 }

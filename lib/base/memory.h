@@ -16,8 +16,8 @@ uint64_t memory_available(void);
 uint64_t memory_for_model(uint64_t available);
 
 /* Returns the bytes that a buffer may have which wants @most bytes and needs @least: where memory
- * is short, as in a small container, an eighth of what is available. */
-uint64_t memory_part(uint64_t most, uint64_t least);
+ * is short, as in a small container, an eighth of the bytes @available. */
+uint64_t memory_part(uint64_t available, uint64_t most, uint64_t least);
 
 /* Returns the bytes of the machine's memory, whatever is in them; UINT64_MAX if it is not known. */
 uint64_t memory_machine(void);

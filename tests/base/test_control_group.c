@@ -199,10 +199,10 @@ Test(memory, limit_of_the_address_space_counts_without_what_is_mapped) {
     uint64_t room = memory_available();
     cr_expect_leq(room, 64u << 20);
     cr_expect_gt(room, 48u << 20);
-    cr_expect_leq(memory_part(64u << 20, 1), 8u << 20);
-    cr_expect_gt(memory_part(64u << 20, 1), 6u << 20);
-    cr_expect_eq(memory_part(64u << 20, 32u << 20), 32u << 20);
-    cr_expect_eq(memory_part(1u << 20, 1), 1u << 20);
+    cr_expect_leq(memory_part(room, 64u << 20, 1), 8u << 20);
+    cr_expect_gt(memory_part(room, 64u << 20, 1), 6u << 20);
+    cr_expect_eq(memory_part(room, 64u << 20, 32u << 20), 32u << 20);
+    cr_expect_eq(memory_part(room, 1u << 20, 1), 1u << 20);
 #ifndef __SANITIZE_ADDRESS__ /* which maps memory to read a file */
     limit.rlim_cur = mapped / 2;
     cr_assert_eq(setrlimit(RLIMIT_AS, &limit), 0);

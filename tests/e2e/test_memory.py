@@ -71,7 +71,7 @@ def test_the_loop_returns_no_memory_to_the_system_and_a_thread_does():
 
 
 def test_the_largest_body_is_what_the_memory_at_the_start_allows():
-    """Reading a body takes up to 22 times its size, so the largest is a sixty-fourth part of the memory."""
+    """Reading a body takes up to 22 times its size, so the largest is a sixty-fourth part of what the model leaves."""
     path, head = "/tokenize", len(json.dumps({"prompt": "weft", "padding": ""}))
     limit = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (ROOM, ROOM))}
     with Weftd(*SMALL, popen=limit) as d:
@@ -86,6 +86,9 @@ def test_the_largest_body_is_what_the_memory_at_the_start_allows():
         values = '{"prompt":"weft","padding":[' + ",".join("1" * 4_000_000)[:most - 100].rstrip(",") + "]}"
         assert d.request("POST", path, values)[0] == 200
         assert d.stats()["worker"]["starts"] == 1 and d.process.poll() is None, d.log
+    with Weftd(*SMALL[:-1], "128M", popen=limit) as d:
+        left = int(re.search(r" bodies_limited max_body=\d+ available=(\d+)", d.log)[1])
+        assert 100 << 20 < available - left < 150 << 20, (available, left)  # what the model takes does not count
     with Weftd(*SMALL, "--max-body", "1M", popen=limit) as d:
         assert " bodies_limited " not in d.log, d.log
 
