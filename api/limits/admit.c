@@ -65,20 +65,26 @@ static void note_busy(struct admit *m, struct tenant *t) {
         list_remove(&t->link);
 }
 
-/* Returns true if @n more leave @t within its share of @total places, by weight among the busy
- * tenants: (running + n) / total <= weight / sum of weights. */
-static bool in_share(const struct admit *m, const struct tenant *t, uint32_t n, uint32_t total) {
-    double sum = list_empty(&t->link) ? tenant_weight(t) : 0;
+static double busy_weight(const struct admit *m) {
+    double sum = 0;
 
-    LIST_FOREACH_ENTRY(busy, &m->busy, const struct tenant, link) {
-        sum += tenant_weight(busy);
+    LIST_FOREACH_ENTRY(t, &m->busy, const struct tenant, link) {
+        sum += tenant_weight(t);
     }
+    return sum;
+}
+
+/* Returns true if @n more leave @t within its share of @total places, by weight among the busy
+ * tenants, which weigh @busy: (running + n) / total <= weight / sum of weights. */
+static bool in_share(const struct tenant *t, uint32_t n, uint32_t total, double busy) {
+    double sum = list_empty(&t->link) ? busy + tenant_weight(t) : busy;
+
     return (t->stats.n_running + n) * sum <= total * tenant_weight(t);
 }
 
-/* Returns true if @w can be admitted now. A request larger than a limit runs alone rather than
- * never. */
-static bool admit_fits(const struct admit *m, const struct waiter *w) {
+/* Returns true if @w can be admitted now; the busy tenants weigh @busy. A request larger than a
+ * limit runs alone rather than never. */
+static bool admit_fits(const struct admit *m, const struct waiter *w, double busy) {
     const struct tenant *t = w->tenant;
     const struct api_tenant *c = &t->conf;
     uint32_t total = m->opts.max_running, n = m->n_running + w->n;
@@ -90,7 +96,7 @@ static bool admit_fits(const struct admit *m, const struct waiter *w) {
         return false;
     if (m->n_running == 0 || n <= total)
         return true;
-    return n <= total + total / 4 && in_share(m, t, w->n, total);
+    return n <= total + total / 4 && in_share(t, w->n, total, busy);
 }
 
 static struct waiter *admit_first(const struct tenant *t) {
@@ -109,13 +115,13 @@ static struct waiter *admit_last(const struct tenant *t) {
  * one with the fewest running generations by weight. */
 static struct waiter *next_waiter(const struct admit *m) {
     struct waiter *best = NULL;
-    double least = 0;
+    double least = 0, busy = busy_weight(m);
 
     LIST_FOREACH_ENTRY(t, &m->busy, const struct tenant, link) {
         struct waiter *w = admit_first(t);
         double has = t->stats.n_running / tenant_weight(t);
 
-        if (w && admit_fits(m, w) && (!best || has < least)) {
+        if (w && admit_fits(m, w, busy) && (!best || has < least)) {
             best = w;
             least = has;
         }
@@ -236,7 +242,7 @@ static bool drop_waiters(struct admit *m, const struct waiter *w) {
 }
 
 bool admit_is_free(const struct admit *m, const struct waiter *w) {
-    return list_empty(&w->tenant->waiting) && admit_fits(m, w);
+    return list_empty(&w->tenant->waiting) && admit_fits(m, w, busy_weight(m));
 }
 
 void admit_again(struct admit *m, struct waiter *w) {

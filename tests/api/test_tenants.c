@@ -704,6 +704,54 @@ static void count_items(size_t bytes, size_t items) {
     n_items += items;
 }
 
+static void run(struct waiter *waiter) {
+    waiter->tenant->stats.n_running++;
+}
+
+Test(tenants, a_free_place_visits_each_tenant_a_few_times) {
+    enum { N = 200 };
+    static struct tenant ts[N];
+    static struct waiter runs[N], waits[N];
+    struct clock_virtual clock;
+    struct rng rng = {1};
+    uv_loop_t loop;
+    struct admit m;
+    struct err err;
+    uint32_t retry_ms;
+
+    clock_virtual_init(&clock, 1);
+    uv_loop_init(&loop);
+    admit_init(&m, &(struct admit_opts){.loop = &loop,
+                                        .clock = &clock.clock,
+                                        .rng = &rng,
+                                        .max_running = N,
+                                        .max_queued = N,
+                                        .retry = needs_no_retry});
+    for (int i = 0; i < N; i++) {
+        ts[i].conf.weight = 1;
+        list_init(&ts[i].waiting);
+        list_init(&ts[i].link);
+        runs[i] = waits[i] = (struct waiter){.tenant = &ts[i], .n = 1, .admitted = run};
+        cr_assert_eq(admit_enter(&m, &runs[i], &retry_ms, &err), 0);
+    }
+    for (int i = 0; i < N; i++)
+        cr_assert_eq(admit_enter(&m, &waits[i], &retry_ms, &err), 0);
+    cr_assert_eq(m.n_queued, N);
+    n_items = 0;
+    loop_watch = count_items;
+    ts[7].stats.n_running--;
+    admit_release(&m, &ts[7], 1);
+    loop_watch = NULL;
+    cr_expect_eq(m.n_queued, N - 1);
+    cr_expect_eq(ts[7].stats.n_running, 1);
+    cr_expect_lt(n_items, 6 * (size_t)N, "%zu", n_items);
+    for (int i = 0; i < N; i++)
+        admit_cancel(&m, &waits[i]);
+    admit_close(&m);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    uv_loop_close(&loop);
+}
+
 Test(tenants, a_reload_visits_each_tenant_once) {
     static struct api_tenant rows[API_TENANTS_MAX];
     struct payers payers;
