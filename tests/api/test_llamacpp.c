@@ -801,3 +801,57 @@ Test(llamacpp, progress_is_told_while_a_stream_waits) {
     world_drop(&w, fd);
     world_stop(&w);
 }
+
+Test(llamacpp, errors_name_the_field) {
+#define BIAS "logit_bias must be pairs of a token or text and a number from -100 to 100 or false."
+    static const struct {
+        const char *path, *body, *message;
+    } table[] = {
+        {"/infill", R"({"input_prefix":"a","input_suffix":"b","input_extra":7})",
+         "input_extra must be an array of objects with filename and text."},
+        {"/infill", R"({"input_prefix":"a","input_suffix":"b","input_extra":[{"filename":7,"text":"c"}]})",
+         "input_extra must be an array of objects with filename and text."},
+        {"/completion", R"({"prompt":{"prompt_string":"a","multimodal_data":["aGk="]}})",
+         "multimodal_data must be absent, because this model reads only text."},
+        {"/completion", R"({"prompt":[["a",{}],"b"]})",
+         "prompt must be texts and arrays of tokens and texts."},
+        {"/completion", R"({"prompt":[[97,2147483648],"b"]})",
+         "prompt must be texts and arrays of tokens and texts."},
+        {"/completion", R"({"prompt":"a","logit_bias":[["b","c"]]})", BIAS},
+        {"/completion", R"({"prompt":"a","logit_bias":[[{},1]]})", BIAS},
+        {"/completion", R"({"prompt":"a","logit_bias":[[2147483648,1]]})", BIAS},
+        {"/completion", R"({"prompt":"a","logit_bias":{"b":true}})", BIAS},
+        {"/completion", R"({"prompt":"a","return_tokens":7})", "return_tokens must be a boolean."},
+        {"/completion", R"({"prompt":"a","post_sampling_probs":7})",
+         "post_sampling_probs must be a boolean."},
+    };
+    struct world w;
+    struct reply r;
+    char want[200];
+
+    started(&w);
+    w.port.script = "x";
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        world_ask(&w, table[i].path, table[i].body, &r);
+        snprintf(want, sizeof(want), R"("message":"%s")", table[i].message);
+        cr_expect_eq(r.status, 400, "%s", table[i].body);
+        expect_part(&r, want);
+        reply_deinit(&r);
+    }
+    cr_expect_eq(w.port.n, 0);
+    world_stop(&w);
+}
+
+Test(llamacpp, a_bias_may_be_an_object) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "x";
+    world_ask(&w, "/completion", R"({"prompt":"a","logit_bias":{"98":3,"c":false,"a":1}})", &r);
+    cr_expect_eq(r.status, 200);
+    expect_part(&r, R"("logit_bias":[{"bias":3,"token":98},{"bias":-100,"token":99},)"
+                    R"({"bias":1,"token":97}])");
+    reply_deinit(&r);
+    world_stop(&w);
+}

@@ -315,6 +315,35 @@ Test(pictures, return_tokens_gives_those_of_the_answer) {
 
 /* Calls are split and their results moved for templates that need alternating messages: each
  * picture stays with its text. A picture that occurs twice has one digest. */
+/* llm-d computes from it which worker has a prompt with pictures. */
+Test(pictures, are_features_of_a_chat_that_is_rendered) {
+    char hex[2 * PICTURE_DIGEST + 1], want[2 * sizeof(hex) + 200], body[200];
+    struct world w;
+    struct reply r;
+
+    started(&w, false);
+    ask(&w, CHAT, R"({"messages":[{"role":"user","content":[)" PART "]}]}", &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    reply_deinit(&r);
+    const struct submit_picture *p = &w.port.r[0].pictures[0];
+    for (size_t i = 0; i < PICTURE_DIGEST; i++)
+        snprintf(hex + 2 * i, 3, "%02x", p->digest[i]);
+    snprintf(want, sizeof(want),
+             R"("features":{"mm_hashes":{"image":["%s"]},"mm_placeholders":{"image":[{"offset":%u,)"
+             R"("length":28}]}})",
+             hex, p->at);
+    ask(&w, CHAT "/render", R"({"messages":[{"role":"user","content":[)" PART "]}]}", &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect(strstr(r.body.data, want), "%s has no %s", r.body.data, want);
+    reply_deinit(&r);
+    snprintf(body, sizeof(body), "{%s}", HI);
+    ask(&w, CHAT "/render", body, &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect_null(strstr(r.body.data, "features"));
+    reply_deinit(&r);
+    stopped(&w);
+}
+
 Test(pictures, keep_their_order) {
     struct world w;
     struct reply r;
