@@ -872,7 +872,7 @@ static void expect_longest(struct world *w, const char *begin, uint32_t n, const
         buf_printf(&body, R"({"model":"claude","max_tokens":9,%s")", begin);
         for (uint32_t i = 0; i < n + more; i++)
             buf_add_char(&body, 'n');
-        buf_printf(&body, "\"%s}", end);
+        buf_printf(&body, R"("%s})", end);
         world_ask(w, MESSAGES, body.data, &r);
         cr_expect_eq(r.status, more ? 400 : 200, "%s: %s", begin, text_of(&r.body));
         cr_expect(!more || strstr(text_of(&r.body), message), "%s", text_of(&r.body));

@@ -809,7 +809,8 @@ Test(llamacpp, errors_name_the_field) {
     } table[] = {
         {"/infill", R"({"input_prefix":"a","input_suffix":"b","input_extra":7})",
          "input_extra must be an array of objects with filename and text."},
-        {"/infill", R"({"input_prefix":"a","input_suffix":"b","input_extra":[{"filename":7,"text":"c"}]})",
+        {"/infill",
+         R"({"input_prefix":"a","input_suffix":"b","input_extra":[{"filename":7,"text":"c"}]})",
          "input_extra must be an array of objects with filename and text."},
         {"/completion", R"({"prompt":{"prompt_string":"a","multimodal_data":["aGk="]}})",
          "multimodal_data must be absent, because this model reads only text."},

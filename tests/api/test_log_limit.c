@@ -79,6 +79,35 @@ Test(log_limit, what_was_left_out_is_told_once) {
     cr_expect_eq(s.l.n_left_out, 36);
 }
 
+/* Of an IPv6 address the network counts; a client of a UNIX socket is its user. */
+Test(log_limit, a_client_has_the_name_of_its_kind) {
+    static const struct {
+        const char *v6, *name;
+    } row[] = {
+        {"2001:db8:1:2::", "address:2001:db8:1:2::/64"},
+        {"::ffff:1.2.3.4", "address:::ffff:1.2.3.4"},
+        {NULL, "uid:1000"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(row); i++) {
+        static struct scene s;
+        struct exchange x = {.status = 401, .peer = {row[i].v6 ? AF_INET6 : AF_UNIX}};
+        struct log_left_out o;
+        uint32_t at = 0, uid = 1000;
+
+        setup(&s, PER_SECOND);
+        if (row[i].v6)
+            cr_assert_eq(inet_pton(AF_INET6, row[i].v6, x.peer + 1), 1);
+        else
+            memcpy(x.peer + 1, &uid, sizeof(uid));
+        for (uint32_t k = 0; k < BURST + 1; k++)
+            cr_expect_eq(log_limit_allows(&s.l, NULL, &x, s.now), k < BURST);
+        cr_assert(log_limit_report(&s.l, &at, &o));
+        cr_expect_str_eq(o.client, row[i].name);
+        cr_expect_eq(o.n, 1);
+    }
+}
+
 Test(log_limit, zero_is_no_limit) {
     static struct scene s;
 

@@ -388,7 +388,8 @@ Test(picture_fetched, one_that_is_missing_refuses_the_request) {
     cr_expect_eq(w.port.n, 0);
     reply_deinit(&r);
     world_get(&w, "/metrics", &r);
-    cr_expect(strstr(r.body.data, "weft_pictures_refused_total{reason=\"address\"} 1\n"));
+    cr_expect(strstr(r.body.data, R"(weft_pictures_refused_total{reason="address"} 1)"
+                                  "\n"));
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -407,7 +408,8 @@ Test(picture_fetched, one_of_the_past_that_is_missing_becomes_a_note) {
     cr_expect_eq(n_connections, 2);
     reply_deinit(&r);
     world_get(&w, "/metrics", &r);
-    cr_expect(strstr(r.body.data, "weft_pictures_refused_total{reason=\"address\"} 1\n"));
+    cr_expect(strstr(r.body.data, R"(weft_pictures_refused_total{reason="address"} 1)"
+                                  "\n"));
     reply_deinit(&r);
     world_stop(&w);
 }

@@ -36,7 +36,7 @@ Test(port, variables_of_templates_are_plain_values) {
         doc = NULL;
         snprintf(want, sizeof(want),
                  "chat-template-kwargs: must be a JSON object of plain values, such as "
-                 "{\"enable_thinking\": false}, not %s",
+                 R"({"enable_thinking": false}, not %s)",
                  bad[i]);
         cr_expect_lt(api_read_kwargs(bad[i], &doc, &err), 0, "%s", bad[i]);
         cr_expect_str_eq(err.message, want);
