@@ -91,7 +91,7 @@ static void check_shown(const struct buf *shown) {
 }
 
 static void show_usage(struct buf *out, yyjson_val *usage, size_t columns) {
-    ctl_usage_table(out, usage, "2026-11");
+    ctl_usage_table(out, usage, "2026-11", columns);
 }
 
 static void show_csv(struct buf *out, yyjson_val *usage, size_t columns) {
