@@ -86,6 +86,15 @@ def chat(*args, text="", before=(), env=None):
     return subprocess.run([program("weftctl"), *before, "chat", *args], input=text, capture_output=True, text=True, timeout=LIMIT_S, env={**clean, **(env or {})})
 
 
+def test_the_base_url_of_other_clients_is_an_address():
+    for end in ("", "/", "/v1", "/v1/", "//v1//"):
+        with Server([chunk(role="assistant"), chunk(content="Yes."), END, "[DONE]"]) as s:
+            for url in (s.url + end, s.url.removeprefix("http://") + end):
+                r = chat("--url", url, "hi")
+                assert (r.returncode, r.stdout) == (0, "Yes.\n"), (url, r)
+            assert len(s.bodies) == 2, s.bodies
+
+
 def test_a_message_of_the_command_line_is_answered():
     with Server([chunk(role="assistant"), chunk(content="It is "), chunk(content="Paris."), END, USAGE, "[DONE]"]) as s:
         r = chat("--url", s.url + "/", "--system", "Be brief.", "--model", "m", "capital", "of France?")

@@ -48,7 +48,7 @@ def started(*args, **env):
 
 def test_a_client_is_started_and_nothing_is_written():
     fresh()
-    at = ("--url", "http://127.0.0.1:1", "--model", 'a "b"\\c')
+    at = ("--url", "http://127.0.0.1:1/v1/", "--model", 'a "b"\\c')
     args, env = started("claude", *at, "--", "-p", "Hello", "--url", "x", WEFT_API_KEY="sk-1")
     assert args == ["-p", "Hello", "--url", "x"]
     assert [env["ANTHROPIC_" + k] for k in ("BASE_URL", "AUTH_TOKEN", "MODEL")] == ["http://127.0.0.1:1", "sk-1", 'a "b"\\c']
