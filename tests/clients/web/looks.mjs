@@ -20,6 +20,9 @@ async function ask(page, text) {
 
 const answered = (page) => page.locator("#send").waitFor();
 
+// Has the daemon end a request: the list of requests begins with those of the last ten minutes.
+const request = (page) => page.request.post(`${real}/v1/completions`, { data: { prompt: "Once", max_tokens: 40 } });
+
 // Opens the list of conversations where it is not always open.
 async function openSidebar(page) {
   const button = page.locator("#sidebar-open");
@@ -73,12 +76,14 @@ const SCENES = [
     await box.getByText(/does not accept/).waitFor();
   }],
   ["live", real, async (page) => {
+    await request(page);
     await page.goto(`${real}#live`);
     await page.getByRole("heading", { name: "Output tokens per second" }).waitFor();
     await page.locator("details.request").first().waitFor();
     await page.waitForTimeout(2500); // the figures of a second sample
   }],
   ["requests", real, async (page) => {
+    await request(page);
     await page.goto(`${real}#live`);
     const row = page.locator("details.request").first();
     await row.locator("summary").click();
