@@ -111,13 +111,15 @@ struct tensor {
     /* Scattered rows: row r of the whole tensor is row r % piece_rows of piece[r / piece_rows], and
      * row 0 of this tensor is row `first` of the whole. With interleave d, the whole has groups of
      * d rows, and its row i of a group is row i / 2 of the half i % 2 of the stored group: the
-     * order in which RoPE rotates neighbours. NULL: the rows follow each other from data on. */
+     * order in which RoPE rotates neighbours. With halved h, too, the first h rows of a group have
+     * the other order: its rows are the stored ones with even numbers, then the odd ones. NULL: the
+     * rows follow each other from data on. */
     const uint8_t *const *piece;
     uint64_t piece_rows, first;
     /* How blocks are made of REPACK_PARTS pieces for each piece_rows rows (base/repack.h); NULL:
      * the file has the blocks */
     const struct repack *repack;
-    uint32_t interleave;
+    uint32_t interleave, halved;
     uint16_t shard;
     /* offset of the data in its shard */
     uint64_t file_offset;
@@ -126,6 +128,9 @@ struct tensor {
     const struct tensor *scale;
 };
 
+/* Returns which stored row is row @r of the whole tensor, in the order of tensor.interleave and
+ * tensor.halved. */
+uint64_t tensor_order(uint32_t interleave, uint32_t halved, uint64_t r);
 /* Returns row @r of a tensor whose rows are scattered; see tensor_row(). */
 const uint8_t *tensor_find_row(const struct tensor *t, uint64_t r);
 /* Returns the row_bytes bytes of row @r < ne[1] * ne[2] * ne[3] of a tensor without repack. */

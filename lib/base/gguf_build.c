@@ -76,14 +76,20 @@ int gguf_build_scattered(struct gguf_build *b, const struct gguf_built *t,
 }
 
 /* Members of the list of tensors in other files, each an array of keys; see gguf_pieces.c. */
-enum build_member { MEMBER_TYPE, MEMBER_PIECES, MEMBER_ROWS, MEMBER_INTERLEAVE, N_MEMBERS };
+enum build_member {
+    MEMBER_TYPE,
+    MEMBER_PIECES,
+    MEMBER_ROWS,
+    MEMBER_INTERLEAVE,
+    MEMBER_HALVED,
+    N_MEMBERS
+};
 
 static uint64_t build_member_of(const struct gguf_built *t, int i) {
     const uint64_t member[N_MEMBERS] = {
-        [MEMBER_TYPE] = t->type,
-        [MEMBER_PIECES] = t->n_pieces,
-        [MEMBER_ROWS] = t->piece_rows,
-        [MEMBER_INTERLEAVE] = t->interleave,
+        [MEMBER_TYPE] = t->type,       [MEMBER_PIECES] = t->n_pieces,
+        [MEMBER_ROWS] = t->piece_rows, [MEMBER_INTERLEAVE] = t->interleave,
+        [MEMBER_HALVED] = t->halved,
     };
 
     return member[i];
@@ -122,7 +128,8 @@ static int build_repacks(struct gguf_build *b, uint64_t n) {
 /* Adds the keys that list the tensors in other files. */
 static int build_list_scattered(struct gguf_build *b) {
     static const char *const names[N_MEMBERS] = {"weft.tensor.types", "weft.tensor.pieces",
-                                                 "weft.tensor.rows", "weft.tensor.interleave"};
+                                                 "weft.tensor.rows", "weft.tensor.interleave",
+                                                 "weft.tensor.halved"};
     uint64_t n = 0;
 
     for (uint32_t i = 0; i < b->n_tensors; i++)

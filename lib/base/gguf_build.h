@@ -25,8 +25,8 @@ struct gguf_built {
     uint32_t first_piece;
     /* tensor.piece_rows */
     uint64_t piece_rows;
-    /* tensor.interleave */
-    uint32_t interleave;
+    /* tensor.interleave, tensor.halved */
+    uint32_t interleave, halved;
     /* tensor.repack; kind 0: none */
     struct repack repack;
 };

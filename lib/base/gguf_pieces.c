@@ -8,6 +8,7 @@
  *     weft.tensor.pieces      [n]       pieces of each tensor
  *     weft.tensor.rows        [n]       rows of a piece
  *     weft.tensor.interleave  [n]       struct tensor.interleave
+ *     weft.tensor.halved      [n]       struct tensor.halved
  *     weft.tensor.repack      [9 n]     struct repack; all 0: the pieces are rows
  *     weft.piece.files        [p]       file of each piece
  *     weft.piece.offsets      [p]       offset of each piece in its file
@@ -25,8 +26,8 @@
 
 /* The arrays of the list. */
 struct piece_list {
-    const struct gguf_array *names, *types, *dims, *pieces, *rows, *interleave, *repack, *files,
-        *offsets;
+    const struct gguf_array *names, *types, *dims, *pieces, *rows, *interleave, *halved, *repack,
+        *files, *offsets;
     /* the first piece of the next tensor */
     uint64_t next;
 };
@@ -55,6 +56,7 @@ static int pieces_find(const struct gguf *g, struct piece_list *l, struct err *e
     TRY(pieces_array(g, "weft.tensor.pieces", n, false, &l->pieces, err));
     TRY(pieces_array(g, "weft.tensor.rows", n, false, &l->rows, err));
     TRY(pieces_array(g, "weft.tensor.interleave", n, false, &l->interleave, err));
+    TRY(pieces_array(g, "weft.tensor.halved", n, false, &l->halved, err));
     TRY(pieces_array(g, "weft.tensor.repack", REPACK_NUMBERS * n, false, &l->repack, err));
     TRY(pieces_array(g, "weft.piece.files", 0, false, &l->files, err));
     return pieces_array(g, "weft.piece.offsets", gguf_array_n(l->files), false, &l->offsets, err);
@@ -145,7 +147,8 @@ static int pieces_tensor(struct gguf *g, struct piece_list *l, uint64_t i, struc
                          struct err *err) {
     struct gguf_str name = gguf_array_str(l->names, i);
     uint64_t type = pieces_number(l->types, i), n = pieces_number(l->pieces, i);
-    uint64_t interleave = pieces_number(l->interleave, i), bytes[REPACK_PARTS] = {0};
+    uint64_t interleave = pieces_number(l->interleave, i), halved = pieces_number(l->halved, i);
+    uint64_t bytes[REPACK_PARTS] = {0};
 
     t->name = arena_strndup(&g->names, name.data, name.len);
     if (!t->name)
@@ -172,7 +175,11 @@ static int pieces_tensor(struct gguf *g, struct piece_list *l, uint64_t i, struc
     if (interleave % 2 || interleave > n_rows || (interleave && n_rows % interleave))
         return err_set(err, 0, NULL, "tensor '%s': %llu rows are no heads of %llu", t->name,
                        (unsigned long long)n_rows, (unsigned long long)interleave);
+    if (halved % 2 || halved > interleave)
+        return err_set(err, 0, NULL, "tensor '%s': heads of %llu rows have no %llu rows to halve",
+                       t->name, (unsigned long long)interleave, (unsigned long long)halved);
     t->interleave = (uint32_t)interleave;
+    t->halved = (uint32_t)halved;
     return pieces_places(g, l, t, n, bytes, each, err);
 }
 

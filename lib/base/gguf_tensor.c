@@ -135,15 +135,23 @@ int gguf_tensors_parse(struct gguf *g, struct gguf_cursor *c, uint32_t n, uint32
     return 0;
 }
 
+uint64_t tensor_order(uint32_t interleave, uint32_t halved, uint64_t r) {
+    if (!interleave)
+        return r;
+    uint64_t i = r % interleave, half = halved / 2;
+
+    if (!halved)
+        return r - i + i % 2 * (interleave / 2) + i / 2;
+    if (i < half)
+        return r + i;
+    if (i < halved)
+        return r - i + 2 * (i - half) + 1;
+    return r;
+}
+
 /* Returns the row of the stored matrices that is row @r of the view @t. */
 static uint64_t tensor_stored_row(const struct tensor *t, uint64_t r) {
-    r += t->first;
-    if (t->interleave) {
-        uint64_t i = r % t->interleave;
-
-        r += i % 2 * (t->interleave / 2) + i / 2 - i;
-    }
-    return r;
+    return tensor_order(t->interleave, t->halved, t->first + r);
 }
 
 const uint8_t *tensor_find_row(const struct tensor *t, uint64_t r) {

@@ -13,7 +13,7 @@ enum name_how {
     /* a matrix in place; a vector as F32 */
     NAME_PLAIN,
     /* rows of q or k, in the order of struct tensor.interleave if row.permuted, and of
-     * reader_halved() if row.halved */
+     * struct tensor.halved if row.halved */
     NAME_ROTATED,
     /* F32, without dimensions of 1 */
     NAME_FLOATS,

@@ -736,7 +736,7 @@ static int config_rope(struct reader *r) {
     struct config_rope p;
 
     TRY(rope_find(r, &p));
-    if (r->row->halved && p.n_rot % 2)
+    if (r->row->halved && (p.n_rot % 2 || p.n_rot > r->head_dim))
         return config_bad(r, "partial_rotary_factor");
     r->n_rot = p.n_rot;
     TRY(config_add_u32(r, "rope.dimension_count", p.n_rot));

@@ -444,37 +444,6 @@ int reader_write_turned(struct reader *r, const struct st_tensor *t, enum name_h
     return layout_turned(r, t, "blk.#.ffn_up_exps.weight", layer, 1, 1);
 }
 
-int reader_write_halved(struct reader *r, const struct st_tensor *t, const char *name,
-                        const struct quantised *q) {
-    struct layout_rows rows = {.t = t, .q = q};
-    uint64_t each = 1;
-
-    if (q)
-        each = REPACK_PARTS;
-    TRY(layout_type(r, &rows));
-    TRY(layout_divide(r, 0, 0, &rows));
-    uint64_t n = rows.n_each, dim = r->head_dim;
-    struct gguf_built b = {.type = rows.type, .n_dims = 2, .piece_rows = 1};
-    if (rows.n_groups != 1 || n % dim || n > 1 << 20)
-        return layout_bad(r, t);
-    snprintf(b.name, sizeof(b.name), "%s", name);
-    b.ne[0] = rows.n_columns;
-    b.ne[1] = n;
-    b.ne[2] = b.ne[3] = 1;
-    CLEANUP(freep) struct gguf_piece *piece = calloc(n, each * sizeof(*piece));
-    if (!piece)
-        return -ENOMEM;
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t row = i - i % dim + reader_halved(r, (uint32_t)(i % dim));
-
-        TRY(layout_place(r, &rows, row, 1, &b.repack, &piece[i * each]));
-    }
-    TRY(gguf_build_scattered(&r->build, &b, piece, (uint32_t)(n * each)));
-    if (!q)
-        return 0;
-    return reader_write_factors(r, &b, &q->factor, 1);
-}
-
 int reader_write_layout(struct reader *r, const struct st_tensor *t, enum name_how how,
                         uint32_t layer, const struct quantised *q) {
     struct layout_rows rows = {.t = t, .q = q, .layer = layer};

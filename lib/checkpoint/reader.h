@@ -63,18 +63,6 @@ struct reader {
  * default; NAN if there is none or it is no number. */
 double reader_number(const struct reader *r, const char *keys);
 
-/* Returns which row of a head in the folder is row @i of the head in GGUF (arch_row.halved): of the
- * rows that RoPE rotates, those with even numbers come first. */
-static inline uint32_t reader_halved(const struct reader *r, uint32_t i) {
-    uint32_t half = r->n_rot / 2;
-
-    if (i >= r->n_rot)
-        return i;
-    if (i < half)
-        return 2 * i;
-    return 2 * (i - half) + 1;
-}
-
 /* Opens the folder @dir, whose converted tensors have at most @data_max bytes. Returns 0 or -errno
  * with @err. */
 int reader_open(struct reader *r, const char *dir, size_t data_max, struct err *err);
@@ -138,10 +126,6 @@ int reader_write_blocks(struct reader *r, const struct st_tensor *t, enum name_h
 /* Writes the experts' matrices that @t has by columns (layouts.c). Returns 0 or -errno. */
 int reader_write_turned(struct reader *r, const struct st_tensor *t, enum name_how how,
                         uint32_t layer);
-/* Writes the matrix @t of q or k as @name, in the order of reader_halved() (layouts.c). @q: as in
- * reader_write_layout(). Returns 0 or -errno. */
-int reader_write_halved(struct reader *r, const struct st_tensor *t, const char *name,
-                        const struct quantised *q);
 /* Writes the tensors of GGUF that @t holds together (layouts.c). @q: the matrix whose codes are @t;
  * NULL: the values stand for themselves. Returns 0 or -errno. */
 int reader_write_layout(struct reader *r, const struct st_tensor *t, enum name_how how,

@@ -312,13 +312,13 @@ static int weights_rows(const struct reader *r, const struct st_tensor *t, enum 
     return 0;
 }
 
-/* Returns where value @i of a vector of q or k is stored (struct tensor.interleave). */
-static size_t weights_interleaved(const struct reader *r, size_t i) {
-    size_t in_head = i % r->head_dim;
-
+/* Sets the order of rows or values of q or k, unless the folder has that of GGUF. */
+static void weights_order(const struct reader *r, enum name_how how, struct gguf_built *b) {
+    if (how != NAME_ROTATED || (!r->row->permuted && !r->row->halved))
+        return;
+    b->interleave = r->head_dim;
     if (r->row->halved)
-        return i - in_head + reader_halved(r, (uint32_t)in_head);
-    return i - in_head + in_head % 2 * (r->head_dim / 2) + in_head / 2;
+        b->halved = r->n_rot;
 }
 
 int reader_bytes(const struct reader *r, const struct st_tensor *t, uint8_t **out) {
@@ -356,17 +356,18 @@ static int weights_convert(struct reader *r, const struct st_tensor *t, enum nam
                            struct gguf_built *b) {
     size_t n = t->n_bytes / st_type_bytes(t->type);
     CLEANUP(freep) uint8_t *bytes = NULL;
-    bool rotated = how == NAME_ROTATED && (r->row->permuted || r->row->halved);
+    struct gguf_built order = {0};
     uint8_t *to;
 
     TRY(reader_bytes(r, t, &bytes));
-    if (rotated && n % r->head_dim)
+    weights_order(r, how, &order);
+    if (order.interleave && n % order.interleave)
         return err_set(r->err, 0, NULL, "%s: tensor '%s' has no whole heads of %u values",
                        r->file[t->file].name, t->name, r->head_dim);
     b->type = TENSOR_F32;
     TRY(gguf_build_tensor(&r->build, b, n * sizeof(float), &to));
     for (size_t i = 0; i < n; i++) {
-        size_t from = rotated ? weights_interleaved(r, i) : i;
+        size_t from = tensor_order(order.interleave, order.halved, i);
 
         weights_store(to, i, weights_changed(r, how, weights_value(t->type, bytes, from)));
     }
@@ -414,12 +415,10 @@ static int weights_split_bias(struct reader *r, const struct st_tensor *t, uint3
 }
 
 /* Checks that rows that RoPE rotates are whole heads, and sets their order. */
-static int weights_order(const struct reader *r, const char *file, const char *name,
-                         enum name_how how, struct gguf_built *b) {
-    if (how != NAME_ROTATED || !r->row->permuted)
-        return 0;
-    b->interleave = r->head_dim;
-    if (b->piece_rows % r->head_dim || r->head_dim % 2)
+static int weights_order_rows(const struct reader *r, const char *file, const char *name,
+                              enum name_how how, struct gguf_built *b) {
+    weights_order(r, how, b);
+    if (b->interleave && (b->piece_rows % b->interleave || b->interleave % 2))
         return err_set(r->err, 0, NULL, "%s: tensor '%s' has no whole heads of %u rows", file, name,
                        r->head_dim);
     return 0;
@@ -431,7 +430,7 @@ static int weights_in_place(struct reader *r, const struct st_tensor *t, enum na
     const struct gguf_piece piece = {t->file, t->offset};
 
     b->piece_rows = b->ne[1] * b->ne[2] * b->ne[3];
-    TRY(weights_order(r, r->file[t->file].name, t->name, how, b));
+    TRY(weights_order_rows(r, r->file[t->file].name, t->name, how, b));
     return gguf_build_scattered(&r->build, b, &piece, 1);
 }
 
@@ -493,7 +492,7 @@ static int weights_quantised(struct reader *r, const struct st_tensor *t, const 
         return err_set(r->err, 0, NULL, "%s: tensor '%s' has type %s, which is not supported there",
                        r->file[t->file].name, t->name, st_type_name(t->type));
     weights_quantised_shape(q, b);
-    TRY(weights_order(r, r->file[t->file].name, t->name, how, b));
+    TRY(weights_order_rows(r, r->file[t->file].name, t->name, how, b));
     if (q->n_stack)
         return weights_stack(r, q, b);
     weights_parts(q, piece);
@@ -567,8 +566,6 @@ static int weights_add(struct weights *w, const struct st_tensor *t) {
         codes = &q;
     if (p.name->how >= NAME_GATE_UP && p.name->how <= NAME_KV_B)
         return reader_write_layout(r, t, p.name->how, p.layer, codes);
-    if (p.name->how == NAME_ROTATED && r->row->halved && t->n_dims > 1)
-        return reader_write_halved(r, t, b.name, codes);
     if (form == QUANTISED_MATRIX)
         return weights_quantised(r, t, &q, p.name->how, &b);
     if (p.name->how == NAME_BLOCKS_GATE_UP || p.name->how == NAME_BLOCKS_DOWN)

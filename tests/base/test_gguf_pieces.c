@@ -107,6 +107,21 @@ Test(gguf_pieces, interleaved_rows_alternate_between_halves_of_a_head) {
             cr_expect_eq(tensor_row(found, r)[k], byte_of(0, order[r] * 8u + k));
 }
 
+Test(gguf_pieces, the_first_rows_of_a_halved_head_are_its_even_ones) {
+    const struct gguf_piece piece = {0, 0};
+    struct gguf_built t = matrix("q", 12, 1, 6);
+    static const uint8_t order[] = {0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11};
+    CLEANUP(gguf_freep) struct gguf *g = NULL;
+
+    t.halved = 4;
+    cr_assert_eq(gguf_build_scattered(&build, &t, &piece, 1), 0);
+    cr_assert_eq(open_built(&g), 0, "%s", err.message);
+    const struct tensor *found = gguf_find(g, "q");
+    for (uint64_t r = 0; r < 12; r++)
+        for (uint64_t k = 0; k < 8; k++)
+            cr_expect_eq(tensor_row(found, r)[k], byte_of(0, order[r] * 8u + k));
+}
+
 Test(gguf_pieces, one_piece_in_order_is_plain_data_and_own_tensors_stand_beside) {
     const struct gguf_piece piece = {1, 16};
     const struct gguf_built t = matrix("plain", 3, 1, 0);
@@ -171,12 +186,17 @@ Test(gguf_pieces, a_list_that_leads_out_of_the_files_is_refused) {
         {matrix("x", 1, 1, 0), {{0, 0}}, 1, "appears twice"},
     };
     struct gguf_built block = matrix("a", 2, 1, 0), unknown = matrix("a", 2, 1, 0);
+    struct gguf_built halved = matrix("a", 6, 1, 6), odd = halved;
 
     block.type = TENSOR_Q4_0;
     unknown.type = (enum tensor_type)99;
+    halved.halved = 8;
+    odd.halved = 3;
     const struct spoil more[] = {
         {block, {{0, 0}}, 1, "no whole blocks"},
         {unknown, {{0, 0}}, 1, "unknown type"},
+        {halved, {{0, 0}}, 1, "no 8 rows to halve"},
+        {odd, {{0, 0}}, 1, "no 3 rows to halve"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(bad) + ARRAY_SIZE(more); i++) {
         const struct spoil *s = i < ARRAY_SIZE(bad) ? &bad[i] : &more[i - ARRAY_SIZE(bad)];

@@ -74,6 +74,8 @@ def model_of(name, where):
         return hf_folder.with_logarithms(golden(name), os.path.join(where, "model.gguf"))
     if name == "mistral4":
         return hf_folder.with_temperature_length(golden(name), os.path.join(where, "model.gguf"))
+    if name == "glm4v":
+        return pictures.FOLDER / "glm4v.gguf"
     return golden(name)
 
 
@@ -447,10 +449,10 @@ def test_quantised_experts_give_the_bits_of_a_gguf_file():
 
 
 # A model of each type, and the forms of the page of measurements.
-PAIRED = ("llama-gqa", "mistral3", "mistral4", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "qwen3next", "qwen35-mtp", "qwen35moe-mtp",
-          "gemma", "gemma2", "gemma3", "gemma4", "gemma4-moe", "gemma4-ple", "phi3", "granitemoe", "olmoe", "glm4", "glm4moe-mtp",
-          "lfm2", "lfm2moe", "smollm3", "seed-oss", "exaone4", "ernie4-5", "ernie4-5-moe", "arcee", "dots1", "deepseek",
-          "deepseek2-lite", "deepseek2-v3", "nemotron-h-moe-mtp")
+PAIRED = ("llama-gqa", "mistral3", "mistral4", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "qwen3next", "qwen35-mtp",
+          "qwen35moe-mtp", "gemma", "gemma2", "gemma3", "gemma4", "gemma4-moe", "gemma4-ple", "phi3", "granitemoe", "olmoe",
+          "glm4", "glm4v", "glm4moe-mtp", "lfm2", "lfm2moe", "smollm3", "seed-oss", "exaone4", "ernie4-5", "ernie4-5-moe",
+          "arcee", "dots1", "deepseek", "deepseek2-lite", "deepseek2-v3", "nemotron-h-moe-mtp")
 PAIRED_FORMS = ("fp8-tensor", "fp8-channel", "fp8-block", "nvfp4-modelopt", "nvfp4-compressed", "mxfp4", "awq", "gptq-sym", "gptq-asym",
                 "gptq-act-order", "gptq-8", "packed", "int8")
 
@@ -458,7 +460,7 @@ PAIRED_FORMS = ("fp8-tensor", "fp8-channel", "fp8-block", "nvfp4-modelopt", "nvf
 def test_each_form_gives_the_bits_of_a_gguf_file_in_each_architecture():
     """FP8 with a scale for blocks of 128 columns is rounded to BF16 by the backend `reference` alone."""
     few = (("qwen3next", "awq"), ("qwen3next", "nvfp4-modelopt"), ("qwen35moe-mtp", "fp8-block"), ("gemma4-moe", "fp8-channel"),
-           ("deepseek2-lite", "gptq-asym"), ("mistral4", "fp8-channel"))
+           ("deepseek2-lite", "gptq-asym"), ("mistral4", "fp8-channel"), ("glm4v", "gptq-asym"))
     for name, form in every([*itertools.product(PAIRED, PAIRED_FORMS)], few):
         with tempfile.TemporaryDirectory() as where:
             folder, file = quantised(form, name, where)
