@@ -187,10 +187,6 @@ struct files_found {
 static void files_count(int dir, const char *name, struct files_found *out) {
     struct stat st;
 
-    if (strncmp(name, "adapter_model", 13) == 0) {
-        out->n_adapters++;
-        return;
-    }
     if (strncmp(name, "consolidated", 12) == 0) {
         out->n_consolidated++;
         return;
@@ -217,8 +213,11 @@ static void files_look(const struct reader *r, struct files_found *out) {
 
         if (e->d_name[0] == '.') /* macOS has one of attributes for each file: ._NAME */
             continue;
-        out->n_pickles += pickle;
-        if (files_end_in(e->d_name, ".safetensors"))
+        if (strncmp(e->d_name, "adapter_model", 13) == 0)
+            out->n_adapters++;
+        else if (pickle)
+            out->n_pickles++;
+        else if (files_end_in(e->d_name, ".safetensors"))
             files_count(r->dir, e->d_name, out);
     }
     closedir(d);
@@ -228,7 +227,7 @@ static void files_look(const struct reader *r, struct files_found *out) {
 static int files_refuse(struct err *err, const struct files_found *found) {
     if (found->n_adapters)
         return err_set(err, 0, NULL,
-                       "adapter_model.safetensors is a LoRA adapter, and these are not supported: "
+                       "adapter_model.* is a LoRA adapter, and these are not supported: "
                        "merge it into its base model, and serve the result");
     if (found->n_consolidated)
         return err_set(err, 0, NULL,
@@ -300,7 +299,8 @@ void reader_explain(const char *dir, struct err *err) {
         err_set(err, 0, NULL,
                 "model_index.json is that of a diffusion model, which weft does not "
                 "serve");
-    else if (files_exist(fd, "config.json") || found.n_adapters || found.n_consolidated)
+    else if (files_exist(fd, "config.json") || found.n_adapters || found.n_consolidated ||
+             found.n_pickles)
         files_refuse(err, &found);
     else if (found.n_safetensors)
         err_set(err, 0, NULL, "the folder has safetensors, but config.json is missing" WHOLE);
