@@ -235,8 +235,8 @@ bool cuda_asks(const char *what) {
 
 /* Reads settings for tests and measurements. WEFT_CUDA_SHARE=0: sequences do not share reads of
  * common pages. WEFT_CUDA_FUSE=0: be.ways.fuse is off. WEFT_CUDA_WIDE, WEFT_CUDA_WHOLE: values of
- * be.attention.wide_rows and part. WEFT_CUDA_TIMES=0: be.products.timed is off. WEFT_CUDA_PACE=0: the end of
- * a step is polled for all the time. WEFT_CUDA_STATIC=1: be.ways.fixed.
+ * be.attention.wide_rows and part. WEFT_CUDA_TIMES=0: be.products.timed is off. WEFT_CUDA_PACE=0:
+ * the end of a step is polled for all the time. WEFT_CUDA_STATIC=1: be.ways.fixed.
  * WEFT_CUDA_PROLOGUE=1: be.ways.prologue. WEFT_CUDA_ATTEND=1: be.attention.decode.
  * WEFT_CUDA_WARM=0: be.ways.warms is off. WEFT_CUDA_BESIDE=0: be.queue.uploads is not used. */
 static void cuda_read_environment(struct be *b) {

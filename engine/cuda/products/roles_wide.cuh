@@ -499,9 +499,10 @@ DEVICE void roles_wide_exchange(bool is_up, uint32_t ring_bytes, float (&total)[
 DEVICE void roles_wide_pack(const struct matmul_args &a, uint32_t n_rows, uint32_t row,
                             uint32_t out, const float (&h)[2]) {
     bool second = out & 2;
-    float got = lane_xor(second ? h[0] : h[1], 8) * a.fixed;
-    float own = (second ? h[1] : h[0]) * a.fixed;
+    float own = second ? h[1] : h[0], other = second ? h[0] : h[1];
+    float got = lane_xor(other, 8) * a.fixed;
 
+    own *= a.fixed;
     row += second;
     if (row >= n_rows || out >= a.m[0].n_out)
         return;

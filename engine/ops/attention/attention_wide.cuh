@@ -113,7 +113,7 @@ DEVICE void wide_pack_values(const struct attend_args &a, const struct attn_item
     for (int b = 0; b < 4 * D; b++) {
         const float *x = &r.o[b][2 * i];
         float low = x[0] * scale / sum * a.fixed, high = x[1] * scale / sum * a.fixed;
-        float got = lane_xor(t % 2 ? low : high, 1);
+        float other = t % 2 ? low : high, got = lane_xor(other, 1);
 
         if (query < it.n_q && 8u * b < a.n_value)
             *(uint32_t *)(to.place(a, 8 * b + t / 2 * 4) + at) =

@@ -64,11 +64,10 @@ static int call(void) {
     return call_while(false);
 }
 
-/* Turns off the self-test, early launches, timing and steps before the first request, which other
- * tests cover: tests open the device hundreds of times. */
+/* Turns off the self-test, timing and steps before the first request, which other tests cover:
+ * tests open the device hundreds of times. */
 __attribute__((constructor)) static void without_selftest(void) {
     setenv("WEFT_CUDA_CHECK", "0", 0);
-    setenv("WEFT_CUDA_EARLY", "0", 0);
     setenv("WEFT_CUDA_TIMES", "0", 0);
     setenv("WEFT_CUDA_WARM", "0", 0);
     setenv("WEFT_CUDA_PACE", "0", 0); /* kernels run while the host polls */

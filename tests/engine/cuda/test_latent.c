@@ -17,14 +17,6 @@
 #include "tests/engine/cuda/ways.h"
 #include "tests/support/synth/synth.h"
 
-/* Launches kernels early, as a device does: the emulator then runs blocks up to their wait before
- * the launches in front of them, and ends the test if they read what those change. */
-static void latent_launch_early(void) {
-    setenv("WEFT_CUDA_EARLY", "1", 1);
-}
-
-TestSuite(cuda_latent, .init = latent_launch_early);
-
 /* Queries from a latent vector (q_rank), a dense layer, then experts; four layers of random
  * weights, each of which adds about 2e-3 of error. */
 Test(cuda_latent, a_golden_file_is_near_the_reference) {

@@ -340,7 +340,7 @@ Test(cuda_open, early_launch_is_for_kernels_that_wait) {
         struct err err = {0};
 
         fake_find()->major = cases[i].major;
-        unsetenv("WEFT_CUDA_EARLY"); /* set by the module */
+        unsetenv("WEFT_CUDA_EARLY");
         if (cases[i].said)
             setenv("WEFT_CUDA_EARLY", cases[i].said, 1);
         fake_find()->made_for = cases[i].made_for;

@@ -119,9 +119,9 @@ Test(scales, steps_of_many_rows_pack_nothing_but_norms) {
     unlink(path);
 }
 
-/* The rows after 256 keys have two chunks. In steps of 16 rows merge() packs their results. In those
- * of 150 rows attend_wide or attend_wgmma does, and the product of gate and up packs two units of
- * 128 rows. */
+/* The rows after 256 keys have two chunks. In steps of 16 rows merge() packs their results. In
+ * those of 150 rows attend_wide or attend_wgmma does, and the product of gate and up packs two
+ * units of 128 rows. */
 Test(scales, chunks_are_packed_where_they_are_merged) {
     enum { TOKENS = 275 };
     static const struct {
