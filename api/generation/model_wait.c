@@ -173,7 +173,7 @@ int model_wait_begin(struct prompt_job *job) {
     if (!m)
         return model_wait_unknown(job);
     if (!models_are_allowed(job->tenant, m))
-        return models_hidden(name ? name : m->info->id, &job->err);
+        return models_hidden(name, &job->err);
     model_wait_assign(job, m);
     m->last_used_ns = now;
     if (job->computes && model_on_demand(m))

@@ -52,6 +52,10 @@ bool models_may_use(const struct exchange *x, const struct model *m) {
 }
 
 int models_hidden(const char *name, struct err *err) {
+    if (!name)
+        return err_set_code(err, 404, "model_not_found", "model",
+                            "This API key may not use the default model. Send the name of one of "
+                            "those that GET /v1/models lists.");
     return err_set_code(err, 404, "model_not_found", "model",
                         "The model `%.200s` does not exist or this API key may not use it.", name);
 }

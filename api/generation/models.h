@@ -25,8 +25,8 @@ struct model *models_find_exactly(const struct gen_env *env, const char *name, s
 bool models_may_use(const struct exchange *x, const struct model *m);
 /* Returns models_may_use() for a tenant. */
 bool models_are_allowed(const struct tenant *t, const struct model *m);
-/* Makes the 404 for @name, which the tenant may not use or which is not served; it names no other
- * models. */
+/* Makes the 404 for @name, which the tenant may not use or which is not served, or for a request
+ * without a name (NULL), whose model it may not use; it names no other models. */
 int models_hidden(const char *name, struct err *err);
 
 /* The next four take the lock. */
@@ -37,8 +37,8 @@ bool models_is_served(const struct gen_env *env, const char *name, size_t len);
 bool models_is_answered(const struct gen_env *env, const char *name, size_t len);
 /* Makes the 404 for @name, which is not served; with several models it lists their names. */
 int models_unknown(const struct gen_env *env, const char *name, size_t len, struct err *err);
-/* Makes the 404 for @name, which the tenant of @x may not use or which is not served: by
- * models_hidden() if it may use only some models. On the loop's thread. */
+/* Makes the 404 for @name, or NULL for the default model, which the tenant of @x may not use or
+ * which is not served: by models_hidden() if it may use only some models. On the loop's thread. */
 int models_refuse(const struct exchange *x, const char *name, struct err *err);
 
 /* Checks that the tenant of @x may change models (api_opts.managers names it). Returns 0, or a 403

@@ -220,7 +220,7 @@ static void prompt_on_thread(struct job *j) {
 /* Refuses a model that the tenant may not use, without telling of models that it may not use. */
 static void hide_models(struct prompt_job *job) {
     if (job->result == 0 && !models_are_allowed(job->tenant, job->model))
-        job->result = models_hidden(job->wanted ? job->wanted : job->model->info->id, &job->err);
+        job->result = models_hidden(job->wanted, &job->err);
     else if (job->result < 0 && job->tenant->conf.n_models > 0 && job->wanted &&
              strcmp(job->err.code, "model_not_found") == 0)
         models_hidden(job->wanted, &job->err);

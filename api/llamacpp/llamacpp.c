@@ -87,7 +87,7 @@ static const struct model *asked_for(const struct exchange *x, const struct http
         found = models_find(env_of(x), name, strlen(name));
     if (found && models_may_use(x, found))
         return found;
-    models_refuse(x, named ? name : found->info->id, err);
+    models_refuse(x, named ? name : NULL, err);
     return NULL;
 }
 

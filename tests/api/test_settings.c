@@ -175,6 +175,9 @@ static void expect_chat(const char *key, const char *model, int status, const ch
 }
 
 #define HIDDEN(name) "The model `" name "` does not exist or this API key may not use it."
+#define HIDDEN_DEFAULT                                                                             \
+    "This API key may not use the default model. Send the name of one of those that GET "          \
+    "/v1/models lists."
 
 Test(settings, a_tenant_uses_its_models_alone) {
     struct api_tenant rows[] = {
@@ -205,7 +208,7 @@ Test(settings, a_tenant_uses_its_models_alone) {
         expect_get(may[i], "/props?model=tiny", 200, R"("model_alias":"tiny")");
         expect_get(may[i], "/props", 200, R"("model_alias":"tiny")");
     }
-    expect_chat("kb", "", 404, HIDDEN("tiny"));
+    expect_chat("kb", "", 404, HIDDEN_DEFAULT);
     expect_chat("kb", R"("model":"tiny",)", 404, HIDDEN("tiny"));
     expect_chat("kb", R"("model":"alias",)", 404, HIDDEN("alias"));
     expect_chat("kb", R"("model":"none",)", 404, HIDDEN("none"));
@@ -213,7 +216,7 @@ Test(settings, a_tenant_uses_its_models_alone) {
     expect_get("kb", "/v1/models/tiny", 404, HIDDEN("tiny"));
     expect_get("kb", "/api/tags", 200, R"({"models":[]})");
     expect_get("kb", "/props?model=tiny", 404, HIDDEN("tiny"));
-    expect_get("kb", "/props", 404, HIDDEN("tiny"));
+    expect_get("kb", "/props", 404, HIDDEN_DEFAULT);
     expect_get("kb", "/props?model=none", 404, HIDDEN("none"));
     expect_get("kb", "/v1/models/none", 404, HIDDEN("none"));
     cr_expect_eq(send_as("kb", "POST", "/api/show", R"({"model":"tiny"})", &body), 404);
