@@ -44,6 +44,8 @@ struct pending_item {
     uint64_t number;
 };
 
+/* Make an empty queue, an account for which nothing was submitted, and a request that does not
+ * wait. @number: its place among those of its account. */
 void pending_init(struct pending *q);
 void pending_account_init(struct pending_account *a);
 void pending_item_init(struct pending_item *i, uint64_t number);

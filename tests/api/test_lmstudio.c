@@ -105,7 +105,8 @@ Test(lmstudio, it_says_why_a_text_ends) {
 Test(lmstudio, ttl_is_a_number_of_seconds) {
     static const struct {
         const char *ttl;
-        int64_t seconds; /* 77: refused */
+        /* 77: refused */
+        int64_t seconds;
     } rows[] = {
         {"0", 0},           {"0.5", 1}, {"60", 60},      {"2147483647", 2147483647},
         {"2147483648", 77}, {"-1", 77}, {R"("5m")", 77}, {"[]", 77},

@@ -36,8 +36,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv);
 #define FUZZ_ASSERT(condition) ((condition) ? (void)0 : fuzz_fail(__FILE__, __LINE__, #condition))
 void fuzz_fail(const char *file, int line, const char *what) __attribute__((noreturn));
 
-/* Closes @fd and waits until its peer @peer is hung up: a process that reads /proc/PID/fd holds what
- * is open there for a moment. */
+/* Closes @fd and waits until its peer @peer is hung up: a process that reads /proc/PID/fd holds
+ * what is open there for a moment. */
 void fuzz_hang_up(int fd, int peer);
 /* Returns the path of a file in memory that holds @len bytes of @data until the next call. */
 const char *fuzz_file(const void *data, size_t len);

@@ -499,15 +499,18 @@ DEVICE void roles_wide_exchange(bool is_up, uint32_t ring_bytes, float (&total)[
 DEVICE void roles_wide_pack(const struct matmul_args &a, uint32_t n_rows, uint32_t row,
                             uint32_t out, const float (&h)[2]) {
     bool second = out & 2;
-    float own = second ? h[1] : h[0], other = second ? h[0] : h[1];
-    float got = lane_xor(other, 8) * a.fixed;
+    float low = h[0], high = h[1];
+    float got = lane_xor(second ? low : high, 8);
 
-    own *= a.fixed;
+    if (second)
+        low = got;
+    else
+        high = got;
     row += second;
     if (row >= n_rows || out >= a.m[0].n_out)
         return;
     uint16_t *to = core_place(a.packed, row, a.m[0].n_out, out / 4 * 4) + out % 2 * CORE_NEXT;
-    *(uint32_t *)to = second ? pack_halves(got, own) : pack_halves(own, got);
+    *(uint32_t *)to = pack_halves(low * a.fixed, high * a.fixed);
     if (out < 4 && out % 2 == 0)
         a.packed_scale[row] = 1.0f / a.fixed;
 }

@@ -115,9 +115,12 @@ DEVICE void wide_pack_values(const struct attend_args &a, const struct attn_item
         float low = x[0] * scale / sum * a.fixed, high = x[1] * scale / sum * a.fixed;
         float other = t % 2 ? low : high, got = lane_xor(other, 1);
 
+        if (t % 2)
+            low = got;
+        else
+            high = got;
         if (query < it.n_q && 8u * b < a.n_value)
-            *(uint32_t *)(to.place(a, 8 * b + t / 2 * 4) + at) =
-                t % 2 ? pack_halves(got, high) : pack_halves(low, got);
+            *(uint32_t *)(to.place(a, 8 * b + t / 2 * 4) + at) = pack_halves(low, high);
     }
     if (query < it.n_q)
         to.end(a, 2 * t);
