@@ -111,9 +111,9 @@ static ssize_t takeover_hear(char *text, size_t size, int *fd) {
 static void takeover_on_readable(uv_poll_t *p, int status, int events) {
     char text[UPGRADE_MESSAGE_MAX + 1] = "";
     int fd = -1;
-    ssize_t n = status < 0 ? 0 : takeover_hear(text, sizeof(text), &fd);
 
     api_mark_loop("an upgrade");
+    ssize_t n = status < 0 ? 0 : takeover_hear(text, sizeof(text), &fd);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (fd >= 0 && strncmp(text, UPGRADE_GUESTS, strlen(UPGRADE_GUESTS)) == 0) {
