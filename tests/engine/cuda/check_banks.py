@@ -15,9 +15,9 @@ OTHERS = 0.2
 LIMITS = {
     "attend_128": 1.8, "attend_128_q4": 2.8, "attend_128_q8": 2.2, "attend_128_q8_q4": 2.7, "attend_256": 1.9,
     "attend_256_q4": 1.8, "attend_256_q8": 1.3, "attend_256_q8_q4": 1.7, "attend_512": 2.6, "attend_512_q4": 2.4,
-    "attend_512_q8": 1.7, "attend_512_q8_q4": 2.1, "attend_64": 2.0, "attend_64_q4": 2.8, "attend_64_q8": 2.3,
-    "attend_64_q8_q4": 2.7, "attend_compressed": 15.9, "attend_decode_128": 1.9, "attend_decode_128_q4": 2.5,
-    "attend_decode_128_q8": 2.1, "attend_decode_128_q8_q4": 2.4, "attend_decode_64": 2.6, "attend_decode_64_q4": 3.0,
+    "attend_512_q8": 1.7, "attend_512_q8_q4": 2.1, "attend_64": 2.1, "attend_64_q4": 2.8, "attend_64_q8": 2.3,
+    "attend_64_q8_q4": 2.7, "attend_compressed": 15.9, "attend_decode_128": 2.1, "attend_decode_128_q4": 2.5,
+    "attend_decode_128_q8": 2.2, "attend_decode_128_q8_q4": 2.5, "attend_decode_64": 2.7, "attend_decode_64_q4": 3.0,
     "attend_decode_64_q8": 2.7, "attend_decode_64_q8_q4": 3.0, "attend_latent": 6.5, "attend_latent_bulk": 5.6,
     "attend_latent_bulk_q4": 4.5, "attend_latent_bulk_q8": 4.4, "attend_latent_q4": 5.7, "attend_latent_q8": 5.1,
     "attend_sparse": 20.1, "attend_sparse_q4": 19.4, "attend_sparse_q8": 22.9, "attend_sparse_q8_q4": 19.6,
