@@ -88,8 +88,13 @@ static const struct arch_name names_gemma[] = {
     {0},
 };
 
-/* Gemma 4: experts beside the dense FFN, and parts of the inputs that each layer reads. */
+/* Gemma 4: experts beside the dense FFN, and parts of the inputs that each layer reads. Only its
+ * assistant has projections and the table of clusters, which is left out. */
 static const struct arch_name names_gemma4[] = {
+    {"pre_projection.weight", "nextn.pre_projection.weight", NAME_PLAIN},
+    {"post_projection.weight", "nextn.post_projection.weight", NAME_PLAIN},
+    {"masked_embedding.centroids.weight", "", NAME_LEFT_OUT},
+    {"masked_embedding.token_ordering", "", NAME_LEFT_OUT},
     {"embed_tokens_per_layer.weight", "per_layer_token_embd.weight", NAME_PLAIN},
     {"per_layer_model_projection.weight", "per_layer_model_proj.weight", NAME_PLAIN},
     {"per_layer_projection_norm.weight", "per_layer_proj_norm.weight", NAME_GAIN},
@@ -271,6 +276,12 @@ static const struct arch_key keys_gemma4[] = {
     {"final_logit_softcapping", "final_logit_softcapping", KEY_F32, false},
     {"hidden_size_per_layer_input", "embedding_length_per_layer_input", KEY_U32, true},
     {"num_kv_shared_layers", "attention.shared_kv_layers", KEY_U32, true},
+    {0},
+};
+
+static const struct arch_key keys_assistant[] = {
+    {"sliding_window", "attention.sliding_window", KEY_U32, true},
+    {"backbone_hidden_size", "embedding_length_out", KEY_U32, true},
     {0},
 };
 
@@ -509,6 +520,13 @@ static const struct arch_row rows[] = {
      .gains_minus_one = true,
      .window_pattern = true},
     {.model_type = "gemma4_text",
+     .drafter = "Gemma4AssistantForCausalLM",
+     .arch = "gemma4-assistant",
+     .names = names_gemma4,
+     .keys = keys_assistant,
+     .two_heads = true,
+     .window_pattern = true},
+    {.model_type = "gemma4_text",
      .arch = "gemma4",
      .names = names_gemma4,
      .keys = keys_gemma4,
@@ -701,10 +719,14 @@ static const struct arch_row rows[] = {
     {.model_type = "eurobert", .arch = "eurobert", .encoder = true, .activation = "silu"},
 };
 
-const struct arch_row *arch_find(const char *model_type, bool experts, bool two_way) {
+const struct arch_row *arch_find(const char *model_type, const char *architecture, bool experts,
+                                 bool two_way) {
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        const char *drafter = rows[i].drafter;
         bool other = (rows[i].dense && experts) || (rows[i].two_way && !two_way);
 
+        if (drafter)
+            other = !architecture || strcmp(drafter, architecture) != 0;
         if (strcmp(rows[i].model_type, model_type) == 0 && !other)
             return &rows[i];
     }
@@ -714,6 +736,6 @@ const struct arch_row *arch_find(const char *model_type, bool experts, bool two_
 void arch_list(char *out, unsigned size) {
     *out = 0;
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
-        if (!rows[i].dense && !rows[i].two_way)
+        if (!rows[i].dense && !rows[i].two_way && !rows[i].drafter)
             note_add(out, size, ", ", "%s", rows[i].model_type);
 }

@@ -78,6 +78,9 @@ struct arch_default {
 struct arch_row {
     /* of the text model */
     const char *model_type;
+    /* of draft models, before a row of the same type for models: their name in `architectures`,
+     * which decides; they need no tokenizer of their own */
+    const char *drafter;
     /* general.architecture */
     const char *arch;
     /* lists end with an empty entry; NULL: none. Names are searched before the common ones */
@@ -132,8 +135,10 @@ struct arch_row {
 };
 
 /* Returns the row of @model_type, with or without @experts and rows that see what follows
- * (@two_way) where that makes a difference; NULL: unknown. */
-const struct arch_row *arch_find(const char *model_type, bool experts, bool two_way);
+ * (@two_way) where that makes a difference, or of a draft model if @architecture (NULL: none) is
+ * one; NULL: unknown. */
+const struct arch_row *arch_find(const char *model_type, const char *architecture, bool experts,
+                                 bool two_way);
 /* Writes the known types, separated by commas. */
 void arch_list(char *out, unsigned size);
 extern const struct arch_name arch_names[]; /* names that most architectures have */

@@ -189,6 +189,8 @@ static int checkpoint_check_tokenizer(const struct reader *r, const struct small
 /* Writes the keys that the small files of the folder give. */
 static int checkpoint_write_keys(struct reader *r, struct small_file *small) {
     TRY(reader_write_keys(r));
+    if (r->row->drafter && !small[TOKENIZER].text.data && !small[SENTENCEPIECE].text.data)
+        return 0; /* its tokens are those of the model for which it drafts */
     TRY(checkpoint_check_tokenizer(r, small));
     const struct hf_tokenizer_files files = {
         .tokenizer = checkpoint_text(&small[TOKENIZER]),

@@ -193,21 +193,15 @@ static int config_check_twice(const struct reader *r, yyjson_val *object) {
     return 0;
 }
 
-int reader_open_config(struct reader *r, const char *text, size_t len) {
-    /* time_step_limit of Mamba-2 mostly ends in Infinity */
-    int result = json_parse(&r->doc, text, len, YYJSON_READ_ALLOW_INF_AND_NAN);
+/* Finds the row of the architecture. */
+static int config_find_row(struct reader *r) {
+    const char *part = json_cstr(yyjson_obj_get(r->config, "_class_name"));
+    const char *type = json_cstr(config_first(r, "model_type"));
+    const char *architecture =
+        json_cstr(yyjson_arr_get(yyjson_obj_get(r->config, "architectures"), 0));
+    bool two_way = yyjson_get_bool(config_first(r, "use_bidirectional_attention"));
     char known[700];
 
-    if (result == -EINVAL)
-        return err_set(r->err, 0, NULL, "config.json: not JSON (%s)",
-                       json_why(text, len, YYJSON_READ_ALLOW_INF_AND_NAN).s);
-    TRY(result);
-    r->config = yyjson_doc_get_root(r->doc);
-    r->text = config_text(r->config);
-    TRY(config_check_twice(r, r->config));
-    TRY(config_check_twice(r, r->text));
-    const char *part = json_cstr(yyjson_obj_get(r->config, "_class_name"));
-    const char *type = json_cstr(yyjson_obj_get(r->text, "model_type"));
     if (!type && part)
         return err_set(r->err, 0, NULL,
                        "config.json: _class_name %s is a part of a diffusion model, which weft "
@@ -215,8 +209,7 @@ int reader_open_config(struct reader *r, const char *text, size_t len) {
                        quoted(part).s);
     if (!type)
         return err_set(r->err, 0, NULL, "config.json: model_type is missing");
-    bool two_way = yyjson_get_bool(config_first(r, "use_bidirectional_attention"));
-    r->row = arch_find(type, config_first(r, "n_routed_experts") != NULL, two_way);
+    r->row = arch_find(type, architecture, config_first(r, "n_routed_experts") != NULL, two_way);
     arch_list(known, sizeof(known));
     if (!r->row)
         return err_set(r->err, 0, NULL,
@@ -226,6 +219,22 @@ int reader_open_config(struct reader *r, const char *text, size_t len) {
         return err_set(r->err, 0, NULL,
                        "config.json: use_bidirectional_attention is not supported for %s models",
                        type);
+    return 0;
+}
+
+int reader_open_config(struct reader *r, const char *text, size_t len) {
+    /* time_step_limit of Mamba-2 mostly ends in Infinity */
+    int result = json_parse(&r->doc, text, len, YYJSON_READ_ALLOW_INF_AND_NAN);
+
+    if (result == -EINVAL)
+        return err_set(r->err, 0, NULL, "config.json: not JSON (%s)",
+                       json_why(text, len, YYJSON_READ_ALLOW_INF_AND_NAN).s);
+    TRY(result);
+    r->config = yyjson_doc_get_root(r->doc);
+    r->text = config_text(r->config);
+    TRY(config_check_twice(r, r->config));
+    TRY(config_check_twice(r, r->text));
+    TRY(config_find_row(r));
     TRY(quantised_read_rule(r));
     TRY(config_whole(r, "num_hidden_layers n_layer", 0, 1, 1024, &r->n_layer));
     TRY(config_whole(r, "num_attention_heads n_head", 0, 1, 1 << 12, &r->n_head));
