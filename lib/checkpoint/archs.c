@@ -116,6 +116,20 @@ static const struct arch_name names_gemma4[] = {
     {0},
 };
 
+/* Block drafters; convolutions and a selector are those of DFlash2. */
+static const struct arch_name names_dflash[] = {
+    {"fc.weight", "fc.weight", NAME_PLAIN},
+    {"hidden_norm.weight", "enc.output_norm.weight", NAME_GAIN},
+    {"layers.#.attention_conv.base_kernel", "blk.#.attn_conv_base", NAME_FLOATS},
+    {"layers.#.attention_conv.kernel_projection.weight", "blk.#.attn_conv_proj.weight", NAME_PLAIN},
+    {"layers.#.mlp_conv.base_kernel", "blk.#.ffn_conv_base", NAME_FLOATS},
+    {"layers.#.mlp_conv.kernel_projection.weight", "blk.#.ffn_conv_proj.weight", NAME_PLAIN},
+    {"candidate_selector.hidden_projection.weight", "selector_hidden.weight", NAME_PLAIN},
+    {"candidate_selector.predecessor_codebook", "selector_predecessor.weight", NAME_PLAIN},
+    {"candidate_selector.successor_codebook", "selector_successor.weight", NAME_PLAIN},
+    {0},
+};
+
 /* Nemotron: each block has a norm and a mixer. Of multi-token prediction two blocks are one here,
  * attention and experts, and the norm of the second is post_norm. */
 static const struct arch_name names_nemotron[] = {
@@ -282,6 +296,24 @@ static const struct arch_key keys_gemma4[] = {
 static const struct arch_key keys_assistant[] = {
     {"sliding_window", "attention.sliding_window", KEY_U32, true},
     {"backbone_hidden_size", "embedding_length_out", KEY_U32, true},
+    {0},
+};
+
+#define KEYS_DFLASH                                                                                \
+    {"block_size", "block_size", KEY_U32, true},                                                   \
+        {"sliding_window", "attention.sliding_window", KEY_U32, false},                            \
+        {"causal is_causal", "attention.causal", KEY_BOOL, false},                                 \
+        {"final_logit_softcapping", "final_logit_softcapping", KEY_F32, false}, {                  \
+        "output_multiplier", "logit_scale", KEY_F32, false                                         \
+    }
+
+static const struct arch_key keys_dflash[] = {KEYS_DFLASH, {0}};
+static const struct arch_key keys_dflash2[] = {
+    KEYS_DFLASH,
+    {"conv_kernel_size", "conv_kernel_size", KEY_U32, true},
+    {"conv_group_size", "conv_group_size", KEY_U32, true},
+    {"selector_rank", "selector_rank", KEY_U32, true},
+    {"selector_top_k", "selector_top_k", KEY_U32, true},
     {0},
 };
 
@@ -494,6 +526,20 @@ static const struct arch_row rows[] = {
      .sums_picks = true},
     {.model_type = "ministral3", .arch = "mistral3", .permuted = true},
     {.model_type = "qwen2", .arch = "qwen2"},
+    {.model_type = "qwen3",
+     .drafter = "DFlashDraftModel",
+     .arch = "dflash",
+     .names = names_dflash,
+     .keys = keys_dflash,
+     .window_pattern = true,
+     .taps = true},
+    {.model_type = "qwen3",
+     .drafter = "DFlash2DraftModel",
+     .arch = "dflash",
+     .names = names_dflash,
+     .keys = keys_dflash2,
+     .window_pattern = true,
+     .taps = true},
     {.model_type = "qwen3", .arch = "qwen3"},
     {.model_type = "qwen3_moe", .arch = "qwen3moe", .sums_picks = true},
     {.model_type = "phi3", .arch = "phi3", .names = names_phi3},

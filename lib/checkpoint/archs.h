@@ -127,6 +127,8 @@ struct arch_row {
     bool learned_positions;
     /* the table begins with rows that no token has, up to that of the padding */
     bool padded_positions;
+    /* reads the outputs of some layers of the model for which it drafts */
+    bool taps;
     /* the one activation that the engine computes, by its names in config.json; NULL: not
      * checked */
     const char *activation;

@@ -148,11 +148,15 @@ static int config_convert(struct reader *r, const struct arch_key *list) {
     return 0;
 }
 
-/* Returns the text model's part of config.json: some repositories wrap it for pictures. */
+/* Returns the part of config.json whose members count before those beside it: that of the text
+ * model, which some repositories wrap for pictures, or of a block drafter. */
 static yyjson_val *config_text(yyjson_val *root) {
     yyjson_val *text = yyjson_obj_get(root, "text_config");
+    yyjson_val *drafter = yyjson_obj_get(root, "dflash_config");
 
-    return yyjson_is_obj(text) ? text : root;
+    if (yyjson_is_obj(text))
+        return text;
+    return yyjson_is_obj(drafter) ? drafter : root;
 }
 
 /* Reads the sizes of heads, of @n_embd / n_head values if no key says it. */
@@ -219,6 +223,11 @@ static int config_find_row(struct reader *r) {
         return err_set(r->err, 0, NULL,
                        "config.json: use_bidirectional_attention is not supported for %s models",
                        type);
+    if (yyjson_obj_get(r->config, "dflash_config") && !r->row->drafter)
+        return err_set(r->err, 0, NULL,
+                       "config.json: architectures: the block drafter %s of model_type %s is not "
+                       "supported as a folder",
+                       quoted(architecture ? architecture : "").s, type);
     return 0;
 }
 
@@ -270,7 +279,7 @@ static int config_windows(struct reader *r) {
     yyjson_val *types = config_first(r, "layer_types");
     uint32_t every = 0;
 
-    if (!r->row->window_pattern)
+    if (!r->row->window_pattern || yyjson_is_false(config_first(r, "use_sliding_window")))
         return 0;
     if (!types && !config_first(r, "global_attn_every_n_layers"))
         return 0;
@@ -830,6 +839,37 @@ static int config_hybrid(struct reader *r) {
     return 0;
 }
 
+/* Writes what a block drafter reads of its model: the layers, of which GGUF names those whose
+ * inputs are read, one behind the outputs of config.json, and the token that stands for one that is
+ * to be drafted. */
+static int config_taps(struct reader *r) {
+    yyjson_val *layers = config_first(r, "target_layer_ids");
+    yyjson_val *act = config_first(r, "hidden_act");
+    bool windows = yyjson_is_true(config_first(r, "use_sliding_window"));
+    struct config_key key = config_name(r, "target_layers");
+    uint32_t mask;
+
+    if (!r->row->taps)
+        return 0;
+    if (windows && !config_first(r, "layer_types"))
+        return config_bad(r, "layer_types");
+    TRY(config_whole(r, "mask_token_id", 0, 0, r->n_vocab - 1, &mask));
+    TRY(gguf_keys_u32(&r->build.keys, "tokenizer.ggml.mask_token_id", mask));
+    if (act && !json_cstr(act))
+        return config_bad(r, "hidden_act");
+    if (act)
+        TRY(config_add_text(r, config_name(r, "hidden_act").s, json_cstr(act)));
+    if (yyjson_arr_size(layers) == 0 || yyjson_arr_size(layers) > 1024)
+        return config_bad(r, "target_layer_ids");
+    TRY(gguf_keys_array(&r->build.keys, key.s, GGUF_U32, yyjson_arr_size(layers)));
+    JSON_EACH(v, layers) {
+        if (!yyjson_is_uint(v) || yyjson_get_uint(v) >= 1024)
+            return config_bad(r, "target_layer_ids");
+        TRY(gguf_keys_add_u32(&r->build.keys, (uint32_t)yyjson_get_uint(v) + 1));
+    }
+    return 0;
+}
+
 /* Writes the whole number @v of top_k, of which some publishers write -1 for none. */
 static int config_top_k(struct reader *r, double v) {
     uint32_t k = v > 0 ? (uint32_t)MIN(v, (double)UINT32_MAX) : 0;
@@ -887,6 +927,7 @@ int reader_write_keys(struct reader *r) {
     TRY(config_check_plain_layers(r));
     TRY(config_pictures(r));
     TRY(config_encoder(r));
+    TRY(config_taps(r));
     if (r->row->learned_positions)
         return 0;
     return config_rope(r);

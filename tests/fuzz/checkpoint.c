@@ -241,6 +241,20 @@ static const struct seed seeds[] = {
      "'partial_rotary_factor':0.5},'sliding_attention':{'rope_theta':1e4}}}",
      {"layers.0.layer_scalar BF16 1", "layers.0.experts.gate_up_proj BF16 2 16 8"},
      {0}},
+    {"{'architectures':['DFlash2DraftModel'],'model_type':'qwen3'," CONFIG
+     "'hidden_act':'silu','use_sliding_window':true,'sliding_window':16,"
+     "'layer_types':['sliding_attention'],'dflash_config':{'block_size':4,'mask_token_id':1,"
+     "'target_layer_ids':[0,2],'causal':false,'conv_kernel_size':2,'conv_group_size':4,"
+     "'selector_rank':4,'selector_top_k':2}}",
+     {"fc.weight BF16 8 16", "layers.0.attention_conv.base_kernel BF16 2 2 8",
+      "candidate_selector.predecessor_codebook BF16 2 4"},
+     {0}},
+    {"{'architectures':['Gemma4AssistantForCausalLM'],'backbone_hidden_size':8,'text_config':"
+     "{'model_type':'gemma4_text'," CONFIG "'global_head_dim':8,'sliding_window':16,"
+     "'layer_types':['full_attention'],'rope_parameters':{'full_attention':{'rope_theta':1e6},"
+     "'sliding_attention':{'rope_theta':1e4}}}}",
+     {"pre_projection.weight BF16 8 16", "masked_embedding.token_ordering I64 2"},
+     {0}},
     {"{'model_type':'nemotron_h'," CONFIG "'hybrid_override_pattern':'M','mamba_num_heads':2,"
      "'mamba_head_dim':4,'n_groups':2,'ssm_state_size':4,'conv_kernel':4,"
      "'moe_intermediate_size':8,'layer_norm_epsilon':1e-5,'time_step_limit':[0,Infinity]}",
