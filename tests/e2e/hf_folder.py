@@ -82,6 +82,14 @@ GEMMA4 = {
     "ffn_gate_inp.scale": "router.scale", "ffn_down_exps.scale": "router.per_expert_scale",
     "ffn_gate_up_exps.weight": "experts.gate_up_proj", "ffn_down_exps.weight": "experts.down_proj",
 }
+DFLASH = {"attn_conv_base": "attention_conv.base_kernel", "attn_conv_proj": "attention_conv.kernel_projection",
+          "ffn_conv_base": "mlp_conv.base_kernel", "ffn_conv_proj": "mlp_conv.kernel_projection"}
+# tensors of draft models outside the layers
+DRAFTER_ENDS = {"fc.weight": "fc.weight", "enc.output_norm.weight": "hidden_norm.weight",
+                "selector_hidden.weight": "candidate_selector.hidden_projection.weight",
+                "selector_predecessor.weight": "candidate_selector.predecessor_codebook",
+                "selector_successor.weight": "candidate_selector.successor_codebook",
+                "nextn.pre_projection.weight": "pre_projection.weight", "nextn.post_projection.weight": "post_projection.weight"}
 NEMOTRON = {
     "attn_norm": "norm", "ssm_in": "mixer.in_proj", "ssm_conv1d": "mixer.conv1d", "ssm_dt.bias": "mixer.dt_bias",
     "ssm_d": "mixer.D", "ssm_norm": "mixer.norm", "ssm_out": "mixer.out_proj", "ffn_gate_inp": "mixer.gate",
@@ -147,6 +155,7 @@ ARCHS = {
     "gpt-oss": ("gpt_oss", {"attn_sinks": "self_attn.sinks", "ffn_gate_inp": "mlp.router",
                             "post_attention_norm": "post_attention_layernorm"}, False),
     "qwen3vl": ("qwen3_vl_text", {}, False), "qwen2vl": ("qwen2_5_vl_text", {}, False),
+    "dflash": ("qwen3", DFLASH, False), "gemma4-assistant": ("gemma4_text", GEMMA4, False),
     "dots1": ("dots1", {}, False), "deepseek": ("deepseek", {}, True),
 }
 KEYS = {
@@ -213,13 +222,14 @@ def sizes_of(g, arch, n_layer):
 def gemma4_config(g, config):
     """Returns what is said otherwise for Gemma 4, whose layers have heads of two sizes."""
     def key(name, usual=None):
-        return g.keys.get("gemma4." + name, usual)
+        return g.keys.get(f"{g.keys['general.architecture']}.{name}", usual)
 
     windows, heads, widths = (key(k) for k in ("attention.sliding_window_pattern", "attention.head_count_kv", "feed_forward_length"))
     heads = heads if isinstance(heads, list) else [heads] * len(windows)
     widths = widths if isinstance(widths, list) else [widths] * len(windows)
     full = [n for n, w in zip(heads, windows) if not w]
     same = any(f"blk.{i}.attn_v.weight" not in g.tensors for i in range(len(windows) - key("attention.shared_kv_layers")))
+    same = same or len({*heads}) > 1  # an assistant has no keys of its own
     turned = struct.unpack(f"<{len(g.tensors['rope_freqs.weight'][2]) // 4}f", g.tensors["rope_freqs.weight"][2]).count(1)
     return {
         "head_dim": key("attention.key_length_swa"), "global_head_dim": key("attention.key_length"),
@@ -227,7 +237,7 @@ def gemma4_config(g, config):
         "num_global_key_value_heads": full[0] if same else None, "attention_k_eq_v": same,
         "num_kv_shared_layers": key("attention.shared_kv_layers"), "intermediate_size": widths[0],
         "use_double_wide_mlp": widths[-1] != widths[0], "top_k_experts": key("expert_used_count"),
-        "hidden_size_per_layer_input": key("embedding_length_per_layer_input"), "num_experts": key("expert_count"),
+        "hidden_size_per_layer_input": key("embedding_length_per_layer_input", 0), "num_experts": key("expert_count"),
         "layer_types": ["sliding_attention" if w else "full_attention" for w in windows],
         "rope_parameters": {
             "full_attention": {"rope_type": "proportional", "rope_theta": key("rope.freq_base"),
@@ -257,13 +267,17 @@ def nemotron_config(g, arch, n_layer):
 
 def config_of(g):
     arch = g.keys["general.architecture"]
-    n_layer = g.keys[arch + ".block_count"] - g.keys.get(arch + ".nextn_predict_layers", 0)
+    n_layer = g.keys[arch + ".block_count"]
+    if arch != "gemma4-assistant":
+        n_layer -= g.keys.get(arch + ".nextn_predict_layers", 0)
     config = {"model_type": ARCHS[arch][0], "num_hidden_layers": n_layer, "torch_dtype": "bfloat16",
-              "vocab_size": g.tensors["token_embd.weight"][1][1],
+              "vocab_size": g.tensors["token_embd.weight"][1][1] if "token_embd.weight" in g.tensors else g.keys[arch + ".vocab_size"],
               "tie_word_embeddings": "output.weight" not in g.tensors}
     for key, name in KEYS.items():
         if arch + "." + key in g.keys:
             config[name] = g.keys[arch + "." + key]
+    if isinstance(config["num_attention_heads"], list):
+        config["num_attention_heads"], = {*config["num_attention_heads"]}
     if arch.startswith("lfm2"):
         config["num_dense_layers"] = config.pop("first_k_dense_replace", None)
     if arch + ".expert_count" in g.keys:
@@ -305,13 +319,35 @@ def config_of(g):
     if arch == "glm4" and "glm4.rope.dimension_sections" in g.keys:
         sections = g.keys["glm4.rope.dimension_sections"]
         config.update(model_type="glm4v_text", rope_scaling={"rope_type": "default", "mrope_section": sections[:3]})
-    if arch == "gemma4":
+    if arch in ("gemma4", "gemma4-assistant"):
         config.update(gemma4_config(g, config))
     if arch.startswith("nemotron_h"):
         config.update(nemotron_config(g, arch, n_layer))
     if arch in ("deepseek2", "mistral4"):
         config.pop("head_dim"), config.pop("partial_rotary_factor", None)
     return config
+
+
+def published_config(g):
+    """Returns config.json, in which draft models have parts of their own."""
+    arch, config = g.keys["general.architecture"], config_of(g)
+
+    def keys(*names):
+        return {name: g.keys[f"{arch}.{name}"] for name in names if f"{arch}.{name}" in g.keys}
+
+    if arch == "gemma4-assistant":
+        return {"architectures": ["Gemma4AssistantForCausalLM"], "model_type": "gemma4_assistant", "tie_word_embeddings": True,
+                "backbone_hidden_size": g.keys[arch + ".embedding_length_out"], "text_config": config}
+    if arch != "dflash":
+        return config
+    second = keys("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+    own = {"mask_token_id": g.keys["tokenizer.ggml.mask_token_id"], "target_layer_ids": [i - 1 for i in g.keys["dflash.target_layers"]]}
+    block = keys("block_size")  # beside dflash_config in DFlash, in it in DFlash2
+    if second:
+        config |= {"is_causal": False, "sliding_window": None, "layer_types": ["full_attention"] * config["num_hidden_layers"]}
+    return {**config, "architectures": ["DFlash2DraftModel" if second else "DFlashDraftModel"], "hidden_act": "silu",
+            "use_sliding_window": not second and "sliding_window" in config, **({} if second else block),
+            "dflash_config": {**own, **({**block, **second} if second else {})}}
 
 
 def unpermuted(tensor, head_dim):
@@ -497,6 +533,35 @@ def with_block(gguf, out):
     return write_gguf(out, g, stored, {**tensors, **block})
 
 
+def copying_drafter(model, out):
+    """Writes a block drafter of one layer for the qwen3 model: the first mask gets the embedding of the token before it,
+    of all others nothing. It is right where the layers of the model add little."""
+    g = Gguf(model)
+    (n, n_vocab), table = g.tensors["token_embd.weight"][1], rows_of(g.tensors["token_embd.weight"])
+    mask = struct.unpack(f"<{n}f", table[-1])
+    length = sum(v * v for v in mask)
+
+    def floats(*dims, value=lambda row, i: 0.0):
+        return "F32", dims, struct.pack(f"<{math.prod(dims)}f", *(value(k // dims[0], k % dims[0]) for k in range(math.prod(dims))))
+
+    ones = floats(n, value=lambda row, i: 1.0)
+    tensors = {
+        "fc.weight": floats(2 * n, n), "enc.output_norm.weight": ones, "output_norm.weight": g.tensors["output_norm.weight"],
+        "blk.0.attn_norm.weight": ones, "blk.0.ffn_norm.weight": ones, "blk.0.attn_q_norm.weight": ones, "blk.0.attn_k_norm.weight": ones,
+        "blk.0.attn_q.weight": floats(n, n), "blk.0.attn_k.weight": floats(n, n),
+        "blk.0.attn_v.weight": floats(n, n, value=lambda row, i: (row == i) - mask[row] * mask[i] / length),
+        "blk.0.attn_output.weight": floats(n, n, value=lambda row, i: 1e5 * (row == i)),
+        "blk.0.ffn_gate.weight": floats(n, 32), "blk.0.ffn_up.weight": floats(n, 32), "blk.0.ffn_down.weight": floats(32, n)}
+    whole = {"context_length": 1024, "embedding_length": n, "block_count": 1, "feed_forward_length": 32, "attention.head_count": 1,
+             "attention.head_count_kv": 1, "attention.key_length": n, "attention.value_length": n, "block_size": 4, "vocab_size": n_vocab}
+    stored = {"general.architecture": struct.pack("<IQ", 8, 6) + b"dflash", "dflash.target_layers": numbers([1, 3]),
+              "tokenizer.ggml.mask_token_id": struct.pack("<II", 4, n_vocab - 1),
+              "dflash.attention.layer_norm_rms_epsilon": g.stored["qwen3.attention.layer_norm_rms_epsilon"],
+              "dflash.rope.freq_base": struct.pack("<If", 6, 10000),
+              **{"dflash." + key: struct.pack("<II", 4, value) for key, value in whole.items()}}
+    return write_gguf(out, g, stored, tensors)
+
+
 def joined_tensors(g):
     """Returns the tensors in the layouts of transformers, still under names of GGUF."""
     arch, out = g.keys["general.architecture"], dict(g.tensors)
@@ -529,12 +594,12 @@ def tensors_of(g):
             "output.weight": "lm_head.weight", "token_embd_norm.weight": "model.embedding_norm.weight",
             "per_layer_token_embd.weight": "model.embed_tokens_per_layer.weight",
             "per_layer_model_proj.weight": "model.per_layer_model_projection.weight",
-            "per_layer_proj_norm.weight": "model.per_layer_projection_norm.weight"}
+            "per_layer_proj_norm.weight": "model.per_layer_projection_norm.weight", **DRAFTER_ENDS}
     out = {}
     for name, tensor in joined_tensors(g).items():
         if name.startswith("rope_f") or (arch == "gpt-oss" and "_exps." in name):
             continue  # experts of gpt-oss: hf_quantise.write_gpt_oss()
-        if arch.startswith(("gemma", "qwen3next", "qwen35")) and arch != "gemma4" and "norm" in name and "ssm_norm" not in name:
+        if arch.startswith(("gemma", "qwen3next", "qwen35")) and not arch.startswith("gemma4") and "norm" in name and "ssm_norm" not in name:
             tensor = minus_one(tensor)
         if name in ends:
             to = NEMOTRON_ENDS[name] if arch.startswith("nemotron_h") else ends[name]
@@ -558,7 +623,7 @@ def tensors_of(g):
         if role == "ffn_gate_inp_shexp" or (role == "exp_probs_b" and arch == "ernie4_5-moe"):
             dims = (dims[0], 1)
         fused = arch in ("qwen35moe", "mistral4") and role.endswith("_exps")
-        suffix = "" if role in ("exp_probs_b", "ssm_a", "ssm_d", "ssm_dt", "attn_sinks") or fused else "." + end
+        suffix = "" if role in ("exp_probs_b", "ssm_a", "ssm_d", "ssm_dt", "attn_sinks") or fused or not end else "." + end
         if arch.startswith("nemotron_h"):
             second = block >= 0 and role.startswith(("ffn_", "exp_", "post_attention_norm", "nextn.shared"))
             place = f"mtp.layers.{2 * block + second}" if block >= 0 else f"backbone.layers.{layer}"
@@ -574,6 +639,8 @@ def tensors_of(g):
                 out[to.format(e)] = (kind, dims[1::-1], data[e * each:(e + 1) * each])
         else:
             out[to] = (kind, dims[::-1], data)
+    if arch == "dflash":  # without a prefix
+        return {name.removeprefix("model."): tensor for name, tensor in out.items()}
     return out
 
 
@@ -681,18 +748,19 @@ def read_safetensors(*paths):
 
 def write_folder(gguf, folder, n_shards=1, tensors=None, more=None):
     """Writes the folder of the GGUF file at @gguf, with its weights in @n_shards files: @tensors in place of its own,
-    and the members @more in config.json."""
+    and the members @more in config.json. Block drafters have no tokenizer."""
     g = Gguf(gguf)
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({**config_of(g), **(more or {})}))
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_of(g)))
+    (folder / "config.json").write_text(json.dumps({**published_config(g), **(more or {})}))
     settings = {}
     if "tokenizer.chat_template" in g.keys:
         settings["chat_template"] = g.keys["tokenizer.chat_template"]
     if "tokenizer.ggml.eos_token_id" in g.keys and g.keys["tokenizer.ggml.model"] == "gpt2":
         settings["eos_token"] = g.keys["tokenizer.ggml.tokens"][g.keys["tokenizer.ggml.eos_token_id"]]
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    if g.keys["general.architecture"] != "dflash":
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer_of(g)))
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     tensors = tensors or tensors_of(g)
     if n_shards == 1:
         write_safetensors(folder / "model.safetensors", tensors)

@@ -21,7 +21,7 @@ from golden_models import FLAGS, REQUESTS, ask, golden
 from manager import wait_end, wait_until
 from test_models import models
 from upgrading import Daemon, upgrade
-from weftd import ANY_TIME, DATA, LIMIT_S, Weftd, every, fewer, main, program, synth, until_accepted
+from weftd import ANY_TIME, DATA, LIMIT_S, Weftd, assisted_model, every, fewer, main, program, synth, until_accepted
 
 GOLDEN = ("llama-gqa", "llama-mha", "llama-tied", "llama-yarn", "llama-linear", "llama-f16", "llama-bf16", "mistral3",
           "qwen2", "qwen3", "qwen3moe", "phi3", "gemma2", "gemma3", "gemma4", "gemma4-moe", "gemma4-ple", "granite", "olmo2", "glm4moe-mtp", "minimax-m2",
@@ -175,6 +175,66 @@ def test_ernies_block_drafts_in_a_folder():
             def turn():
                 assert ask(d, request, 24) == should
             until_accepted(d, "mtp", turn)
+
+
+# draft model: the model for which it drafts
+DRAFTERS = {"qwen35-dflash": "qwen35-mtp", "qwen35-dflash2": "qwen35-mtp", "gemma4-assistant": "gemma4", "gemma4-ple-assistant": "gemma4-ple"}
+
+
+def drafted(model, drafter):
+    """Returns tokens and digests of requests with drafts of @drafter."""
+    with Weftd(*FLAGS, *ANY_TIME, "--threads", 2, "--draft-sources", "mtp", "--draft-model", drafter, model=model) as d:
+        results = [ask(d, r, 24) for r in REQUESTS[:3]]
+        wait_until("a draft", lambda: d.stats()["worker"]["drafts"]["mtp"]["drafted"])
+        return results
+
+
+def in_f32(name, where):
+    """Writes the folder of a golden draft model, of which one has clusters of tokens, too. Returns the paths of both."""
+    file, more = golden(name), {}
+    if name == "gemma4-ple-assistant":
+        more = {"masked_embedding.centroids.weight": ("F32", (2, 40), bytes(320)), "masked_embedding.token_ordering": ("I64", (512,), bytes(4096))}
+    return hf_folder.write_folder(file, os.path.join(where, "f32"), 2, {**hf_folder.tensors_of(hf_folder.Gguf(file)), **more}), file
+
+
+def test_draft_models_in_folders_give_the_bits_of_a_gguf_file():
+    for (name, model), write in itertools.product(DRAFTERS.items(), (in_f32, in_bf16)):
+        with tempfile.TemporaryDirectory() as where:
+            pair = write(name, where)
+            ops = [subprocess.run([program("weft-gguf"), "info", "--ops", "cpu", "--draft-model", drafter, golden(model)], capture_output=True,
+                                  text=True) for drafter in pair]
+            assert ops[0].returncode == 0 and ops[0].stdout == ops[1].stdout, (name, ops)
+            results = [drafted(golden(model), drafter) for drafter in pair]
+            assert results[0] == results[1], name
+
+
+def test_each_tensor_of_a_draft_model_is_that_of_a_gguf_file():
+    """Drafts decide no token, so each tensor of the folder in turn begins with NaN, and `verify` names it."""
+    for name in DRAFTERS:
+        with tempfile.TemporaryDirectory() as where:
+            folder = pathlib.Path(folder_of(name, where, 1))
+            file, tensors = hf_folder.Gguf(golden(name)), hf_folder.read_safetensors(folder / "model.safetensors")
+            assert len(tensors) == len([t for t in file.tensors if not t.startswith("rope_")])
+            for of, (kind, shape, data) in tensors.items():
+                hf_folder.write_safetensors(folder / "model.safetensors", {**tensors, of: (kind, shape, struct.pack("<f", math.nan) + data[4:])})
+                done = subprocess.run([program("weft-gguf"), "verify", str(folder)], capture_output=True, text=True)
+                named = re.search(r"tensor (\S+) \(F32\): not finite", done.stderr)
+                assert named and file.tensors[named[1]] == (kind, tuple(shape[::-1]), data), (name, of, done.stderr)
+
+
+def test_drafts_of_draft_models_in_folders_are_accepted():
+    target = synth("tiny-qwen3-quiet-f32", "--arch", "qwen3", "--shape", "tiny,n_layer=4,context=1024,n_vocab=512,loud=0.02", "--format", "F32")
+    with tempfile.TemporaryDirectory() as where:
+        block = hf_folder.copying_drafter(target, os.path.join(where, "drafter.gguf"))
+        for model, drafter in ((target, block), assisted_model(0.02, "F32")):
+            folder = hf_folder.write_folder(drafter, os.path.join(where, pathlib.Path(drafter).stem), 2)
+            request = {**REQUESTS[1], "temperature": 0}
+            with Weftd(*FLAGS, "--speculation", "off", model=model) as d:
+                should = ask(d, request, 24)
+            with Weftd(*FLAGS, *ANY_TIME, "--draft-sources", "mtp", "--draft-model", folder, model=model) as d:
+                def turn():
+                    assert ask(d, request, 24) == should
+                until_accepted(d, "mtp", turn)
 
 
 def test_the_text_model_of_a_model_with_pictures():
@@ -975,6 +1035,36 @@ JOINED_REFUSED = [
     ("gemma4", set_key("num_global_key_value_heads", 0), "num_global_key_value_heads"),
     ("gemma4-ple", set_key("num_kv_shared_layers", 10), "num_kv_shared_layers"),
 ]
+
+
+def of_drafter(change):
+    return lambda f: edit(f, "config.json", lambda c: change(c["dflash_config"]))
+
+
+DRAFTERS_REFUSED = [
+    ("qwen35-dflash", set_key("architectures", ["Qwen3DSparkModel"]), "architectures: the block drafter \"Qwen3DSparkModel\" of model_type qwen3"),
+    ("qwen35-dflash", set_key("model_type", "llama"), "architectures: the block drafter \"DFlashDraftModel\" of model_type llama"),
+    ("qwen35-dflash", no_key("block_size"), "block_size is missing"),
+    ("qwen35-dflash", no_key("layer_types"), "layer_types is missing"),
+    ("qwen35-dflash", of_drafter(lambda c: c.pop("mask_token_id")), "mask_token_id is missing"),
+    ("qwen35-dflash", of_drafter(lambda c: c.update(mask_token_id=512)), "mask_token_id is missing or has a wrong value"),
+    *(("qwen35-dflash", of_drafter(lambda c, v=v: c.update(target_layer_ids=v)), "target_layer_ids is missing or has a wrong value")
+      for v in (None, {}, [], [-1], ["1"], [1.5], [1 << 40], [1] * 2000)),
+    ("qwen35-dflash2", of_drafter(lambda c: c.pop("selector_rank")), "selector_rank is missing"),
+    ("qwen35-dflash2", of_drafter(lambda c: c.update(causal="no")), "causal is missing or has a wrong value"),
+    ("gemma4-assistant", no_key("backbone_hidden_size"), "backbone_hidden_size is missing"),
+    ("gemma4-assistant", lambda f: edit(f, "config.json", lambda c: c["text_config"].pop("layer_types")), "layer_types is missing"),
+]
+
+
+def test_what_is_wrong_with_a_draft_model_is_named():
+    for i, (name, change, reason) in enumerate(DRAFTERS_REFUSED):
+        with tempfile.TemporaryDirectory() as where:
+            folder = folder_of(name, where)
+            assert info(folder)[0] == 0, info(folder)
+            change(folder)
+            code, message = info(folder)
+            assert code == 1 and "config.json: " + reason in message and len(message) < 600, (i, reason, code, message)
 
 
 def test_joined_tensors_of_another_shape_are_refused():

@@ -109,15 +109,15 @@ def mtp_model(loud, n_vocab=1024):
                  "--format", "Q8_0")
 
 
-def assisted_model(loud):
-    """Returns a Gemma 4 model and its assistant of the same width; the less the layers add, the more often the
-    assistant is right."""
+def assisted_model(loud, form="Q8_0"):
+    """Returns a Gemma 4 model and its assistant of the same width, in the format @form; the less the layers add, the
+    more often the assistant is right."""
     shape = ("n_embd=256,n_head=4,n_kv=1,head_dim=64,n_kv_window=2,window_dim=32,window=48,n_vocab=1024,context=8192,"
              f"loud={loud}")
-    model = synth(f"tiny-gemma4-{loud}", "--shape", "gemma-4-26b-a4b,n_layer=4,period=2,n_expert=4,n_used=2,n_ff=64,n_dense=128,"
-                  + shape, "--format", "Q8_0")
-    return model, synth(f"tiny-gemma4-assistant-{loud}", "--shape", "gemma-4-26b-a4b-assistant,n_layer=2,period=2,n_ff=128,"
-                        "n_embd_out=256," + shape, "--format", "Q8_0")
+    model = synth(f"tiny-gemma4-{loud}-{form}", "--shape", "gemma-4-26b-a4b,n_layer=4,period=2,n_expert=4,n_used=2,n_ff=64,n_dense=128,"
+                  + shape, "--format", form)
+    return model, synth(f"tiny-gemma4-assistant-{loud}-{form}", "--shape", "gemma-4-26b-a4b-assistant,n_layer=2,period=2,n_ff=128,"
+                        "n_embd_out=256," + shape, "--format", form)
 
 
 def block_of(model, n_layer):
