@@ -13,13 +13,13 @@
 #define SMALL_MAX (64u << 20)
 
 /* Files that checkpoint_open() reads beside the weights; instead: the one that it reads where there
- * is no such file. */
+ * is no such file. Draft models may have no tokenizer. */
 static const struct {
     const char *name, *instead;
     bool must;
 } small_files[] = {
     {"config.json", NULL, true},
-    {"tokenizer.json", "tokenizer.model", true},
+    {"tokenizer.json", "tokenizer.model", false},
     {"added_tokens.json", NULL, false},
     {"tokenizer_config.json", NULL, false},
     {"special_tokens_map.json", NULL, false},

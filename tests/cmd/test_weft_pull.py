@@ -270,6 +270,18 @@ def test_a_small_file_that_has_changed_is_replaced():
         check_folder(home, home.pull(hub, NAME), FOLDER | {"config.json": config})
 
 
+def test_a_block_drafter_without_a_tokenizer():
+    model = synth("pull-folder-f32", "--arch", "qwen3", "--shape", "tiny,n_layer=1,n_embd=64,n_ff=128", "--format", "F32", "--n-vocab", "512")
+    with tempfile.TemporaryDirectory() as where:
+        drafter = hf_folder.copying_drafter(model, os.path.join(where, "drafter.gguf"))
+        folder = hf_folder.write_folder(drafter, os.path.join(where, "folder"))
+        files = {p.name: p.read_bytes() for p in pathlib.Path(folder).iterdir()}
+        assert sorted(files) == ["config.json", "model.safetensors"]
+        with hub_and_home(files) as (hub, home):
+            p = home.pull(hub, NAME)
+            assert p.returncode == 0 and [n for n in home.files() if n[0] != "."] == sorted(files), p.err
+
+
 def test_a_folder_is_continued_and_checked():
     third = len(FOLDER[SHARD]) // 3
     with hub_and_home(FOLDER) as (hub, home):
@@ -295,6 +307,7 @@ def test_what_cannot_be_served_is_refused_before_its_weights():
     cases = [
         ({"config.json": json.dumps(config | {"model_type": "whisper"}).encode()}, '"whisper" is not supported'),
         ({"tokenizer.json": b"{}"}, "tokenizer.json"),
+        ({"tokenizer.json": None}, "tokenizer.json is missing"),
         ({SHARD: None}, "has 1 of its 2 weight files"),
         ({"config.json": None}, "has safetensors but no config.json"),
         ({"model-00001-of-00003.safetensors": b"1"}, "in 2 and in 3 shards"),
