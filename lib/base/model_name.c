@@ -270,7 +270,8 @@ int model_in_folder(const char *path, char **file, uint64_t *bytes, struct err *
     TRY(model_list_read(&list, &(struct model_dirs){.root = {[MODEL_WEFT] = root}}));
     model_name_drop_folders(&list);
     if (list.n == 0) {
-        err_set(err, 0, NULL, "%.200s: the folder contains no GGUF file of a model", root);
+        err_set(err, 0, NULL,
+                "%.200s: the folder contains neither a GGUF file of a model nor safetensors", root);
         return -ENOENT;
     }
     if (list.n > 1) {

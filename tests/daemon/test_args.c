@@ -522,7 +522,8 @@ Test(args, a_folder_stands_for_its_model) {
 
     cr_assert_not_null(mkdtemp(folder));
     cr_expect_str_eq(model_of(folder, &err), "");
-    cr_expect(strstr(err.message, "contains no GGUF file"), "%s", err.message);
+    cr_expect(strstr(err.message, "neither a GGUF file of a model nor safetensors"), "%s",
+              err.message);
     cr_expect_str_eq(err.param, "model");
     put_file(folder, "Big-Q8_0-00001-of-00002.gguf", "GGUF");
     put_file(folder, "mmproj-F16.gguf", "GGUF");
