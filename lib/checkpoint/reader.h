@@ -52,8 +52,9 @@ struct reader {
     uint32_t head_dim, full_dim;
     /* first values of a head that RoPE rotates */
     uint32_t n_rot;
-    /* n_mtp: blocks of multi-token prediction, which follow the layers */
-    uint32_t n_head, n_head_kv, n_layer, n_mtp, n_vocab;
+    /* n_stored: blocks of multi-token prediction in the weight files, where they follow the layers;
+     * n_mtp: those that are kept */
+    uint32_t n_head, n_head_kv, n_layer, n_stored, n_mtp, n_vocab;
     /* first rows of the table of positions that no token has */
     uint32_t n_padded;
     struct err *err;

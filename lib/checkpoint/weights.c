@@ -203,7 +203,7 @@ static bool weights_own_name(const struct reader *r, const char *name, struct we
 void reader_count_mtp(struct reader *r) {
     bool found[MTP_MAX] = {0};
 
-    for (uint32_t i = 0; r->row->mtp && i < r->list.n; i++) {
+    for (uint32_t i = 0; i < r->list.n; i++) {
         struct weight_name name;
         uint32_t layer;
 
@@ -216,8 +216,28 @@ void reader_count_mtp(struct reader *r) {
         if (of_layer && layer >= r->n_layer && strncmp(rest, ".eh_proj.", 9) == 0)
             found[layer - r->n_layer] = true;
     }
-    for (r->n_mtp = 0; r->n_mtp < MTP_MAX && found[r->n_mtp];)
-        r->n_mtp++;
+    while (r->n_stored < MTP_MAX && found[r->n_stored])
+        r->n_stored++;
+    r->n_mtp = r->row->mtp ? r->n_stored : 0;
+}
+
+/* Refuses the tensor @t if it is of a layer that config.json leaves out: a model without its last
+ * layers would still answer. */
+static int weights_check_layer(const struct reader *r, const struct st_tensor *t) {
+    static const char *const of_layers[] = {"layers.", "encoder.layers.", "encoder.layer."};
+    const char *name = weights_text_name(t->name), *rest = NULL;
+    const char *key = "num_hidden_layers";
+    uint32_t layer;
+
+    for (size_t i = 0; name && i < ARRAY_SIZE(of_layers); i++)
+        if (strncmp(name, of_layers[i], strlen(of_layers[i])) == 0)
+            rest = name + strlen(of_layers[i]);
+    if (!rest || !weights_digits(&rest, &layer) || layer < r->n_layer + r->n_stored)
+        return 0;
+    if (isnan(reader_number(r, key)))
+        key = "n_layer";
+    return err_set(r->err, 0, NULL, "config.json: %s is %u, but %s has tensor '%s'", key,
+                   r->n_layer, r->file[t->file].name, t->name);
 }
 
 /* Writes the name of GGUF for a place. */
@@ -546,6 +566,7 @@ static int weights_add(struct weights *w, const struct st_tensor *t) {
     struct weight_name name;
     struct quantised q;
 
+    TRY(weights_check_layer(r, t));
     if (!weights_own_name(r, t->name, &name))
         return 0;
     int form = quantised_find(r, t, &q);
