@@ -8,9 +8,9 @@ import struct
 import subprocess
 import tempfile
 
-import hf_folder
 import hf_quantise
 from golden_models import REQUESTS, ask, golden, random_tokens
+from test_folders import PAIRED, PUBLISHED_IN_BF16, folder_of, in_bf16, quantised
 from weftd import BUILD, Weftd, copy_daemon, every, main, open_files, program, synth, tiny_model, wait_until
 
 
@@ -228,38 +228,39 @@ def test_experts_stay_where_they_are_until_the_model_is_loaded_anew():
             assert "8 of 16 experts, in 1 of 2 layers, are in host memory" in d.log, d.log
 
 
-def pairs_of(where, forms):
-    """Writes for each form a folder and a GGUF file of the same numbers, or of a golden model without quantising it."""
-    for form in forms:
-        folder, file = os.path.join(where, form), os.path.join(where, form + ".gguf")
-        name = form.rpartition(" of ")[2]
-        if form == "gpt-oss":
-            hf_quantise.write_gpt_oss(golden("gpt-oss-f32"), folder, file)
-        elif " of " in form:
-            assert hf_quantise.write_pair(form.split(" of ")[0], golden(name), folder, file) > 0, form
-        else:
-            folder, file = hf_folder.write_folder(golden(name), folder, 2), golden(name)
-        yield form, folder, file
+# pairs of the page of measurements: a form, or how a model is stored that is not quantised, and a model of the test data
+PLAIN = (("plain", "llama-gqa"), ("plain", "llama-f16"), ("plain", "llama-bf16"))
+OF_LLAMA = tuple((form, "llama-gqa") for form in hf_quantise.FORMS)
+# They become tiles of Q5_0, Q4_0, BF16, NVFP4 and MXFP4.
+OF_TILES = ("awq", "gptq-sym", "fp8-block", "nvfp4-modelopt", "mxfp4")
+OF_EACH = tuple((form, name) for name in PAIRED if name != "llama-gqa" for form in OF_TILES)
+IN_BF16 = tuple(("bf16", name) for name in PUBLISHED_IN_BF16)
+ON_DEVICE = (*PLAIN, *OF_LLAMA, ("fp8-channel", "lfm2moe"), ("gpt-oss", "gpt-oss"), *OF_EACH, *IN_BF16)
 
 
-# forms of the page of measurements, as they are and of models with experts
-PLAIN = ("llama-gqa", "llama-f16", "llama-bf16")
-ON_DEVICE = (*PLAIN, *(f"{form} of llama-gqa" for form in hf_quantise.FORMS), "awq of lfm2moe", "nvfp4-modelopt of lfm2moe", "fp8-channel of lfm2moe",
-             "gpt-oss")
+def pair_of(form, name, where):
+    """Writes a folder and a GGUF file of the same numbers. Returns their paths."""
+    if form == "plain":
+        return folder_of(name, where), golden(name)
+    if form == "bf16":
+        return in_bf16(name, where)
+    return quantised(form, name, where)
 
 
 def test_folders_have_the_bits_of_a_gguf_file():
     flags = ("--backend", "cuda", "--kv-memory", "16M", "--max-context", "512", "--threads", "1", "--speculation", "off")
-    few = ("llama-bf16", "fp8-block of llama-gqa", "awq of llama-gqa", "gptq-act-order of llama-gqa", "nvfp4-modelopt of lfm2moe", "gpt-oss")
-    with tempfile.TemporaryDirectory(prefix="weft-device-") as where:
-        copy_daemon(where)
-        for form, *paths in pairs_of(where, every(ON_DEVICE, few)):
-            results = []
-            for path in paths:
-                with Weftd(*flags, path=os.path.join(where, "weftd"), model=path) as d:
-                    results.append([ask(d, r, 8) for r in REQUESTS[:2]])
-                    assert " worker_ready " in d.log and "backend=cuda" in d.log, d.log
-            assert results[0] == results[1], form
+    few = (("plain", "llama-bf16"), ("awq", "deepseek2-v3"), ("gptq-sym", "phi3"), ("fp8-block", "qwen35moe-mtp"), ("gptq-act-order", "llama-gqa"),
+           ("mxfp4", "nemotron-h-moe-mtp"), ("nvfp4-modelopt", "lfm2moe"), ("fp8-block", "mistral4"), ("gpt-oss", "gpt-oss"))
+    with tempfile.TemporaryDirectory(prefix="weft-device-") as daemon:
+        copy_daemon(daemon)
+        for pair in every(ON_DEVICE, few):
+            with tempfile.TemporaryDirectory() as where:
+                results = []
+                for path in pair_of(*pair, where):
+                    with Weftd(*flags, path=os.path.join(daemon, "weftd"), model=path) as d:
+                        results.append([ask(d, r, 8) for r in REQUESTS[:2]])
+                        assert " worker_ready " in d.log and "backend=cuda" in d.log, d.log
+                assert results[0] == results[1], pair
 
 
 main(globals())

@@ -1386,4 +1386,5 @@ def test_a_folder_is_verified():
         assert done.returncode == 0 and "ok, 27 tensors" in done.stdout, done
 
 
-main(globals())
+if __name__ == "__main__":
+    main(globals())
