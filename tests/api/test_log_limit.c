@@ -79,7 +79,7 @@ Test(log_limit, what_was_left_out_is_told_once) {
     cr_expect_eq(s.l.n_left_out, 36);
 }
 
-/* Of an IPv6 address the network counts; a client of a UNIX socket is its user. */
+/* Clients are named by their IPv6 network, or by the user behind a UNIX socket. */
 Test(log_limit, a_client_has_the_name_of_its_kind) {
     static const struct {
         const char *v6, *name;

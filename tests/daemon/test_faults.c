@@ -65,7 +65,7 @@ Test(faults, who_is_alone_in_its_list_is_counted_in_the_end) {
     cr_expect_eq(faults_of(&f, 9), FAULTS_ALONE + 1, "its grammar is compiled alone");
 }
 
-/* None of them is known to be the cause, so none is refused. */
+/* Requests that wait for one grammar are not refused, because each may be innocent. */
 Test(faults, those_that_wait_for_one_grammar_are_not_counted_in_the_end) {
     const struct crash_page page = {.n_compiling = 2, .compiling = {7, 8}};
     struct faults f = {0};

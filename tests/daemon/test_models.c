@@ -834,7 +834,7 @@ Test(models, a_swap_with_a_disk_tier_waits_for_the_old_one, .timeout = 60) {
     models->opts.disk_fd = -1;
 }
 
-/* It serves without what the disk would keep. */
+/* A model without its disk tier is served, and keeps no prefixes. */
 Test(models, one_whose_file_of_the_disk_tier_cannot_be_opened_serves_without) {
     struct served *s = find("a");
     char text[300] = "";
@@ -1312,7 +1312,7 @@ Test(models, one_that_is_loaded_says_what_it_has, .timeout = 60) {
     cr_expect_eq(info_of(s).n_loads, 2);
 }
 
-/* What asked here has described no model, so nothing can go on with this one. */
+/* Requests of the previous daemon name no model that could go on with them here. */
 Test(models, requests_of_the_previous_daemon_are_answered_when_it_is_loaded, .timeout = 60) {
     struct served *s = find("b");
     struct chan_frame f;

@@ -431,7 +431,7 @@ static void on_blocks(void *ctx, const struct msg_blocks *m) {
     note("blocks %d;", m ? (int)m->n_gone : -1);
 }
 
-/* Who routes requests learns which blocks a worker has, and that a new one has none. */
+/* Routers of requests learn which blocks a worker has, and that a new one has none. */
 Test(workers, blocks_are_told_if_they_are_wanted, .timeout = 60) {
     static const uint64_t gone[] = {7, 8};
     const struct msg_blocks m = {.page_tokens = 16, .n_gone = 2, .gone = gone};

@@ -403,7 +403,7 @@ DEVICE void store_weights(const struct attend_args &a, const struct attn_item &i
     to[1] = s.chunk_l[threadIdx.x];
 }
 
-/* Where a query's values are packed: @row of the operand, from column @column on. */
+/* Place of a query's packed values: @row of the operand, from column @column on. */
 struct PackedQuery {
     uint32_t row, column;
 
