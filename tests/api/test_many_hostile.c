@@ -22,7 +22,7 @@
 #define WORK_MAX 64000000 /* as for the tools of a request */
 #define BYTES_MAX (128u << 20)
 #define SECONDS_MAX 20 /* of processor time for one list; it takes less than one */
-#define NAME_MAX_LEN 128
+#define NAME_MAX_LEN 256
 #define TOOLS_MAX 10000
 #define WORDS 16
 
@@ -139,7 +139,7 @@ static void compile_list(const struct toolcall_format *f, enum kind kind, uint32
         cr_expect_eq(constraint_compile(&g, NULL, text, strlen(text), &limits, &err), 0,
                      "%s, list %d: %s", f->name, kind, err.message);
     cr_expect_eq(text != NULL, kind != EMPTY, "%s", err.message);
-    cr_expect(text || strstr(err.message, "a name needs 1 to 128"), "%s", err.message);
+    cr_expect(text || strstr(err.message, "a name needs 1 to 256"), "%s", err.message);
     cr_expect(!g || grammar_bytes(g) < BYTES_MAX, "%s, list %d", f->name, kind);
     cr_expect_lt(seconds() - from, SECONDS_MAX, "%s, list %d", f->name, kind);
     grammar_free(g);

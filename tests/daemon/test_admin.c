@@ -279,8 +279,10 @@ static void generate(const char *id) {
     end(fd, n);
 }
 
-/* Expects the answer @want, with 0 in place of each number. */
+/* Expects the answer @want, with 0 in place of each number. The list of records is left out: a
+ * slow machine has one where a fast one has none. */
 static void expect_shape(const char *request, const char *want) {
+    static const char records_begin[] = R"("records":[)";
     int fd = ask(request);
     struct reply r;
     size_t n = 0;
@@ -293,6 +295,12 @@ static void expect_shape(const char *request, const char *want) {
         at += digit ? strspn(at, "0123456789") : 1;
     }
     r.body.data[n] = 0;
+    char *records = strstr(r.body.data, records_begin);
+    if (records) {
+        const char *rest = strrchr(records, ']');
+
+        memmove(records + strlen(records_begin), rest, strlen(rest) + 1);
+    }
     cr_expect_str_eq(r.body.data, want, "%s", r.body.data);
     reply_deinit(&r);
     world_drop(&w, fd);
