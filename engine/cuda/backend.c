@@ -233,28 +233,31 @@ bool cuda_asks(const char *what) {
     return said && strcmp(said, "1") == 0;
 }
 
+/* Returns the number in a variable of the environment, or @usual. */
+static uint32_t cuda_number(const char *variable, uint32_t usual) {
+    const char *said = getenv(variable);
+
+    return said ? (uint32_t)strtoul(said, NULL, 10) : usual;
+}
+
 /* Reads settings for tests and measurements. WEFT_CUDA_SHARE=0: sequences do not share reads of
- * common pages. WEFT_CUDA_FUSE=0: be.ways.fuse is off. WEFT_CUDA_WIDE, WEFT_CUDA_WHOLE: values of
- * be.attention.wide_rows and part. WEFT_CUDA_TIMES=0: be.products.timed is off. WEFT_CUDA_PACE=0:
- * the end of a step is polled for all the time. WEFT_CUDA_STATIC=1: be.ways.fixed.
- * WEFT_CUDA_PROLOGUE=1: be.ways.prologue. WEFT_CUDA_ATTEND=1: be.attention.decode.
- * WEFT_CUDA_WARM=0: be.ways.warms is off. WEFT_CUDA_BESIDE=0: be.queue.uploads is not used. */
+ * common pages. WEFT_CUDA_FUSE=0: be.ways.fuse is off. WEFT_CUDA_WIDE, _WHOLE, _LONG, _WORTH:
+ * values of be.attention.wide_rows, part, long_chunks and wide_worth. WEFT_CUDA_TIMES=0:
+ * be.products.timed is off. WEFT_CUDA_PACE=0: the end of a step is polled for all the time.
+ * WEFT_CUDA_STATIC=1: be.ways.fixed. WEFT_CUDA_PROLOGUE=1: be.ways.prologue. WEFT_CUDA_ATTEND=1:
+ * be.attention.decode. WEFT_CUDA_WARM=0: be.ways.warms is off. WEFT_CUDA_BESIDE=0: be.queue.uploads
+ * is not used. */
 static void cuda_read_environment(struct be *b) {
-    const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *wide = getenv("WEFT_CUDA_WIDE");
-    const char *part = getenv("WEFT_CUDA_WHOLE");
+    const char *limit = getenv("WEFT_CUDA_WAIT_MS");
 
     if (limit)
         b->fault.wait_ns = atoll(limit) * 1000000;
     else
         b->fault.wait_ns = WAIT_LIMIT_NS;
-    if (wide)
-        b->attention.wide_rows = (uint32_t)strtoul(wide, NULL, 10);
-    else
-        b->attention.wide_rows = WIDE_ROWS;
-    if (part)
-        b->attention.part = (uint32_t)strtoul(part, NULL, 10);
-    else
-        b->attention.part = WHOLE_PART;
+    b->attention.wide_rows = cuda_number("WEFT_CUDA_WIDE", WIDE_ROWS);
+    b->attention.part = cuda_number("WEFT_CUDA_WHOLE", WHOLE_PART);
+    b->attention.long_chunks = cuda_number("WEFT_CUDA_LONG", LONG_CHUNKS);
+    b->attention.wide_worth = cuda_number("WEFT_CUDA_WORTH", WIDE_WORTH);
     b->graphs.on = b->ways.wants_graphs = cuda_wants("GRAPHS") && b->group.rank == 0;
     b->graphs.paced = cuda_wants("PACE");
     b->ways.fuse = b->ways.wants_fuse = cuda_wants("FUSE");

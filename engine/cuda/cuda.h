@@ -32,6 +32,7 @@
 #define LIST_MAX 4096u            /* bias entries, and bans, of a sequence */
 #define WIDE_ROWS 128u            /* be.attention.wide_rows: no graph is larger */
 #define WHOLE_PART 8u             /* be.attention.part */
+#define LONG_CHUNKS 8u            /* be.attention.long_chunks */
 #define HEAD_VALUES 512u          /* most values of a head */
 /* expert_vec is used up to this mean number of pairs per expert: an item of 64 pairs of expert_wide
  * takes about as many instructions as three items of 8 (docs/measurements/cuda.md). */
@@ -41,6 +42,10 @@
 #define PART_ROWS 128u
 #define PARTS 8u
 #define GRAPHS 11u /* sizes of steps that have a graph (graph.c) */
+
+/* be.attention.wide_worth. Computed for 128 queries beside 16: q8_0 3.9, f16 2.2 by the bytes that
+ * they read from the L2 cache, 4.9 by instructions. */
+#define WIDE_WORTH 4u
 
 struct vis_ops;
 extern const struct vis_ops vis_cuda;                  /* image encoders (vision/vision.c) */
@@ -264,8 +269,8 @@ struct attention {
     struct temper temper;
     /* steps of more rows have ATTN_WIDE queries per block */
     uint32_t wide_rows;
-    /* plan_args.part */
-    uint32_t part;
+    /* of plan_args */
+    uint32_t part, long_chunks, wide_worth;
     /* attend_latent_bulk passed the self-test */
     bool bulk;
     /* with few rows, one kernel stores keys, computes attention and merges (attend_decode) */

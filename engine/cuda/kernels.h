@@ -129,6 +129,10 @@ struct plan_args {
     /* A block of few queries goes over all chunks of its sequence if that takes at most 1 / part of
      * a multiprocessor's share of the work. */
     uint32_t part;
+    /* A sequence of one row that has more chunks of its own is split. */
+    uint32_t long_chunks;
+    /* Time of a chunk for a block of many queries, in times of one for a block of few. */
+    uint32_t wide_worth;
     /* in some layer, rows see keys up to batch_head.last */
     uint32_t two_way;
 };

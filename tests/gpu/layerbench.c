@@ -3,7 +3,7 @@
  * variants of the engine. It needs a file of two layers, not a whole model: it records the launches
  * of a step (launches.h) and repeats them with the same arguments on the same device memory.
  *
- * usage: layerbench [--dump [--ada]] [--steps] [--reps N] [--rows LIST] [--context N]
+ * usage: layerbench [--dump [--ada]] [--steps] [--reps N] [--rows LIST] [--context N] [--shared N]
  *                   [--variant NAME:VARIABLE=VALUE,...]... MODEL.gguf
  *   --dump      prints the launches as JSON lines for launches.py and measures nothing; with the
  *               emulator's weft-cuda.so, no kernel but plan() runs, and the device has an H200's
@@ -13,6 +13,7 @@
  *   --rows L    rows of a step (1,5,16,64): 5 verify a draft of one sequence, more than 128 are a
  *               prompt, the others decode as many sequences
  *   --context   tokens of each sequence (1024)
+ *   --shared    tokens of these in common pages (0)
  *   --variant   environment with which the engine is opened; without it there is one, "as built"
  *
  * Variants take turns (ABAB), so that a drift of the clock affects all of them. A JSON line to
@@ -69,7 +70,7 @@ struct variant {
 
 static struct bench {
     const char *path;
-    uint32_t reps, context, n_variants, n_rows, rows[8];
+    uint32_t reps, context, shared, n_variants, n_rows, rows[8];
     bool dump, ada, steps;
     struct variant variant[VARIANTS];
     struct launches *launches;
@@ -143,7 +144,7 @@ static void bench_look(void *ctx, struct driver_seq *s, uint32_t pos, const stru
 
 static void variant_open(struct variant *v) {
     struct err err = {0};
-    uint32_t tokens = SEQS * (bench.context + 64) + PROMPT;
+    uint32_t each = bench.context + 64, tokens = SEQS * (each - bench.shared) + each + PROMPT;
     struct driver_opts o = {.backend = "cuda",
                             .path = bench.path,
                             .page_tokens = 32,
@@ -184,9 +185,11 @@ static void variant_grow(struct variant *v, uint32_t n) {
     for (uint32_t i = 0; prompt && i < bench.context + 64; i++)
         prompt[i] = (int32_t)rng_below(&rng, 256);
     for (; prompt && v->n_seqs < n; v->n_seqs++) {
-        prompt[0] = (int32_t)v->n_seqs;
+        prompt[bench.shared] = (int32_t)v->n_seqs;
         v->seq[v->n_seqs] = driver_add(&v->d, prompt, bench.context, 32, NULL);
         v->seq[v->n_seqs]->forced = forced_tokens();
+        if (v->n_seqs > 0)
+            driver_share(&v->d, v->seq[v->n_seqs], v->seq[0], bench.shared);
         driver_prefill(&v->d, v->seq[v->n_seqs], 512);
     }
     free(prompt);
@@ -487,6 +490,8 @@ static void take_options(int argc, char **argv) {
             bench.reps = number_of(value, MOST_REPS);
         else if (strcmp(argv[i], "--context") == 0)
             bench.context = number_of(value, 32768);
+        else if (strcmp(argv[i], "--shared") == 0)
+            bench.shared = number_of(value, 32768);
         else if (strcmp(argv[i], "--rows") == 0)
             take_rows(value);
         else if (strcmp(argv[i], "--variant") == 0)
@@ -498,8 +503,12 @@ static void take_options(int argc, char **argv) {
     if (i + 1 != argc || argv[i][0] == '-') {
         printf(
             "usage: layerbench [--dump [--ada]] [--steps] [--reps N] [--rows LIST] [--context N] "
-            "[--variant NAME:VARIABLE=VALUE,...]... MODEL.gguf\n");
+            "[--shared N] [--variant NAME:VARIABLE=VALUE,...]... MODEL.gguf\n");
         exit(argc == 2 && strcmp(argv[1], "--help") == 0 ? 0 : 64);
+    }
+    if (bench.shared >= bench.context) {
+        printf("--shared must be less than --context\n");
+        exit(64);
     }
     bench.path = argv[i];
     if (bench.n_variants == 0)

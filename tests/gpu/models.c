@@ -434,27 +434,6 @@ static void report_step(struct driver *d, const char *name, double seconds, uint
                 name, tokens / seconds);
 }
 
-/* Lets @s continue from the first @shared tokens of @first: replaces its pages of these tokens by
- * those of @first. */
-static void share_pages(struct driver *d, struct driver_seq *s, const struct driver_seq *first,
-                        uint32_t shared) {
-    uint32_t n = shared / d->opts.page_tokens;
-
-    memcpy(d->free_page + d->n_free, s->page, n * sizeof(*s->page));
-    d->n_free += n;
-    memcpy(s->page, first->page, n * sizeof(*s->page));
-    s->n_computed = s->launched = shared;
-}
-
-/* Drops a sequence whose first @shared tokens are in pages of another sequence. */
-static void drop_sharer(struct driver *d, struct driver_seq *s, uint32_t shared) {
-    uint32_t n = shared / d->opts.page_tokens;
-
-    memmove(s->page, s->page + n, (s->n_pages - n) * sizeof(*s->page));
-    s->n_pages -= n;
-    driver_drop(d, s);
-}
-
 /* A row of the table: n_seqs sequences of context tokens, of which shared tokens are in common
  * pages, decode n tokens each. */
 struct decode_row {
@@ -490,7 +469,7 @@ static void time_decoding(struct driver *d, const struct decode_row *r) {
         if (!all[n])
             break;
         if (n > 0 && r->shared)
-            share_pages(d, all[n], all[0], r->shared);
+            driver_share(d, all[n], all[0], r->shared);
         if (r->masks)
             all[n]->mask = mask;
         double start = report_now();
@@ -511,7 +490,7 @@ static void time_decoding(struct driver *d, const struct decode_row *r) {
         report_skipped(name, "more pages than the device has room for");
     }
     while (n-- > 0)
-        drop_sharer(d, all[n], n > 0 ? r->shared : 0);
+        driver_drop(d, all[n]);
     free(all);
     free(prompt);
     free(mask);

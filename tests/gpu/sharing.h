@@ -70,6 +70,8 @@ static struct batch_head run_shared(const struct attention *t, const struct shar
         .page_tokens = shared ? t->shape.page_tokens : 0,
         .few = ATTN_QUERIES,
         .wide = ATTN_QUERIES,
+        .long_chunks = 8,
+        .wide_worth = 4,
         .shared = MAX(shared, ATTN_QUERIES),
     };
     const struct attend_args a = {

@@ -182,10 +182,19 @@ struct driver_seq *driver_add(struct driver *d, const int32_t *prompt, uint32_t 
     return s;
 }
 
+void driver_share(struct driver *d, struct driver_seq *s, const struct driver_seq *first,
+                  uint32_t shared) {
+    s->n_shared = shared / d->opts.page_tokens;
+    memcpy(d->free_page + d->n_free, s->page, s->n_shared * sizeof(*s->page));
+    d->n_free += s->n_shared;
+    memcpy(s->page, first->page, s->n_shared * sizeof(*s->page));
+    s->n_computed = s->launched = shared;
+}
+
 struct driver_seq *driver_drop(struct driver *d, struct driver_seq *s) {
     if (!s)
         return NULL;
-    for (uint32_t i = 0; i < s->n_pages; i++)
+    for (uint32_t i = s->n_shared; i < s->n_pages; i++)
         d->free_page[d->n_free++] = s->page[i];
     if (has_slots(d))
         d->free_state[d->n_free_states++] = s->state_slot;

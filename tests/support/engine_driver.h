@@ -20,7 +20,8 @@ struct driver_seq {
     int32_t *token;
     uint32_t n_prompt, n_tokens, n_computed, cap;
     uint32_t *page;
-    uint32_t n_pages;
+    /* the first n_shared belong to another sequence */
+    uint32_t n_pages, n_shared;
     /* [cap - n_prompt] samples; n_out of them */
     struct driver_out *out;
     uint32_t state_slot;
@@ -111,6 +112,10 @@ void driver_close(struct driver *d);
 struct driver_seq *driver_add(struct driver *d, const int32_t *prompt, uint32_t n_prompt,
                               uint32_t n_max, const struct engine_param *param);
 struct driver_seq *driver_drop(struct driver *d, struct driver_seq *s); /* returns NULL */
+/* Lets @s continue from the first @shared tokens of @first: replaces its pages of these tokens by
+ * those of @first, which must live as long as @s. */
+void driver_share(struct driver *d, struct driver_seq *s, const struct driver_seq *first,
+                  uint32_t shared);
 
 /* Runs one step, from launch to wait. */
 void driver_step(struct driver *d, const struct driver_part *part, uint32_t n);

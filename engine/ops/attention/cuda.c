@@ -102,6 +102,8 @@ static int attend_plan(struct step *s, const struct heads *h, bool two_way, uint
         .few = few,
         .wide = MAX(kernel_for(s, h).queries, few),
         .part = b->attention.part,
+        .long_chunks = b->attention.long_chunks,
+        .wide_worth = b->attention.wide_worth,
         .two_way = two_way,
         .shared = MAX(sharing_kernel(s, h).queries, few),
     };

@@ -21,14 +21,10 @@
 
 /* sequences planned at a time; a group does not extend across two such batches */
 #define PLAN_SEQS 256u
-#define PLAN_PAGES 8u /* page table entries that a lane compares at a time */
+/* Page table entries that a lane compares at a time. Each round of the warp waits for memory once:
+ * 4,096 tokens in pages of 16 take one round instead of eight. */
+#define PLAN_PAGES 8u
 #define NO_ITEM UINT32_MAX
-
-/* A sequence of one row with at least this many chunks is split. */
-#define LONG_CHUNKS 8u
-/* Cost of a chunk for a block of 128 queries of attend_wide, relative to a block of 16. Computed:
- * q8_0 3.9, f16 2.2 by the bytes that they read from the L2 cache, 4.9 by instructions. */
-#define WIDE_WORTH 4u
 
 struct Known { /* input data of a sequence */
     struct plan_seq s;
@@ -89,7 +85,7 @@ DEVICE uint32_t wide_blocks_of(const struct plan_args &a, uint32_t n_queries, ui
 DEVICE uint64_t time_of(const struct plan_args &a, const struct plan_seq &s) {
     bool wide = a.wide_item && a.wide > a.few && s.n_rows * a.group > a.few;
 
-    return (uint64_t)((s.pos0 + s.n_rows - 1) / ATTN_CHUNK + 1) * (wide ? WIDE_WORTH : 1);
+    return (uint64_t)((s.pos0 + s.n_rows - 1) / ATTN_CHUNK + 1) * (wide ? a.wide_worth : 1);
 }
 
 /* Returns the units of work of all sequences and key heads, if all blocks go over all chunks. */
@@ -111,7 +107,7 @@ DEVICE uint64_t work_of(const struct plan_args &a, struct Plan &p) {
 DEVICE bool plan_is_whole(const struct plan_args &a, const struct plan_seq &s, uint64_t work) {
     uint64_t time = time_of(a, s) * a.n_multiprocessors;
 
-    if (s.n_rows == 1 && s.pos0 / ATTN_CHUNK >= LONG_CHUNKS)
+    if (s.n_rows == 1 && s.pos0 / ATTN_CHUNK >= a.long_chunks)
         return false;
     return a.wide > a.few ? time <= 2 * work : a.part * time <= work;
 }
@@ -190,7 +186,8 @@ DEVICE uint32_t run_of(const struct plan_args &a, const struct Plan &p, uint32_t
         run++;
     run = run < longest ? run : longest;
     uint64_t full = (uint64_t)run * a.n_multiprocessors, all = (uint64_t)chunks * a.n_head_kv;
-    return (uint64_t)few_items * a.n_head_kv >= WIDE_WORTH * (full > all ? full : all) ? run : 0;
+    bool worth = (uint64_t)few_items * a.n_head_kv >= a.wide_worth * (full > all ? full : all);
+    return worth ? run : 0;
 }
 
 /* Assigns the items of one sequence: for each block of queries one item, or one for each chunk. */
@@ -230,8 +227,9 @@ DEVICE void assign_own(const struct plan_args &a, const struct plan_seq &s, uint
 
 /* Returns true if the chunks of a sequence after the first @n_shared are one item, which continues
  * from the shared results. */
-DEVICE bool plan_goes_on(const struct plan_seq &s, uint32_t n_shared, bool many) {
-    return many && s.pos0 / ATTN_CHUNK + 1 - n_shared <= LONG_CHUNKS;
+DEVICE bool plan_goes_on(const struct plan_args &a, const struct plan_seq &s, uint32_t n_shared,
+                         bool many) {
+    return many && s.pos0 / ATTN_CHUNK + 1 - n_shared <= a.long_chunks;
 }
 
 /* Assigns the items of a group of @n sequences: shared items of @run chunks, then each sequence's
@@ -246,7 +244,7 @@ DEVICE bool assign_group(const struct plan_args &a, struct Plan &p, uint32_t i, 
     uint64_t partials = (uint64_t)n_results * step;
 
     for (uint32_t k = i; k < i + n; k++)
-        if (!plan_goes_on(p.known[k].s, n_shared, wide && many))
+        if (!plan_goes_on(a, p.known[k].s, n_shared, wide && many))
             partials += (p.known[k].s.pos0 / ATTN_CHUNK + 1 - n_shared) * blocks;
     if (partials > a.max_partials - g.partials)
         return false;
@@ -257,7 +255,7 @@ DEVICE bool assign_group(const struct plan_args &a, struct Plan &p, uint32_t i, 
     g.items += wide ? 0 : n_items;
     g.partials += n_results * step;
     for (uint32_t k = i; k < i + n; k++) {
-        bool whole = plan_goes_on(p.known[k].s, n_shared, wide && many);
+        bool whole = plan_goes_on(a, p.known[k].s, n_shared, wide && many);
 
         p.planned[k] = {whole ? g.items : NO_ITEM, 0, shared, 0, 0, 0, 0};
         shared.place += a.group;

@@ -222,6 +222,8 @@ static struct plan_args random_limits(struct rng *r, uint32_t most_group, uint32
                           .max_partials = rng_below(r, most_partials),
                           .page_tokens = 16,
                           .part = 1 + rng_below(r, 8),
+                          .long_chunks = 1 + rng_below(r, 12),
+                          .wide_worth = 1 + rng_below(r, 6),
                           .few = rng_below(r, 3) ? ATTN_QUERIES : ATTN_LATENT};
 
     l.wide = rng_below(r, 2) ? l.few : l.few == ATTN_LATENT ? ATTN_LATENT : ATTN_WIDE;
@@ -283,6 +285,8 @@ Test(plan, a_long_prompt_beside_many_sequences_is_split) {
                           .max_partials = 2000,
                           .page_tokens = 16,
                           .part = 8,
+                          .long_chunks = 8,
+                          .wide_worth = 4,
                           .few = ATTN_QUERIES,
                           .wide = ATTN_WIDE,
                           .shared = ATTN_QUERIES};
@@ -309,6 +313,8 @@ Test(plan, the_part_of_a_share_decides_what_is_whole) {
                           .n_head_kv = 8,
                           .n_multiprocessors = 132,
                           .max_partials = 992,
+                          .long_chunks = 8,
+                          .wide_worth = 4,
                           .few = ATTN_QUERIES,
                           .wide = ATTN_QUERIES,
                           .shared = ATTN_QUERIES};
@@ -326,6 +332,31 @@ Test(plan, the_part_of_a_share_decides_what_is_whole) {
     }
 }
 
+/* 16 sequences of six chunks, which two multiprocessors compute whole, and one of 700 tokens. */
+Test(plan, a_sequence_of_more_chunks_than_long_chunks_is_split) {
+    struct plan_args l = {.group = 4,
+                          .n_head_kv = 8,
+                          .n_multiprocessors = 2,
+                          .max_partials = 992,
+                          .part = 8,
+                          .wide_worth = 4,
+                          .few = ATTN_QUERIES,
+                          .wide = ATTN_QUERIES,
+                          .shared = ATTN_QUERIES};
+    static struct plan p;
+
+    for (l.long_chunks = 5; l.long_chunks <= 6; l.long_chunks++) {
+        struct world *w = new_world();
+
+        for (uint32_t i = 0; i < 16; i++)
+            add_seq(w, 1, 5 * ATTN_CHUNK + 7, 0);
+        add_seq(w, 1, 700, 0);
+        check_plan(&w->batch, &l, &model);
+        run_plan(&w->batch, &l, &p);
+        cr_expect_eq(p.head.n_items, l.long_chunks == 5 ? 16 * 6 + 1 : 17, "%u", p.head.n_items);
+    }
+}
+
 /* 128 sequences of 4k on an H200, with the first 3k in common: four blocks of 128 queries for each
  * of four runs of three chunks, and one item for the rest of each sequence. */
 Test(plan, a_prefix_of_many_is_read_by_blocks_of_128_queries) {
@@ -335,6 +366,8 @@ Test(plan, a_prefix_of_many_is_read_by_blocks_of_128_queries) {
                           .max_partials = 992,
                           .page_tokens = 16,
                           .part = 8,
+                          .long_chunks = 8,
+                          .wide_worth = 4,
                           .few = ATTN_QUERIES,
                           .wide = ATTN_QUERIES,
                           .shared = ATTN_WIDE};
@@ -348,6 +381,13 @@ Test(plan, a_prefix_of_many_is_read_by_blocks_of_128_queries) {
     cr_expect(p.head.n_wide_items == 16 && p.head.n_items == 128 && p.head.n_merges == 0);
     for (uint32_t i = 0; i < p.head.n_wide_items; i++)
         cr_expect(p.wide_item[i].n_q == 128 && p.wide_item[i].n_run == 3);
+
+    /* Blocks of 128 queries that take eight times as long would finish later than small ones. */
+    l.wide_worth = 8;
+    check_plan(&w->batch, &l, &model);
+    run_plan(&w->batch, &l, &p);
+    cr_expect_eq(p.head.n_wide_items, 0);
+    l.wide_worth = 4;
 
     /* Four sequences have too few queries to share; small items use the device better. */
     w = new_world();
