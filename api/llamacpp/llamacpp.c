@@ -147,8 +147,16 @@ static void put_slot(struct json *j, const struct model *m, uint32_t id, const s
                g ? (int64_t)g->m.max_new - g->n_out : -1, g ? g->n_out : 0);
 }
 
+/* Returns true if @g runs and the client of @x may know of it: its tenant's, or with the key of an
+ * operator all. */
+static bool is_slot_of(const struct exchange *x, const struct gen *g) {
+    bool runs = g->state == GEN_SENT || g->state == GEN_RUNNING;
+
+    return runs && (x->is_operator || g->m.tenant == x->tenant);
+}
+
 /* Writes an entry for each possible request (slot). For a running one it has the progress, not the
- * texts, which belong to its client. */
+ * texts, which belong to its client. Slots of other tenants look free. */
 static void slots_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64u << 20};
     struct gen_env *env = env_of(x);
@@ -167,7 +175,7 @@ static void slots_serve(struct exchange *x, struct http *h) {
         return;
     json_open(&j, '[');
     LIST_FOREACH_ENTRY(g, &env->gens.list, const struct gen, link) {
-        if (g->state == GEN_SENT || g->state == GEN_RUNNING)
+        if (is_slot_of(x, g))
             put_slot(&j, g->model, id++, g);
     }
     while (id < env->opts.max_running)

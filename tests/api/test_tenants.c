@@ -19,11 +19,11 @@
 static struct world w;
 static char keys_path[64];
 
-/* A world with the keys alice:ka, bob:kb and carol:kc. */
+/* A world with the keys alice:ka, bob:kb and carol:kc, and kr of an operator. */
 static void start(const struct api_tenant *rows, uint32_t n) {
     snprintf(keys_path, sizeof(keys_path), "/tmp/weft-test-quota-%d", getpid());
     FILE *f = fopen(keys_path, "w");
-    fputs("alice:ka\nbob:kb\ncarol:kc\n", f);
+    fputs("alice:ka\nbob:kb\ncarol:kc\nroot:kr operator\n", f);
     fclose(f);
     world_init(&w);
     w.opts.api_keys_file = keys_path;
@@ -77,6 +77,21 @@ static int answer(int fd, struct reply *r) {
     return status;
 }
 
+/* Returns the number of requests that /slots shows as running to the client with @key. */
+static int slots_of(const char *key) {
+    struct reply r;
+    int fd = world_connect(&w), n = 0;
+
+    world_say(&w, fd, "GET /slots HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n",
+              key);
+    world_receive(&w, fd, &r);
+    for (const char *at = r.body.data; (at = strstr(at, R"("id_task":)")); at++)
+        n++;
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    return n;
+}
+
 static double header(const struct reply *r, const char *name) {
     char text[64];
 
@@ -105,6 +120,26 @@ Test(tenants, requests_per_minute_are_told_and_held) {
     cr_expect_eq(answer(ask("kb", ""), &r), 200, "others have their own minute");
     cr_expect_eq(header(&r, "x-ratelimit-limit-requests"), -1);
     cr_expect_eq(info_of("alice").stats.n_limited, 1);
+    stop();
+}
+
+Test(tenants, slots_show_a_tenant_its_own_requests) {
+    struct api_tenant rows[] = {{.name = "alice", .weight = 1}};
+    struct reply r;
+
+    start(rows, 1);
+    int first = ask("ka", ""), second = ask("ka", ""), other = ask("kb", "");
+    cr_expect_eq(slots_of("ka"), 2);
+    cr_expect_eq(slots_of("kb"), 1);
+    cr_expect_eq(slots_of("kc"), 0);
+    cr_expect_eq(slots_of("kr"), 3, "an operator sees all");
+    for (uint32_t i = 0; i < 3; i++) {
+        fake_accept(&w.port, i);
+        fake_finish(&w.port, i, FINISH_STOP);
+    }
+    cr_expect_eq(answer(first, &r), 200);
+    cr_expect_eq(answer(second, &r), 200);
+    cr_expect_eq(answer(other, &r), 200);
     stop();
 }
 
