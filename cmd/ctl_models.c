@@ -208,7 +208,7 @@ static void ctl_models_print_row(const struct model_file *m, const struct facts 
                       (const char *[]){text_filled_or(f->arch, "-"), params.s, size.s,
                                        text_filled_or(f->format, "-"), model_store_name(m->store),
                                        longest.s, speed.s});
-    if (*problem && l->longest - l->length < strlen(problem) + 2)
+    if (*problem && l->length + strlen(problem) + 2 > l->longest)
         mark = "\n    ";
     printf("%s%s\n", mark, problem);
 }

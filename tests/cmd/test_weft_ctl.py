@@ -182,6 +182,18 @@ def test_tables_fit_narrow_terminals_and_keep_the_name():
             "default  alice  qwen3-8b-q4_k_m       12345      9876543210               5         1234567"], run("usage")[0]
 
 
+def test_the_problem_of_a_model_gets_a_line_on_narrow_terminals():
+    name = "a-model-whose-name-is-longer-than-the-terminal"
+    with tempfile.TemporaryDirectory(prefix="weft-models-") as models:
+        with open(os.path.join(models, name + ".gguf"), "wb") as f:
+            f.write(b"no model")
+        for columns in (20, 40, 400):
+            lines = on_terminal(columns, "models", "--models", models)
+            at = next(i for i, line in enumerate(lines) if line.startswith(name))
+            alone = at + 1 < len(lines) and lines[at + 1].startswith("    ")
+            assert alone == (columns < 400) and ("GGUF" in lines[at]) != alone, (columns, lines)
+
+
 def test_json_is_what_the_daemon_said():
     text = '{"version" : "1.2.3",\n "unknown":[1, 2.50]}'
     with Server({("GET", "/stats"): http(text), ("GET", "/requests"): http(REQUESTS), ("POST", "/drain"): http({"draining": True})}):
