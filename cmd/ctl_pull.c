@@ -353,7 +353,12 @@ static int pull_done(struct pull *p, bool in_cache, struct err *err) {
             err_set(err, 0, NULL, "%.200s: %s", path, strerror(-r));
         return pull_fail(p, CTL_REFUSED, err);
     }
-    if (engine_check(g, NULL, err) < 0)
+    if (engine_is_block(g))
+        progress_print(&p->progress, "drafter",
+                       "a draft model, for the option draft-model beside the model for which it "
+                       "drafts: weftd --model MODEL --draft-model %.300s",
+                       path);
+    else if (engine_check(g, NULL, err) < 0)
         progress_print(&p->progress, "warning", "weftd cannot serve it: %s", err->message);
     progress_clear(&p->progress);
     if (p->json)

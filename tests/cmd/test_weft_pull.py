@@ -280,6 +280,9 @@ def test_a_block_drafter_without_a_tokenizer():
         with hub_and_home(files) as (hub, home):
             p = home.pull(hub, NAME)
             assert p.returncode == 0 and [n for n in home.files() if n[0] != "."] == sorted(files), p.err
+            assert "cannot serve" not in p.err and f"a draft model, for the option draft-model beside the model for which it drafts: weftd --model MODEL --draft-model {p.out.strip()}\n" in p.err, p.err
+            lines = [json.loads(line) for line in home.pull(hub, "--json", NAME).out.splitlines()]
+            assert [line["status"] for line in lines[-2:]] == ["drafter", "success"], lines
 
 
 def test_a_folder_is_continued_and_checked():
