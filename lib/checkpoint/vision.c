@@ -458,6 +458,9 @@ static int vision_text(struct reader *r, const char *key, const char *text) {
     return gguf_keys_string(&r->build.keys, key, (struct gguf_str){text, strlen(text)});
 }
 
+/* The keys of vision_config that may have the number of layers. */
+#define VISION_LAYERS "num_hidden_layers depth"
+
 /* Writes the keys. r->text is vision_config here; @n_out: width of the text model. */
 static int vision_keys(struct reader *r, const struct vision_row *row, uint32_t n_out) {
     static const struct {
@@ -465,7 +468,7 @@ static int vision_keys(struct reader *r, const struct vision_row *row, uint32_t 
     } map[] = {
         {"hidden_size", "clip.vision.embedding_length"},
         {"intermediate_size", "clip.vision.feed_forward_length"},
-        {"num_hidden_layers depth", "clip.vision.block_count"},
+        {VISION_LAYERS, "clip.vision.block_count"},
         {"num_attention_heads num_heads", "clip.vision.attention.head_count"},
         {"patch_size", "clip.vision.patch_size"},
     };
@@ -509,6 +512,21 @@ static bool vision_place(const struct vision_row *row, const char *name, struct 
         return true;
     }
     return false;
+}
+
+/* Refuses the tensor @t if it is of a layer that vision_config leaves out. Readers of projectors
+ * would refuse it, too, but do not know the key. */
+static int vision_check_layer(const struct reader *r, const struct st_tensor *t,
+                              const struct vision_place *p) {
+    double n_layer = vision_number(r->text, VISION_LAYERS);
+    const char *key = "num_hidden_layers";
+
+    if (strncmp(p->name->to, "v.blk.", 6) != 0 || p->number < n_layer)
+        return 0;
+    if (isnan(vision_number(r->text, key)))
+        key = "depth";
+    return err_set(r->err, 0, NULL, "config.json: vision_config.%s is %.0f, but %s has tensor '%s'",
+                   key, n_layer, r->file[t->file].name, t->name);
 }
 
 /* Sets the name of GGUF. The number of a deepstack merger becomes that of its layer. */
@@ -682,6 +700,7 @@ static int vision_add(struct reader *r, const struct vision_row *row, const stru
     if (!vision_place(row, name, &p))
         return err_set(r->err, 0, NULL, "%s: tensor '%s' is unknown for the encoder of %s models",
                        r->file[t->file].name, t->name, row->model_type);
+    TRY(vision_check_layer(r, t, &p));
     TRY(vision_name(r, &p, b.name));
     if (form == QUANTISED_MATRIX)
         return vision_quantised(r, t, p.name->how, &q, &b);
