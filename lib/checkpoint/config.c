@@ -274,12 +274,15 @@ static bool config_layer_attends(const struct reader *r, uint32_t l) {
 }
 
 /* Writes which layers have a window, where config.json says it by layer, or of which number every
- * layer has none. */
+ * layer has none. Of the models here only block drafters, which are Qwen's, read use_sliding_window;
+ * of Gemma and gpt-oss transformers ignores it. */
 static int config_windows(struct reader *r) {
     yyjson_val *types = config_first(r, "layer_types");
     uint32_t every = 0;
 
-    if (!r->row->window_pattern || yyjson_is_false(config_first(r, "use_sliding_window")))
+    if (!r->row->window_pattern)
+        return 0;
+    if (r->row->taps && yyjson_is_false(config_first(r, "use_sliding_window")))
         return 0;
     if (!types && !config_first(r, "global_attn_every_n_layers"))
         return 0;

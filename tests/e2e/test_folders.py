@@ -47,6 +47,12 @@ def info(folder):
     return done.returncode, done.stderr
 
 
+def metadata(folder):
+    """Returns the keys of GGUF that weft-gguf info shows."""
+    done = subprocess.run([program("weft-gguf"), "info", "--no-fit", "--json", folder], capture_output=True, text=True)
+    return json.loads(done.stdout)["metadata"]
+
+
 def test_a_folder_gives_the_bits_of_a_gguf_file():
     for name in every(GOLDEN, ("llama-gqa", "qwen3moe", "gemma3", "gemma4-moe", "gemma4-ple", "lfm2moe", "granitemoe",
                               "deepseek2-v3")):
@@ -472,10 +478,26 @@ def test_a_window_that_the_architecture_lacks_ends_the_context():
         with tempfile.TemporaryDirectory() as where:
             folder = folder_of(name, where)
             edit(folder, "config.json", lambda c: c.update(more))
-            done = subprocess.run([program("weft-gguf"), "info", "--no-fit", "--json", folder], capture_output=True, text=True)
-            said, usual = json.loads(done.stdout)["metadata"], hf_folder.Gguf(golden(name)).keys
+            said, usual = metadata(folder), hf_folder.Gguf(golden(name)).keys
             key = usual["general.architecture"] + ".context_length"
             assert said[key] == (most or usual[key]), (name, more, said[key])
+
+
+def test_only_block_drafters_read_use_sliding_window():
+    """transformers ignores the key for models whose configuration does not have it."""
+    def use(config, used):
+        types = ["sliding_attention", "full_attention"] * config["num_hidden_layers"]
+        config.update(use_sliding_window=used, layer_types=types[:config["num_hidden_layers"]])
+
+    for name in ("gemma3", "gemma4", "qwen35-dflash"):
+        with tempfile.TemporaryDirectory() as where:
+            folder = folder_of(name, where)
+            patterns = []
+            for used in (True, False):
+                edit(folder, "config.json", lambda c, used=used: use(c, used))
+                said = metadata(folder)
+                patterns.append(said.get(said["general.architecture"] + ".attention.sliding_window_pattern"))
+            assert patterns[0] and (patterns[0] == patterns[1]) == (name != "qwen35-dflash"), (name, patterns)
 
 
 def test_backend_reference_reads_scattered_rows():
