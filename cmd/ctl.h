@@ -94,6 +94,20 @@ bool ctl_value(yyjson_val *object, const char *key, double *out);
 /* Returns the columns of the terminal; SIZE_MAX if the output is no terminal. */
 size_t ctl_columns(void);
 
+/* A column whose width does not depend on its cells. */
+struct ctl_column {
+    const char *title;
+    /* blanks before it; a negative width: aligned to the left */
+    int gap, width;
+    /* columns of the highest rank are left out first if a line is too long; 0: never */
+    int rank;
+};
+
+/* Sets which of the @n columns @c a line of at most @longest characters has, of which it has @length
+ * before them. Returns its length, which is larger if columns of rank 0 need more. */
+size_t ctl_fit_columns(bool *shown, const struct ctl_column *c, size_t n, size_t length,
+                       size_t longest);
+
 /*
  * Write the output of commands. Columns of a table are left out, the least important first, so that
  * lines have at most @columns characters (SIZE_MAX: no limit); other lines are broken at blanks.
@@ -115,10 +129,10 @@ void ctl_show_usage(struct buf *out, yyjson_val *rows, size_t columns);
  * code after --help, which prints @help, or after a mistake. */
 int ctl_ended_path(int argc, char **argv, time_t now, const char *help, char *out, size_t size);
 
-/* Shows an answer as a line of columns, with rates since the answer @before (NULL for the first).
- * Every 20th line, counted by @n, comes after a headline. */
+/* Shows an answer as a line of at most @columns characters, with rates since the answer @before
+ * (NULL for the first). Every 20th line, counted by @n, comes after a headline. */
 void ctl_show_line(struct buf *out, yyjson_val *stats, yyjson_val *before, double seconds,
-                   uint64_t n);
+                   uint64_t n, size_t columns);
 /* Adds a line about each device of worker @w, the last one with joules per output token since
  * @before. */
 void ctl_add_devices(struct buf *out, yyjson_val *w, yyjson_val *before);

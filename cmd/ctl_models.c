@@ -133,14 +133,7 @@ static struct ctl_cell number_text(double v) {
     return c;
 }
 
-/* A column of the list of models. */
-static const struct models_column {
-    const char *title;
-    /* blanks before it; a negative width: aligned to the left */
-    int gap, width;
-    /* columns of the highest rank are left out first if a line is too long; 0: never */
-    int rank;
-} models_columns[] = {
+static const struct ctl_column models_columns[] = {
     {"arch", 2, -10, 4}, {"params", 1, 7, 3},  {"size", 1, 9, 0},  {"format", 2, -8, 2},
     {"from", 1, -8, 6},  {"context", 1, 8, 1}, {"tok/s", 1, 7, 5},
 };
@@ -158,19 +151,8 @@ struct models_layout {
 /* Chooses the columns whose line is no longer than the terminal. */
 static void models_fit(struct models_layout *l, int name_width) {
     *l = (struct models_layout){.name_width = name_width, .longest = ctl_columns()};
-    l->length = (size_t)name_width;
-    for (size_t i = 0; i < MODELS_COLUMNS; i++) {
-        l->shown[i] = true;
-        l->length += (size_t)(models_columns[i].gap + abs(models_columns[i].width));
-    }
-    for (int rank = (int)MODELS_COLUMNS; rank > 0 && l->length > l->longest; rank--) {
-        for (size_t i = 0; i < MODELS_COLUMNS; i++) {
-            if (models_columns[i].rank != rank)
-                continue;
-            l->shown[i] = false;
-            l->length -= (size_t)(models_columns[i].gap + abs(models_columns[i].width));
-        }
-    }
+    l->length =
+        ctl_fit_columns(l->shown, models_columns, MODELS_COLUMNS, (size_t)name_width, l->longest);
 }
 
 static void models_print_line(const struct models_layout *l, const char *name,

@@ -24,6 +24,31 @@ size_t ctl_columns(void) {
     return size.ws_col;
 }
 
+/* Returns the characters that a line needs for column @c. */
+static size_t column_length(const struct ctl_column *c) {
+    return (size_t)(c->gap + abs(c->width));
+}
+
+size_t ctl_fit_columns(bool *shown, const struct ctl_column *c, size_t n, size_t length,
+                       size_t longest) {
+    int rank = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        shown[i] = true;
+        length += column_length(&c[i]);
+        rank = MAX(rank, c[i].rank);
+    }
+    for (; rank > 0 && length > longest; rank--) {
+        for (size_t i = 0; i < n; i++) {
+            if (c[i].rank != rank)
+                continue;
+            shown[i] = false;
+            length -= column_length(&c[i]);
+        }
+    }
+    return length;
+}
+
 /* The text is escaped; one that does not fit ends in "...". */
 struct ctl_cell ctl_text(yyjson_val *object, const char *key) {
     const char *s = json_cstr(yyjson_obj_get(object, key));
@@ -484,23 +509,44 @@ struct ctl_cell ctl_rate(yyjson_val *now, yyjson_val *before, const char *key, d
     return c;
 }
 
-/* format of a line of 79 characters */
-#define LINE "%-8s %5s %4s %5s %8s %8s %6s %6s %6s %5s %8s\n"
+static const struct ctl_column line_columns[] = {
+    {"health", 0, -8, 0},  {"conns", 1, 5, 7},    {"run", 1, 4, 0},  {"queue", 1, 5, 1},
+    {"prompt/s", 1, 8, 3}, {"output/s", 1, 8, 2}, {"used", 1, 6, 5}, {"cached", 1, 6, 6},
+    {"free", 1, 6, 5},     {"rows", 1, 5, 8},     {"step", 1, 8, 4},
+};
+
+#define LINE_COLUMNS ARRAY_SIZE(line_columns)
+
+/* Adds the cells of the columns that a line of @columns characters has. */
+static void show_cells(struct buf *out, const char *const cell[LINE_COLUMNS], size_t columns) {
+    bool shown[LINE_COLUMNS];
+
+    ctl_fit_columns(shown, line_columns, LINE_COLUMNS, 0, columns);
+    for (size_t i = 0; i < LINE_COLUMNS; i++)
+        if (shown[i])
+            ADD("%*s%*s", line_columns[i].gap, "", line_columns[i].width, cell[i]);
+    ADD("\n");
+}
 
 void ctl_show_line(struct buf *out, yyjson_val *stats, yyjson_val *before, double seconds,
-                   uint64_t n) {
+                   uint64_t n, size_t columns) {
     yyjson_val *f = yyjson_obj_get(stats, "front"), *w = yyjson_obj_get(stats, "worker");
     yyjson_val *w0 = yyjson_obj_get(before, "worker");
+    const char *title[LINE_COLUMNS];
 
+    for (size_t i = 0; i < LINE_COLUMNS; i++)
+        title[i] = line_columns[i].title;
     if (n % HEADLINE_EVERY == 0)
-        ADD(LINE, "health", "conns", "run", "queue", "prompt/s", "output/s", "used", "cached",
-            "free", "rows", "step");
-    ADD(LINE, ctl_text(stats, "health").s, ctl_number(f, "connections").s,
-        ctl_number(f, "running").s, ctl_number(f, "queued").s,
-        ctl_rate(w, w0, "prompt_tokens", seconds).s, ctl_rate(w, w0, "output_tokens", seconds).s,
-        ctl_number(w, "pages_used").s, ctl_number(w, "pages_cached").s,
-        ctl_number(w, "pages_free").s, ctl_number(w, "last_rows").s,
-        ctl_duration(w, "last_step_us", 1e-6).s);
+        show_cells(out, title, columns);
+    show_cells(out,
+               (const char *[]){ctl_text(stats, "health").s, ctl_number(f, "connections").s,
+                                ctl_number(f, "running").s, ctl_number(f, "queued").s,
+                                ctl_rate(w, w0, "prompt_tokens", seconds).s,
+                                ctl_rate(w, w0, "output_tokens", seconds).s,
+                                ctl_number(w, "pages_used").s, ctl_number(w, "pages_cached").s,
+                                ctl_number(w, "pages_free").s, ctl_number(w, "last_rows").s,
+                                ctl_duration(w, "last_step_us", 1e-6).s},
+               columns);
 }
 
 void ctl_show_requests(struct buf *out, yyjson_val *requests, size_t columns) {

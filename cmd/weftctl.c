@@ -116,7 +116,7 @@ static bool weftctl_print_line(void *ctx, const char *text, size_t len) {
     if (!w->json) {
         doc = ctl_parse(text, len);
         ctl_show_line(&out, yyjson_doc_get_root(doc), yyjson_doc_get_root(w->before),
-                      (double)(now - w->at_ns) * 1e-9, w->n++);
+                      (double)(now - w->at_ns) * 1e-9, w->n++, ctl_columns());
         text = out.data, len = out.len;
     }
     weftctl_print(text, len);

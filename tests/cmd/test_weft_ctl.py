@@ -131,7 +131,7 @@ def test_stats_show_what_is_configured_or_has_happened():
         assert text in out, (text, out)
 
 
-def on_terminal(columns, *args):
+def on_terminal(columns, *args, code=0):
     """What weftctl prints on a terminal of so many columns."""
     pid, fd = pty.fork()
     if pid == 0:
@@ -142,7 +142,7 @@ def on_terminal(columns, *args):
         while data := os.read(fd, 65536):
             text += data
     os.close(fd)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, text
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == code, text
     return text.decode().replace("\r", "").splitlines()
 
 
@@ -537,6 +537,15 @@ def test_watch_prints_a_line_for_each_and_rates():
         p = subprocess.run([program("weftctl"), "--socket", SOCKET, "--json", "stats", "--watch=0.25"],
                            capture_output=True, text=True, timeout=LIMIT_S)
         assert [json.loads(line) for line in p.stdout.splitlines()] == [STATS, later], p
+
+
+def test_watch_leaves_out_what_does_not_fit_the_terminal():
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with Server({("GET", "/stats?watch=1000ms"): [head] + [chunk(STATS)] * 2 + [b"0\r\n\r\n"]}):
+        for columns, n in ((20, 3), (40, 5), (60, 8), (79, 11), (200, 11)):
+            lines = on_terminal(columns, "stats", "--watch", code=69)[:3]
+            assert [len(line) for line in lines] == [len(lines[0])] * 3 and len(lines[0]) <= columns, (columns, lines)
+            assert lines[0].split()[0] == "health" and "run" in lines[0] and len(lines[0].split()) == n, (columns, lines)
 
 
 def test_watch_ends_when_nobody_reads():

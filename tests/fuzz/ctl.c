@@ -137,7 +137,8 @@ static bool on_line(void *ctx, const char *text, size_t len) {
     yyjson_doc *doc = ctl_parse(text, len);
     yyjson_val *before = yyjson_doc_get_root(w->before);
 
-    ctl_show_line(&out, yyjson_doc_get_root(doc), before, 0.5, w->n++);
+    ctl_show_line(&out, yyjson_doc_get_root(doc), before, 0.5, w->n, 10 + w->n % 80);
+    w->n++;
     ctl_add_devices(&out, yyjson_obj_get(yyjson_doc_get_root(doc), "worker"),
                     yyjson_obj_get(before, "worker"));
     check_shown(&out);
