@@ -32,6 +32,7 @@
 #define MEAN_START_MS 1000 /* assumed time of a generation before one has ended */
 #define RETRY_MIN_MS 500
 #define RETRY_MAX_MS 60000 /* longest Retry-After that OpenAI's and Anthropic's SDKs honour */
+#define NOTIFY_NS 2000000  /* time in which dropped waiters are notified in an iteration */
 
 void admit_init(struct admit *m, const struct admit_opts *opts) {
     assert(opts->loop && opts->clock && opts->rng && opts->retry);
@@ -221,9 +222,19 @@ static struct tenant *longest_queue(const struct admit *m, const struct tenant *
     return found;
 }
 
-/* Makes room in the queue for @w by dropping waiters of tenants with longer queues. The timer
- * notifies them: an answer may start the client's next request, which must not enter here. Returns
- * false if there is no such tenant. */
+/* Takes the place of @w in the queue. The timer notifies it: an answer may start the client's next
+ * request, which must not enter here. */
+static void drop(struct admit *m, struct waiter *w, bool late) {
+    unqueue(m, w);
+    note_busy(m, w->tenant);
+    w->dropped = true;
+    w->late = late;
+    list_push_back(&m->dropped, &w->link);
+    admit_tick_later(m);
+}
+
+/* Makes room in the queue for @w by dropping waiters of tenants with longer queues. Returns false if
+ * there is no such tenant. */
 static bool drop_waiters(struct admit *m, const struct waiter *w) {
     /* At most max_queued iterations: each drops a waiter. */
     while (m->n_queued + w->n > m->opts.max_queued) {
@@ -231,18 +242,19 @@ static bool drop_waiters(struct admit *m, const struct waiter *w) {
 
         if (!t)
             return false;
-        struct waiter *last = admit_last(t);
-        unqueue(m, last);
-        note_busy(m, t);
-        last->dropped = true;
-        list_push_back(&m->dropped, &last->link);
-        admit_tick_later(m);
+        drop(m, admit_last(t), false);
     }
     return true;
 }
 
 bool admit_is_free(const struct admit *m, const struct waiter *w) {
     return list_empty(&w->tenant->waiting) && admit_fits(m, w, busy_weight(m));
+}
+
+/* Makes the earliest deadline no later than that of @w, which has one. */
+static void note_deadline(struct admit *m, const struct waiter *w) {
+    if (!m->deadline_ns || w->deadline_ns < m->deadline_ns)
+        m->deadline_ns = w->deadline_ns;
 }
 
 void admit_again(struct admit *m, struct waiter *w) {
@@ -258,8 +270,10 @@ void admit_again(struct admit *m, struct waiter *w) {
     t->stats.n_queued += w->n;
     m->n_queued += w->n;
     note_busy(m, t);
-    if (w->deadline_ns)
-        admit_tick_later(m);
+    if (!w->deadline_ns)
+        return;
+    note_deadline(m, w);
+    admit_tick_later(m);
 }
 
 static bool has_queued_enough(const struct tenant *t, uint32_t n) {
@@ -331,48 +345,53 @@ void admit_took(struct admit *m, int64_t ns) {
     m->mean_ms += 0.1 * ((double)ns / 1e6 - m->mean_ms);
 }
 
-/* Returns the first waiter whose deadline has passed, or NULL. Sets *more if a waiter before it has
- * a deadline. */
-static struct waiter *admit_late(const struct admit *m, int64_t now, bool *more) {
-    *more = false;
-    LIST_FOREACH_ENTRY(t, &m->busy, const struct tenant, link) {
+/* Drops the waiters whose deadlines have passed, in one pass through the queues, for which another
+ * deadline must have come. Returns true if waiters with deadlines are left. */
+static bool drop_late(struct admit *m) {
+    int64_t now = clock_now(m->opts.clock);
+
+    if (m->n_queued == 0)
+        m->deadline_ns = 0;
+    if (!m->deadline_ns || now < m->deadline_ns)
+        return m->deadline_ns != 0;
+    m->deadline_ns = 0;
+    LIST_FOREACH_ENTRY(t, &m->busy, struct tenant, link) {
         LIST_FOREACH_ENTRY(w, &t->waiting, struct waiter, link) {
-            *more |= w->deadline_ns != 0;
             if (w->deadline_ns && now >= w->deadline_ns)
-                return w;
+                drop(m, w, true);
+            else if (w->deadline_ns)
+                note_deadline(m, w);
         }
     }
-    return NULL;
+    admit_waiting(m);
+    return m->deadline_ns != 0;
 }
 
-/* Calls back waiters whose deadlines have passed; returns true if another deadline is pending. */
-static bool admit_expire(struct admit *m) {
-    int64_t now = clock_now(m->opts.clock);
-    struct waiter *w;
-    bool more;
+static void notify(struct admit *m, struct waiter *w) {
+    bool late = w->late;
+    struct err err;
+    uint32_t ms;
 
-    /* Each iteration ends a waiter whose deadline was before @now: waiters that come meanwhile have
-     * later ones. The search begins anew, because a callback may change all lists. */
-    while ((w = admit_late(m, now, &more))) {
-        assert(w->expired);
-        admit_cancel(m, w);
+    assert(w->dropped);
+    w->dropped = w->late = false;
+    if (late) {
         w->expired(w);
+        return;
     }
-    return more;
+    w->tenant->stats.n_limited++;
+    admit_refuse(m, w->tenant, &ms, &err);
+    w->refused(w, &err, ms);
 }
 
+/* Notifies dropped waiters for a while; the timer continues. Each call back may free any of them. */
 static void notify_dropped(struct admit *m) {
-    /* At most max_queued iterations: all in the list were in the queue. */
-    while (!list_empty(&m->dropped)) {
-        struct waiter *w = LIST_ENTRY(list_pop_front(&m->dropped), struct waiter, link);
-        struct err err;
-        uint32_t ms;
-        assert(w->dropped && w->refused);
+    int64_t began = clock_now(m->opts.clock);
+    struct list *node;
 
-        w->tenant->stats.n_limited++;
-        admit_refuse(m, w->tenant, &ms, &err);
-        w->refused(w, &err, ms);
-    }
+    while (clock_now(m->opts.clock) - began < NOTIFY_NS && (node = list_pop_front(&m->dropped)))
+        notify(m, LIST_ENTRY(node, struct waiter, link));
+    if (!list_empty(&m->dropped))
+        admit_tick_later(m);
 }
 
 static void admit_on_tick(uv_timer_t *t) {
@@ -381,9 +400,9 @@ static void admit_on_tick(uv_timer_t *t) {
     loop_lag_mark("requests that wait");
     m->ticking = false;
     bool again = m->opts.retry(m->opts.ctx);
-    notify_dropped(m);
-    if (admit_expire(m) || again)
+    if (drop_late(m) || again)
         admit_tick_later(m);
+    notify_dropped(m);
 }
 
 void admit_tick_later(struct admit *m) {

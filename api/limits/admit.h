@@ -16,8 +16,8 @@ struct rng;
 struct tenant;
 
 /* Embedded in the object that waits. Its owner initialises link, sets the members that are not
- * bool, and may free it in any of the three calls. Invariant: dropped implies that it is in
- * admit.dropped, to be notified. */
+ * bool, and may free it in any of the three calls. Invariants: dropped implies that it is in
+ * admit.dropped, to be notified; late implies dropped. */
 struct waiter {
     /* tenant.waiting, or admit.dropped; empty: it does not wait */
     struct list link;
@@ -28,8 +28,8 @@ struct waiter {
     uint64_t n_context;
     /* 0: none */
     int64_t deadline_ns;
-    /* the place in the queue was given to another tenant */
-    bool dropped;
+    /* it has lost its place in the queue: to another tenant, or because its deadline has passed */
+    bool dropped, late;
     void (*admitted)(struct waiter *w);
     /* The next two: it is no longer queued; may free @w. */
     void (*expired)(struct waiter *w);
@@ -65,6 +65,8 @@ struct admit {
     int64_t last_end_ns;
     /* time of the last change of n_running */
     int64_t changed_ns;
+    /* no waiter has an earlier deadline; 0: none has one */
+    int64_t deadline_ns;
     uv_timer_t tick;
     bool ticking, closed;
 };

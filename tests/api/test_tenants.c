@@ -787,6 +787,74 @@ Test(tenants, a_free_place_visits_each_tenant_a_few_times) {
     uv_loop_close(&loop);
 }
 
+/* A clock whose every reading takes half a millisecond. */
+static int64_t slow_now(struct clock *c) {
+    struct clock_virtual *v = CONTAINER_OF(c, struct clock_virtual, clock);
+
+    return v->ns += 500000;
+}
+
+static uint32_t n_expired;
+
+static void count_expired(struct waiter *waiter) {
+    n_expired++;
+}
+
+Test(tenants, late_waiters_are_found_in_one_pass_and_told_for_a_while) {
+    enum { N = 4096 };
+    static struct waiter waits[N];
+    static struct tenant t;
+    struct waiter runs = {.tenant = &t, .n = 1, .admitted = ignore};
+    struct clock_virtual clock;
+    struct rng rng = {1};
+    uv_loop_t loop;
+    struct admit m;
+    struct err err;
+    uint32_t retry_ms, n_most = 0, n_last = 0;
+
+    clock_virtual_init(&clock, 1);
+    uv_loop_init(&loop);
+    t.conf.weight = 1;
+    list_init(&t.waiting);
+    list_init(&t.link);
+    admit_init(&m, &(struct admit_opts){.loop = &loop,
+                                        .clock = &clock.clock,
+                                        .rng = &rng,
+                                        .max_running = 1,
+                                        .max_queued = N,
+                                        .retry = needs_no_retry});
+    cr_assert_eq(admit_enter(&m, &runs, &retry_ms, &err), 0);
+    t.stats.n_running = 1;
+    for (int i = 0; i < N; i++) {
+        waits[i] = (struct waiter){.tenant = &t,
+                                   .n = 1,
+                                   .deadline_ns = i % 64 ? INT64_MAX : 1000000000,
+                                   .admitted = ignore,
+                                   .expired = count_expired};
+        cr_assert_eq(admit_enter(&m, &waits[i], &retry_ms, &err), 0);
+    }
+    loop_watch = count_items;
+    n_items = 0;
+    uv_run(&loop, UV_RUN_ONCE);
+    cr_expect(n_items == 0 && n_expired == 0, "no deadline has come: %zu", n_items);
+    clock.ns = 2000000000;
+    clock.clock.now_ns = slow_now;
+    for (int i = 0; i < N && n_expired < N / 64; i++, n_last = n_expired) {
+        uv_run(&loop, UV_RUN_ONCE);
+        n_most = MAX(n_most, n_expired - n_last);
+    }
+    loop_watch = NULL;
+    cr_expect_eq(n_expired, N / 64);
+    cr_expect_eq(m.n_queued, N - N / 64);
+    cr_expect_leq(n_most, 4, "%u in an iteration", n_most);
+    cr_expect_lt(n_items, N + 100, "%zu", n_items);
+    for (int i = 0; i < N; i++)
+        admit_cancel(&m, &waits[i]);
+    admit_close(&m);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    uv_loop_close(&loop);
+}
+
 Test(tenants, a_reload_visits_each_tenant_once) {
     static struct api_tenant rows[API_TENANTS_MAX];
     struct payers payers;
