@@ -77,6 +77,8 @@ struct gen_env {
         uint64_t next_id;
         /* virtual time of the last submit: tenant.submits when it began */
         double submitted;
+        /* changes of which generations are WAITING, and of those the ones that gen.n_before has */
+        uint64_t n_changes, n_ranked;
     } gens;
     struct gen_ids ids;
     struct {

@@ -57,6 +57,7 @@ static void set_state(struct gen *g, enum gen_state next) {
 
     assert(legal[g->state] & 1 << next);
     gen_check(g);
+    g->env->gens.n_changes += g->state == GEN_WAITING;
     g->state = next;
 }
 
@@ -156,6 +157,7 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, stru
         g->m.flags |= SUBMIT_LOGPROBS;
     list_push_back(&env->gens.list, &g->link);
     list_push_back(gen_bucket(env, g->m.id), &g->bucket);
+    env->gens.n_changes++;
     *out = g;
     return 0;
 }
@@ -168,6 +170,7 @@ void gen_set_pictures(struct gen *g, const struct prompt *p) {
 }
 
 void gen_set_tenant(struct gen *g, const struct tenant *t) {
+    g->env->gens.n_changes++;
     g->m.tenant = t->number;
     g->m.tenant_name = (struct str){t->conf.name, (uint32_t)strlen(t->conf.name)};
     g->m.weight_milli = (uint32_t)(t->conf.weight * 1000);

@@ -72,6 +72,8 @@ struct gen {
     struct charge charge;
     /* exchange.key, of the client that pays */
     uint32_t key;
+    /* WAITING: number of its tenant's that came before it (waits.c) */
+    uint32_t n_before;
     /* m.tokens is `tokens` */
     struct submit m;
     /* prompt and output */

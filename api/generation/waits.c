@@ -9,17 +9,19 @@
 
 #define STORY_MAX 256u /* decisions of the scheduler about a request that are read */
 
-/* Returns the number of generations of the tenant of @g that came to its queue before it. */
-static uint32_t n_before(const struct gen *g) {
-    uint32_t n = 0;
-
-    for (const struct list *l = g->env->gens.list.next; l != &g->link; l = l->next) {
-        const struct gen *other = LIST_ENTRY(l, const struct gen, link);
-
-        loop_items(1);
-        n += other->state == GEN_WAITING && other->m.tenant == g->m.tenant;
+/* Counts for each waiting generation those of its tenant that came to the queue before it, unless
+ * they are still the same: a list of all requests asks this of each. */
+static void rank_waiting(struct gen_env *env) {
+    if (env->gens.n_ranked == env->gens.n_changes)
+        return;
+    LIST_FOREACH_ENTRY(g, &env->gens.list, struct gen, link) {
+        tenants_get(&env->tenants, g->m.tenant)->n_ranked = 0;
     }
-    return n;
+    LIST_FOREACH_ENTRY(g, &env->gens.list, struct gen, link) {
+        if (g->state == GEN_WAITING)
+            g->n_before = tenants_get(&env->tenants, g->m.tenant)->n_ranked++;
+    }
+    env->gens.n_ranked = env->gens.n_changes;
 }
 
 /* Sets what the @n decisions @r about @g tell: the last of them, and how long the rest of the
@@ -54,7 +56,8 @@ void gen_waits(const struct gen *g, struct gen_wait *out) {
     } else if (g->state == GEN_WAITING) {
         out->name = flight_name(WHY_PLACE);
         out->text = flight_text(WHY_PLACE);
-        out->expect_ms = (int64_t)admit_wait_ms(&g->env->admit, t, n_before(g));
+        rank_waiting(g->env);
+        out->expect_ms = (int64_t)admit_wait_ms(&g->env->admit, t, g->n_before);
     } else if (p->story) {
         read_story(g, r, p->story(p, g->m.id, r, STORY_MAX), out);
     }

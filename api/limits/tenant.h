@@ -43,6 +43,8 @@ struct tenant {
     /* time at which the last refused request is expected to return */
     int64_t away_ns;
     double mean_output;
+    /* generations that waits.c has counted so far */
+    uint32_t n_ranked;
     struct pending_account submits;
     struct tenant_stats stats;
     struct log_row log;

@@ -576,6 +576,45 @@ Test(admit, who_waits_longer_than_its_client_is_told) {
     world_stop(&w);
 }
 
+static size_t n_visited;
+
+static void count_visited(size_t bytes, size_t items) {
+    n_visited += items;
+}
+
+Test(admit, a_list_of_all_that_wait_visits_each_a_few_times) {
+    enum { N = 60 };
+    static struct api_request_info info[N + 1];
+    struct world w;
+    int fd[N];
+
+    world_init(&w);
+    w.opts.max_running = 1;
+    w.opts.max_queued = N;
+    world_start(&w);
+    for (int i = 0; i < N; i++) {
+        fd[i] = world_connect(&w);
+        world_post(&w, fd[i], CHAT, "{" HI "}");
+        world_turns(&w, 5);
+    }
+    n_visited = 0;
+    loop_watch = count_visited;
+    cr_assert_eq(api_requests(w.api, info, N + 1), N);
+    loop_watch = NULL;
+    cr_expect_lt(n_visited, 4 * N, "%zu", n_visited);
+    for (int i = 2; i < N; i++)
+        cr_expect_gt(info[i].expect_ms, info[i - 1].expect_ms, "%d", i);
+    int64_t last_ms = info[N - 1].expect_ms;
+    world_drop(&w, fd[5]);
+    world_turns(&w, 5);
+    cr_assert_eq(api_requests(w.api, info, N + 1), N - 1);
+    cr_expect_lt(info[N - 2].expect_ms, last_ms, "one less waits before it");
+    for (int i = 0; i < N; i++)
+        if (i != 5)
+            world_drop(&w, fd[i]);
+    world_stop(&w);
+}
+
 /* ---- the worker comes and goes ---- */
 
 static uint32_t n_faults;
