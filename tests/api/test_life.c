@@ -1075,6 +1075,60 @@ Test(life, a_request_ends_at_its_deadline_even_without_a_worker) {
     world_stop(&w);
 }
 
+/* A clock whose every reading takes half a millisecond once it is slow. */
+static struct slow_clock {
+    struct clock clock;
+    int64_t ns;
+    bool slow;
+} slow_clock;
+
+static int64_t slow_clock_now(struct clock *c) {
+    if (slow_clock.slow)
+        slow_clock.ns += 500000;
+    return slow_clock.ns;
+}
+
+Test(life, requests_that_fail_together_are_ended_for_a_while) {
+    enum { N = 40 };
+    static struct api_request_info info[N];
+    uint32_t n_left = N, n_most = 0;
+    struct world w;
+    struct reply r;
+    int fd[N];
+
+    slow_clock = (struct slow_clock){.clock.now_ns = slow_clock_now, .ns = 1000000000};
+    world_init(&w);
+    w.clock = w.port.clock = &slow_clock.clock;
+    w.opts.max_running = N;
+    w.opts.request_timeout_ms = 60000;
+    world_start(&w);
+    for (int i = 0; i < N; i++) {
+        fd[i] = world_connect(&w);
+        world_post(&w, fd[i], CHAT, "{" HI "}");
+        world_turns(&w, 5);
+    }
+    cr_assert_eq(w.port.n, N);
+    api_worker_down(api_first_model(w.api));
+    slow_clock.ns += 61000000000;
+    slow_clock.slow = true;
+    for (uint64_t limit = world_limit(); n_left > 0 && uv_hrtime() < limit;) {
+        world_turn(&w);
+        uint32_t n = api_requests(w.api, info, N);
+        n_most = MAX(n_most, n_left - n);
+        n_left = n;
+    }
+    slow_clock.slow = false;
+    cr_expect_eq(n_left, 0);
+    cr_expect(n_most > 0 && n_most <= 4, "%u in an iteration", n_most);
+    for (int i = 0; i < N; i++) {
+        world_receive(&w, fd[i], &r);
+        cr_expect_eq(r.status, 504, "%s", r.body.data);
+        reply_deinit(&r);
+        world_drop(&w, fd[i]);
+    }
+    world_stop(&w);
+}
+
 Test(life, a_request_that_the_channel_cannot_take_fails_alone) {
     struct world w;
     struct reply r;
