@@ -14,6 +14,7 @@
 
 #include "api/generation/env.h"
 #include "api/generation/gen_request.h"
+#include "api/generation/messages.h"
 #include "api/generation/models.h"
 #include "base/json_read.h"
 #include "base/try.h"
@@ -271,6 +272,7 @@ static int anthropic_read_messages(struct anthropic_input *in, yyjson_val *body,
     TRY(anthropic_require(in, body, "messages", &v));
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) == 0 || yyjson_arr_size(v) > REQUEST_MESSAGES_MAX)
         return anthropic_refuse(in, "", "must be an array of 1 to 100000 messages");
+    messages_spell_roles(v);
     in->list = yyjson_mut_arr(in->doc);
     anthropic_put_member(in, "messages", in->list);
     TRY(anthropic_system(in, json_given(body, "system")));

@@ -13,6 +13,7 @@
 #include "api/generation/content.h"
 #include "api/generation/env.h"
 #include "api/generation/gen_request.h"
+#include "api/generation/messages.h"
 #include "api/generation/models.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
@@ -221,6 +222,7 @@ static int chat(struct input *in, yyjson_val *body, bool *load) {
     if (tools && !yyjson_is_arr(tools))
         return ollama_refuse(in, "tools", "an array");
     TRY(read_think(in, json_given(body, "think")));
+    messages_spell_roles(messages);
     *load = yyjson_arr_size(messages) == 0;
     JSON_EACH_AT(i, m, messages) {
         TRY(ollama_add_message(in, m, (int)MIN(i, (size_t)INT_MAX), list));

@@ -17,6 +17,7 @@
 #include "api/generation/content.h"
 #include "api/generation/env.h"
 #include "api/generation/foreign.h"
+#include "api/generation/messages.h"
 #include "api/generation/opaque_reasoning.h"
 #include "api/http/json.h"
 #include "api/responses/build.h"
@@ -681,6 +682,7 @@ static int items_read_one(struct responses_build *b, yyjson_val *item, bool keep
 }
 
 int responses_items(struct responses_build *b, yyjson_val *items, bool keep) {
+    messages_spell_roles(items);
     JSON_EACH_AT(i, item, items) {
         b->i = i;
         if (i % PAUSE == 0)

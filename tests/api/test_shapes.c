@@ -194,6 +194,15 @@ struct pair {
 
 #define BEGUN R"("messages":[{"role":"user","content":"a"},{"role":"assistant","content":"The")"
 
+#define USUAL_BEGUN                                                                                \
+    R"({"role":"system","content":"s"},{"role":"user","content":"a"},)"                            \
+    R"({"role":"assistant","content":"b"})"
+#define USUAL USUAL_BEGUN R"(,{"role":"user","content":"c"})"
+#define SPELT_BEGUN                                                                                \
+    R"({"role":"System","content":"s"},{"role":"User","content":"a"},)"                            \
+    R"({"role":"model","content":"b"})"
+#define SPELT SPELT_BEGUN R"(,{"role":"USER","content":"c"})"
+
 static const struct pair pairs[] = {
     /* fields that were left empty */
     {CHATS, "{" ASK R"(,"stop":""})", "{" ASK "}"},
@@ -218,16 +227,19 @@ static const struct pair pairs[] = {
     {CHATS, "{" ASK R"(,"reasoning_effort":"default"})", "{" ASK "}"},
     {RESPONSES, R"({"input":"a","reasoning":{"effort":"auto"}})", R"({"input":"a"})"},
     /* names of roles */
-    {CHATS,
-     R"({"messages":[{"role":"System","content":"s"},{"role":"User","content":"a"},)"
-     R"({"role":"model","content":"b"},{"role":"USER","content":"c"}]})",
-     R"({"messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},)"
-     R"({"role":"assistant","content":"b"},{"role":"user","content":"c"}]})"},
+    {CHATS, R"({"messages":[)" SPELT "]}", R"({"messages":[)" USUAL "]}"},
     {CHATS,
      R"({"messages":[{"role":"user","content":"a"},{"role":"Assistant",)" TOOL_CALL
      R"(,{"role":"ipython","tool_call_id":"c","content":{"n":1}}]})",
      R"({"messages":[{"role":"user","content":"a"},{"role":"assistant",)" TOOL_CALL
      R"(,{"role":"tool","tool_call_id":"c","content":{"n":1}}]})"},
+    {MESSAGES, R"({"model":"tiny","max_tokens":4,"messages":[)" SPELT "]}",
+     R"({"model":"tiny","max_tokens":4,"messages":[)" USUAL "]}"},
+    {RESPONSES, R"({"input":[)" SPELT "]}", R"({"input":[)" USUAL "]}"},
+    {"/api/chat", R"({"model":"tiny","messages":[)" SPELT "]}",
+     R"({"model":"tiny","messages":[)" USUAL "]}"},
+    {"/api/chat", R"({"model":"tiny","messages":[)" SPELT_BEGUN "]}",
+     R"({"model":"tiny","messages":[)" USUAL_BEGUN "]}"},
 };
 
 /* Sends @body, and compares the request that the worker gets with its first one. */
