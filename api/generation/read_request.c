@@ -636,10 +636,8 @@ static int check_given(const struct gen_request *r, enum field_set known, struct
 }
 
 /* Checks rules between fields. */
-static int gen_request_check(struct gen_request *r, bool has_stream_options, struct err *err) {
+static int gen_request_check(struct gen_request *r, struct err *err) {
     r->input.no_special_tokens |= r->input.no_bos && !r->input.add_special;
-    if (has_stream_options && !r->answer.stream)
-        return json_refuse(err, "stream_options", "may only be given with stream");
     if (r->answer.prompt_logprobs && r->answer.stream)
         return json_refuse(err, "prompt_logprobs", "cannot be streamed");
     if (r->input.best_of && r->input.best_of < r->input.n)
@@ -689,7 +687,7 @@ static int gen_request_find(yyjson_val *key, enum field_set known, struct field 
 
 static int parse_fields(struct gen_request *r, const struct model *m, enum field_set known,
                         struct err *err) {
-    bool seen[ARRAY_SIZE(fields) + PARAMS_MAX] = {0}, has_stream_options = false;
+    bool seen[ARRAY_SIZE(fields) + PARAMS_MAX] = {0};
     uint32_t max_completion = 0;
 
     assert(params_count <= PARAMS_MAX);
@@ -707,7 +705,6 @@ static int parse_fields(struct gen_request *r, const struct model *m, enum field
         TRY(f.parse(r, m, &f, value, err));
         if (strcmp(f.name, "max_completion_tokens") == 0)
             max_completion = r->input.max_new;
-        has_stream_options |= strcmp(f.name, "stream_options") == 0;
     }
     r->input.max_new = max_completion ? max_completion : r->input.max_new;
     if (r->input.suffix)
@@ -715,7 +712,7 @@ static int parse_fields(struct gen_request *r, const struct model *m, enum field
     if (r->input.messages && !r->submit.sampling.ignore_eos)
         TRY(add_ends(r, m->family.ends, m->family.n_ends));
     TRY(check_given(r, known, err));
-    return gen_request_check(r, has_stream_options, err);
+    return gen_request_check(r, err);
 }
 
 /* Refuses text for a model that writes none. */

@@ -246,8 +246,6 @@ static int check_support(const struct responses_build *b, const struct fields *f
         b->rs->wants_logprobs |= yyjson_equals_str(item, "message.output_text.logprobs");
         b->rs->encrypted |= yyjson_equals_str(item, "reasoning.encrypted_content");
     }
-    if (f->v[STREAM_OPTIONS] && !yyjson_is_true(f->v[STREAM]) && !b->rs->framed)
-        return responses_refuse(b, "stream_options", "may only be given with stream");
     return 0;
 }
 

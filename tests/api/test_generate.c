@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include <yyjson.h>
 
 #include "stream.h"
 #include "tiny.h"
@@ -78,6 +79,33 @@ Test(chat, usage_comes_in_a_chunk_of_its_own) {
                                                           R"(tokens":22,"prompt_tokens_details":)"
                                                           R"({"cached_tokens":10}}})"
                                                           "\n\n" DONE);
+    world_stop(&w);
+}
+
+/* Clients that set options of streams once send them with each request. */
+Test(chat, options_of_streams_change_no_whole_answer) {
+    static const struct {
+        const char *path, *body;
+    } cases[] = {
+        {CHAT, "{" HI R"(,"stream_options":{"include_usage":true}})"},
+        {CHAT, "{" HI R"(,"stream":false,"stream_options":{"continuous_usage_stats":true}})"},
+        {TEXT, R"({"prompt":"a","stream_options":{}})"},
+        {"/v1/responses", R"({"input":"a","stream_options":{"include_obfuscation":false}})"},
+    };
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "a";
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        world_ask(&w, cases[i].path, cases[i].body, &r);
+        cr_assert_eq(r.status, 200, "%s: %s", cases[i].body, r.body.data);
+        yyjson_doc *d = yyjson_read(r.body.data, r.body.len, 0);
+        cr_expect(yyjson_is_obj(yyjson_obj_get(yyjson_doc_get_root(d), "usage")), "%s",
+                  r.body.data);
+        yyjson_doc_free(d);
+        reply_deinit(&r);
+    }
     world_stop(&w);
 }
 

@@ -584,7 +584,7 @@ Test(input, a_bad_field_is_named) {
         {R"("input":"a","temperature":9)", "temperature"},
         {R"("input":"a","top_p":"x")", "top_p"},
         {R"("input":"a","stream":1)", "stream"},
-        {R"("input":"a","stream_options":{})", "stream_options"},
+        {R"("input":"a","stream_options":1)", "stream_options"},
         {R"("input":"a","parallel_tool_calls":1)", "parallel_tool_calls"},
         {R"("input":"a","reasoning":"low")", "reasoning"},
         {R"("input":"a","reasoning":{"effort":5})", "reasoning.effort"},
