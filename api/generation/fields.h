@@ -58,3 +58,8 @@ READER(field_budget);
 READER(field_thinking);
 READER(field_reasoning);
 READER(field_switch);
+
+/* Readers of how long the model stays loaded: Ollama's keep_alive, a number of seconds or a
+ * duration as Go writes it ("1h30m"), negative for good; LM Studio's ttl, at most @hi seconds. */
+READER(field_keep_alive);
+READER(field_ttl);

@@ -3,7 +3,6 @@
 #include "api/lmstudio/lmstudio.h"
 
 #include <assert.h>
-#include <math.h>
 
 #include "api/generation/lookup.h"
 #include "api/generation/model.h"
@@ -12,7 +11,6 @@
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
 #include "api/openai/vectors.h"
-#include "base/json_read.h"
 #include "base/text.h"
 
 static double lmstudio_seconds(int64_t from_ns, int64_t to_ns) {
@@ -64,32 +62,6 @@ static void lmstudio_put_figures(struct json *j, const struct writer *w) {
 
 /* ---- requests ---- */
 
-static const struct endpoint completion;
-
-/* Reads @body as OpenAI's. The member ttl is the number of seconds that the model stays without
- * another request. */
-static int lmstudio_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    yyjson_val *ttl = json_given(yyjson_doc_get_root(body), "ttl");
-    double keep_s = yyjson_get_num(ttl);
-    bool has_ttl = ttl;
-
-    if (has_ttl && (!yyjson_is_num(ttl) || !(keep_s >= 0 && keep_s <= INT32_MAX))) {
-        yyjson_doc_free(body);
-        return json_refuse(err, "ttl", "must be a number of seconds");
-    }
-    int r;
-
-    if (job->endpoint == &completion)
-        r = openai_read_completion(job, body, err);
-    else
-        r = openai_read_chat(job, body, err);
-    if (r == 0 && has_ttl) {
-        job->request.input.has_keep_alive = true;
-        job->request.input.keep_alive_s = (int64_t)ceil(keep_s);
-    }
-    return r;
-}
-
 static const struct choices_form chat_form = {
     .object = "chat.completion",
     .chunk_object = "chat.completion.chunk",
@@ -109,14 +81,14 @@ static const struct choices_form completion_form = {
 };
 
 static const struct endpoint chat = {
-    .translate = lmstudio_translate,
+    .translate = openai_read_chat,
     .id_prefix = "chatcmpl-",
     .repeats = REPEATS_TEXT,
     CHOICES_OF(chat_form),
 };
 
 static const struct endpoint completion = {
-    .translate = lmstudio_translate,
+    .translate = openai_read_completion,
     .id_prefix = "cmpl-",
     CHOICES_OF(completion_form),
 };

@@ -92,27 +92,21 @@ static yyjson_doc *as_embedding(yyjson_doc *body, bool one, bool none) {
 
 static int ollama_embed_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     yyjson_val *root = yyjson_doc_get_root(body);
-    bool has_keep, one = job->endpoint == &ollama_embeddings;
+    bool one = job->endpoint == &ollama_embeddings;
     yyjson_val *prompt = yyjson_obj_get(root, "prompt");
-    int64_t keep_s = 0;
 
     bool none = is_nothing(one ? prompt : yyjson_obj_get(root, "input"));
     if (one && !none && !yyjson_is_str(prompt)) {
         yyjson_doc_free(body);
         return err_set_code(err, 400, "invalid_value", "prompt", "prompt must be a text");
     }
-    int r = ollama_read_keep_alive(root, &has_keep, &keep_s, err);
-    yyjson_doc *ours = r == 0 ? as_embedding(body, one, none) : NULL;
+    yyjson_doc *ours = as_embedding(body, one, none);
     yyjson_doc_free(body);
-    if (r < 0)
-        return r;
     TRY(ours ? gen_request_read(&job->request, job->model, FIELDS_EMBEDDING, ours, err) : -ENOMEM);
     if (job->request.input.pool == SUBMIT_POOL_NONE)
         return err_set_code(err, 400, "invalid_value", "pooling",
                             "use /v1/embeddings or /embedding for vectors of each token");
     job->request.answer.takes_none = none;
-    job->request.input.has_keep_alive = has_keep;
-    job->request.input.keep_alive_s = keep_s;
     if (!job->request.input.pool)
         job->request.input.pool =
             job->model->info->pool ? job->model->info->pool : SUBMIT_POOL_LAST;

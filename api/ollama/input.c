@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "api/generation/content.h"
@@ -145,14 +144,15 @@ static int read_logprob_fields(struct input *in, yyjson_val *body, bool text) {
 }
 
 static int read_common(struct input *in, yyjson_val *body) {
+    static const char *const same[] = {"keep_alive", "complete_output", "loop_breaker"};
     yyjson_val *stream = json_given(body, "stream");
 
     TRY(ollama_read_model(in, body));
     if (stream && !yyjson_is_bool(stream))
         return ollama_refuse(in, "stream", "a boolean");
     ollama_put(in, "stream", yyjson_mut_bool(in->doc, !stream || yyjson_get_bool(stream)));
-    ollama_put(in, "complete_output", ollama_copy(in, json_given(body, "complete_output")));
-    ollama_put(in, "loop_breaker", ollama_copy(in, json_given(body, "loop_breaker")));
+    for (size_t i = 0; i < ARRAY_SIZE(same); i++)
+        ollama_put(in, same[i], ollama_copy(in, json_given(body, same[i])));
     TRY(ollama_read_options(in, json_given(body, "options")));
     return ollama_read_format(in, json_given(body, "format"));
 }
@@ -303,65 +303,4 @@ int ollama_translate(const struct model *m, yyjson_doc *body, bool is_generate, 
         ollama_put(&in, "prompt", yyjson_mut_str(doc, "a"));
     }
     return json_doc_seal(doc, in.root, out);
-}
-
-/* Returns the seconds of the unit at *@text and moves *@text behind it; 0 if there is no such
- * unit. */
-static double unit_s(const char **text) {
-    static const struct {
-        const char *name;
-        double s;
-    } units[] = {{"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}, {"h", 3600}, {"m", 60}, {"s", 1}};
-
-    for (size_t i = 0; i < ARRAY_SIZE(units); i++) {
-        size_t n = strlen(units[i].name);
-
-        if (strncmp(*text, units[i].name, n) != 0)
-            continue;
-        *text += n;
-        return units[i].s;
-    }
-    return 0;
-}
-
-/* Reads a number of seconds or a duration; returns false if @v is neither. */
-static bool read_duration(yyjson_val *v, int64_t *seconds) {
-    const char *text = json_cstr(v);
-    bool negative = text && *text == '-';
-    double sum = yyjson_is_num(v) ? yyjson_get_num(v) : 0;
-
-    if (!text && !yyjson_is_num(v))
-        return false;
-    text += text && (negative || *text == '+');
-    if (text && !*text)
-        return false;
-    while (text && *text) {
-        char *end;
-        double n = strtod(text, &end);
-
-        if (end == text || *text < '.' || *text > '9')
-            return false;
-        text = end;
-        double unit = *text ? unit_s(&text) : 1;
-        if (unit == 0)
-            return false;
-        sum += n * unit;
-    }
-    if (negative)
-        sum = -sum;
-    if (sum < 0)
-        *seconds = -1;
-    else
-        *seconds = (int64_t)(MIN(sum, 1e9) + 0.999);
-    return true;
-}
-
-int ollama_read_keep_alive(yyjson_val *root, bool *has, int64_t *seconds, struct err *err) {
-    yyjson_val *v = json_given(root, "keep_alive");
-
-    *has = v;
-    if (v && !read_duration(v, seconds))
-        return err_set_code(err, 400, "invalid_value", "keep_alive",
-                            "keep_alive must be a number of seconds or a duration such as \"5m\"");
-    return 0;
 }

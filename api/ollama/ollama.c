@@ -241,21 +241,14 @@ static void ollama_send_end(struct writer *w) {
 
 static int ollama_read_request(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     yyjson_doc *ours = NULL;
-    bool text = false, load = false, has_keep = false;
-    int64_t keep_s = 0;
+    bool text = false, load = false;
     int r = ollama_translate(job->model, body, job->endpoint == &ollama_generate, &ours, &text,
                              &load, err);
-    if (r == 0 &&
-        (r = ollama_read_keep_alive(yyjson_doc_get_root(body), &has_keep, &keep_s, err)) < 0)
-        yyjson_doc_free(ours);
     yyjson_doc_free(body);
     if (r == 0)
         r = (text ? openai_read_completion : openai_read_chat)(job, ours, err);
-    if (r == 0) {
+    if (r == 0)
         job->request.input.load_only = load;
-        job->request.input.has_keep_alive = has_keep;
-        job->request.input.keep_alive_s = keep_s;
-    }
     if (r == 0 && text && !job->request.input.max_new)
         /* the rest of the context; OpenAI's default is 16 */
         job->request.input.max_new = GEN_REQUEST_NO_LIMIT;

@@ -17,9 +17,6 @@ struct model;
  * but loading the model. Returns 0, -ENOMEM, or an error that names the field. */
 int ollama_translate(const struct model *m, yyjson_doc *body, bool generate, yyjson_doc **out,
                      bool *text, bool *load, struct err *err);
-/* Reads keep_alive of the body @root: a number of seconds, or a duration as Go writes it ("1h30m",
- * "-1s"). Sets *has to false if there is none. Returns 0, or a 400. */
-int ollama_read_keep_alive(yyjson_val *root, bool *has, int64_t *seconds, struct err *err);
 
 struct endpoint;
 struct exchange;

@@ -310,6 +310,34 @@ Test(parameters, other_names) {
     world_stop(&w);
 }
 
+/* The names of Ollama and LM Studio hold on the paths of OpenAI, too. */
+Test(parameters, a_request_says_how_long_its_model_stays_loaded) {
+    static const struct {
+        const char *path, *body;
+        int64_t seconds;
+    } cases[] = {
+        {CHAT, "{" HI R"(,"keep_alive":"5m"})", 300},
+        {CHAT, "{" HI R"(,"keep_alive":-1})", -1},
+        {CHAT, "{" HI R"(,"ttl":"60"})", 60},
+        {TEXT, R"({"prompt":"a","keep_alive":0})", 0},
+        {"/v1/embeddings", R"({"input":"a","keep_alive":30})", 30},
+        {CHAT, "{" HI "}", 77},
+    };
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "a";
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        w.port.model->keep_alive_s = 77;
+        world_ask(&w, cases[i].path, cases[i].body, &r);
+        cr_expect_eq(r.status, 200, "%s: %s", cases[i].body, r.body.data);
+        cr_expect_eq(w.port.model->keep_alive_s, cases[i].seconds, "%s", cases[i].body);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
 /* ---- text ---- */
 
 Test(text, a_stop_string_across_tokens_is_never_sent) {
