@@ -445,6 +445,15 @@ PARSER(parse_reasoning_format) {
     return 0;
 }
 
+/* Checks an object whose members parse_fields() reads as if they were in the body: the argument of
+ * OpenAI's Python library, which programs in other languages send as it is, and the sampling
+ * parameters of Ollama's API. */
+PARSER(parse_nested) {
+    if (!yyjson_is_obj(v) && !(yyjson_is_arr(v) && json_is_empty(v)))
+        return field_refuse(f, err);
+    return 0;
+}
+
 #define AT(member) offsetof(struct gen_request, member)
 #define FLAG(name, kinds, member)                                                                  \
     { name, kinds, field_bool, AT(member), 0, 0, "a boolean" }
@@ -452,6 +461,7 @@ PARSER(parse_reasoning_format) {
     { name, BOTH, parse_unsupported, 0, neutral, 0, NULL }
 
 static const struct field fields[] = {
+    /* the first row, as parse_fields() expects */
     {"model", ANY, parse_model, 0, 0, 0, "a string"},
     {"messages", RENDERED, parse_messages, AT(input.messages), 1, REQUEST_MESSAGES_MAX,
      "an array of at least one message"},
@@ -541,6 +551,12 @@ static const struct field fields[] = {
     {"reasoning", CHAT, field_reasoning, 0, 0, 0, "an object"},
     {"n_predict", CHAT, parse_predict, AT(input.max_new), 1, INT32_MAX, "an integer"},
     {"n_predict", TEXT, parse_predict, AT(input.max_new), 0, INT32_MAX, "an integer"},
+    {"num_predict", CHAT, parse_predict, AT(input.max_new), 1, INT32_MAX, "an integer"},
+    {"num_predict", TEXT, parse_predict, AT(input.max_new), 0, INT32_MAX, "an integer"},
+    {"max_output_tokens", CHAT, parse_max_tokens, AT(input.max_new), 1, INT32_MAX, "an integer"},
+    {"max_new_tokens", BOTH, parse_max_tokens, AT(input.max_new), 1, INT32_MAX, "an integer"},
+    {"extra_body", ANY, parse_nested, 0, 0, 0, "an object"},
+    {"options", BOTH, parse_nested, 0, 0, 0, "an object"},
     {"repeat_penalty", BOTH, parse_repeat_penalty, 0, 0, 0, NULL},
     {"regex", BOTH, output_spec_guided, 0, 0, 0, NULL},
     {"ebnf", BOTH, output_spec_guided, 0, 0, 0, NULL},
@@ -688,28 +704,52 @@ static int gen_request_find(yyjson_val *key, enum field_set known, struct field 
     return (int)(ARRAY_SIZE(fields) + (size_t)(p - params_table));
 }
 
-static int parse_fields(struct gen_request *r, const struct model *m, enum field_set known,
-                        struct err *err) {
-    bool seen[ARRAY_SIZE(fields) + PARAMS_MAX] = {0};
-    uint32_t max_completion = 0;
+/* What is known while the members of a body are read. */
+struct reading {
+    struct gen_request *r;
+    const struct model *m;
+    enum field_set known;
+    /* for each row: the number of the object that has the field, from 1; 0: none so far */
+    uint8_t seen[ARRAY_SIZE(fields) + PARAMS_MAX];
+    /* max_completion_tokens; 0: not given */
+    uint32_t max_completion;
+    struct err *err;
+};
 
-    assert(params_count <= PARAMS_MAX);
-    JSON_MEMBERS(key, value, yyjson_doc_get_root(r->doc)) {
+/* Reads the members of @o, the @nth object. What an object before it has is not read again. */
+static int read_members(struct reading *in, yyjson_val *o, uint8_t nth) {
+    JSON_MEMBERS(key, value, o) {
         struct field f;
-        int at = gen_request_find(key, known, &f);
+        int at = gen_request_find(key, in->known, &f);
 
-        if (at < 0)
+        if (at < 0 || (in->seen[at] && in->seen[at] < nth))
             continue;
-        if (seen[at])
-            return err_set_code(err, 400, "duplicate_key", f.name, "%s is given twice.", f.name);
-        seen[at] = true;
+        if (in->seen[at])
+            return err_set_code(in->err, 400, "duplicate_key", f.name, "%s is given twice.",
+                                f.name);
+        in->seen[at] = nth;
         if (yyjson_is_null(value))
             continue;
-        TRY(f.parse(r, m, &f, value, err));
+        TRY(f.parse(in->r, in->m, &f, value, in->err));
         if (strcmp(f.name, "max_completion_tokens") == 0)
-            max_completion = r->input.max_new;
+            in->max_completion = in->r->input.max_new;
     }
-    r->input.max_new = max_completion ? max_completion : r->input.max_new;
+    return 0;
+}
+
+static int parse_fields(struct gen_request *r, const struct model *m, enum field_set known,
+                        struct err *err) {
+    struct reading in = {.r = r, .m = m, .known = known, .err = err};
+    yyjson_val *root = yyjson_doc_get_root(r->doc);
+
+    assert(params_count <= PARAMS_MAX);
+    TRY(read_members(&in, root, 1));
+    /* The model was found by the body's own member, and no other can be named now. */
+    in.seen[0] = 1;
+    TRY(read_members(&in, json_given(root, "extra_body"), 2));
+    if (known & BOTH)
+        TRY(read_members(&in, json_given(root, "options"), 3));
+    r->input.max_new = in.max_completion ? in.max_completion : r->input.max_new;
     if (r->input.suffix)
         TRY(add_ends(r, m->fim.ends, m->fim.n_ends));
     if (r->input.messages && !r->submit.sampling.ignore_eos)

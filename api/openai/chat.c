@@ -327,6 +327,8 @@ static int chat_rewrite(yyjson_doc **body, enum field_set kind, bool llama, bool
     if (kind == FIELDS_CHAT)
         TRY(functions_translate(body, functions, err));
     yyjson_val *root = yyjson_doc_get_root(*body), *v = json_given(root, "continue_final_message");
+    if (!v)
+        v = json_given(json_given(root, "extra_body"), "continue_final_message");
     if (v)
         continues = yyjson_is_true(v);
     else

@@ -310,6 +310,67 @@ Test(parameters, other_names) {
     world_stop(&w);
 }
 
+/* Members of extra_body and options are read like those of the body, which take precedence. */
+Test(parameters, members_of_other_objects) {
+    static const struct {
+        const char *body;
+        uint32_t max_new;
+        double temperature;
+    } cases[] = {
+        {"{" HI R"(,"extra_body":{"max_tokens":3,"temperature":0.5}})", 3, 0.5},
+        {"{" HI R"(,"options":{"num_predict":4,"temperature":"0.25","num_ctx":9}})", 4, 0.25},
+        {"{" HI R"(,"max_tokens":2,"extra_body":{"max_tokens":3},"options":{"temperature":0.5}})",
+         2, 0.5},
+        {"{" HI R"(,"extra_body":{"temperature":0.5},"options":{"temperature":1},"max_tokens":2})",
+         2, 0.5},
+        {"{" HI R"(,"extra_body":[],"max_new_tokens":5,"temperature":1})", 5, 1},
+        {"{" HI R"(,"options":{},"max_output_tokens":6,"temperature":1})", 6, 1},
+    };
+    static const struct {
+        const char *body, *param;
+    } bad[] = {
+        {"{" HI R"(,"extra_body":"x"})", R"("param":"extra_body")"},
+        {"{" HI R"(,"options":1})", R"("param":"options")"},
+        {"{" HI R"(,"options":{"temperature":9}})", R"("param":"temperature")"},
+        {"{" HI R"(,"extra_body":{"n":1,"n":2}})", R"("param":"n")"},
+        {"{" HI R"(,"extra_body":{},"extra_body":{"n":2}})", R"("param":"extra_body")"},
+        {"{" HI R"(,"extra_body":{"chat_template":"x"}})", R"("param":"chat_template")"},
+    };
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "a";
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        world_ask(&w, CHAT, cases[i].body, &r);
+        cr_assert_eq(r.status, 200, "%s: %s", cases[i].body, r.body.data);
+        cr_expect_eq(w.port.r[i].m.max_new, cases[i].max_new, "%s", cases[i].body);
+        cr_expect_float_eq(w.port.r[i].m.sampling.temperature, cases[i].temperature, 1e-6, "%s",
+                           cases[i].body);
+        reply_deinit(&r);
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        world_ask(&w, CHAT, bad[i].body, &r);
+        cr_expect(r.status == 400 && strstr(r.body.data, bad[i].param), "%s: %s", bad[i].body,
+                  r.body.data);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
+/* No member of extra_body chooses the model, which is known by then. */
+Test(parameters, extra_body_names_no_model) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "a";
+    world_ask(&w, CHAT, "{" HI R"(,"extra_body":{"model":"other"}})", &r);
+    cr_expect(r.status == 200 && strstr(r.body.data, R"("model":"tiny")"), "%s", r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 /* The names of Ollama and LM Studio hold on the paths of OpenAI, too. */
 Test(parameters, a_request_says_how_long_its_model_stays_loaded) {
     static const struct {
