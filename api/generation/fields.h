@@ -58,6 +58,7 @@ READER(field_budget);
 READER(field_thinking);
 READER(field_reasoning);
 READER(field_switch);
+READER(field_think); /* Ollama's: a boolean, or an effort */
 
 /* Readers of how long the model stays loaded: Ollama's keep_alive, a number of seconds or a
  * duration as Go writes it ("1h30m"), negative for good; LM Studio's ttl, at most @hi seconds. */

@@ -36,6 +36,12 @@ READER(field_switch) {
     return 0;
 }
 
+READER(field_think) {
+    if (yyjson_is_bool(v))
+        return field_switch(r, m, f, v, err);
+    return field_effort(r, m, f, v, err);
+}
+
 /* Reads {"type": "enabled" or "disabled", "budget_tokens": n}, the form of several other
  * services. */
 READER(field_thinking) {

@@ -226,6 +226,15 @@ PARSER(parse_stream_options) {
     return 0;
 }
 
+/* Reads OpenRouter's name of stream_options.include_usage. */
+PARSER(parse_usage) {
+    static const struct field include = {
+        "usage.include", BOTH, field_bool, offsetof(struct gen_request, answer.include_usage), 0, 0,
+        "a boolean"};
+
+    return field_members(r, m, f, &include, 1, v, err);
+}
+
 PARSER(parse_digest) {
     TRY(field_bool(r, m, f, v, err));
     if (r->answer.digests && !m->env->opts.digests)
@@ -491,8 +500,10 @@ static const struct field fields[] = {
     {"include_reasoning", CHAT, field_not, AT(answer.no_reasoning), 0, 0, "a boolean"},
     {"reasoning_format", CHAT, parse_reasoning_format, 0, 0, 0,
      "\"auto\", \"none\", \"deepseek\" or \"deepseek-legacy\""},
+    {"separate_reasoning", CHAT, field_not, AT(answer.inline_reasoning), 0, 0, "a boolean"},
     FLAG("stream", BOTH, answer.stream),
     {"stream_options", BOTH, parse_stream_options, 0, 0, 0, "an object"},
+    {"usage", BOTH, parse_usage, 0, 0, 0, "an object"},
     {"n", BOTH, parse_n, AT(input.n), 1, 0, "an integer"},
     {"max_tokens", CHAT, parse_max_tokens, AT(input.max_new), 1, INT32_MAX, "an integer"},
     {"max_tokens", TEXT, parse_max_tokens, AT(input.max_new), 0, INT32_MAX, "an integer"},
@@ -548,6 +559,7 @@ static const struct field fields[] = {
     {"enable_thinking", CHAT, field_switch, 0, 0, 0, "a boolean"},
     {"thinking", CHAT, field_thinking, 0, 0, 0,
      "an object with the type \"enabled\" or \"disabled\""},
+    {"think", CHAT, field_think, 0, 0, 0, "a boolean, " EFFORTS_ARE},
     {"reasoning", CHAT, field_reasoning, 0, 0, 0, "an object"},
     {"n_predict", CHAT, parse_predict, AT(input.max_new), 1, INT32_MAX, "an integer"},
     {"n_predict", TEXT, parse_predict, AT(input.max_new), 0, INT32_MAX, "an integer"},

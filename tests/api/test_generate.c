@@ -109,6 +109,23 @@ Test(chat, options_of_streams_change_no_whole_answer) {
     world_stop(&w);
 }
 
+Test(chat, usage_is_asked_for_as_openrouter_does) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "a";
+    world_ask(&w, CHAT, "{" HI R"(,"stream":true,"usage":{"include":true}})", &r);
+    cr_expect(strstr(r.body.data, R"("choices":[],"usage":{"prompt_tokens":21,)"), "%s",
+              r.body.data);
+    reply_deinit(&r);
+    world_ask(&w, CHAT, "{" HI R"(,"usage":{"include":1}})", &r);
+    cr_expect(r.status == 400 && strstr(r.body.data, R"("param":"usage.include")"), "%s",
+              r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 Test(completions, a_whole_answer_is_exact) {
     struct world w;
     struct reply r;

@@ -243,6 +243,8 @@ Test(thinking, reasoning_stays_in_the_content_if_the_client_or_the_server_says_s
                       of_server ? "reasoning_content" : "<think>");
         snprintf(fields, sizeof(fields), R"(%s,"reasoning_format":"none")", thinks);
         expect_answer(&w, fields, R"("content":"<think>Sum</think>\n\nYes")", "reasoning_content");
+        snprintf(fields, sizeof(fields), R"(%s,"separate_reasoning":false)", thinks);
+        expect_answer(&w, fields, R"("content":"<think>Sum</think>\n\nYes")", "reasoning_content");
         snprintf(fields, sizeof(fields), R"(%s,"reasoning_format":"auto")", thinks);
         expect_answer(&w, fields, R"("content":"Yes")", "<think>");
         world_ask(&w, CHAT, "{" HI R"(,"reasoning_format":"raw"})", &r);
