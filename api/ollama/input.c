@@ -11,6 +11,7 @@
 
 #include "api/generation/content.h"
 #include "api/generation/env.h"
+#include "api/generation/fields.h"
 #include "api/generation/gen_request.h"
 #include "api/generation/messages.h"
 #include "api/generation/models.h"
@@ -80,6 +81,8 @@ static int ollama_read_options(struct input *in, yyjson_val *options) {
 
     if (options && !yyjson_is_obj(options))
         return ollama_refuse(in, "options", "an object");
+    if (n)
+        field_number(n);
     if (n && !yyjson_is_num(n))
         return ollama_refuse(in, "num_predict", "a number");
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
@@ -94,13 +97,16 @@ static int ollama_read_options(struct input *in, yyjson_val *options) {
     return 0;
 }
 
-/* Takes the format: "json", or a schema. */
-static int ollama_read_format(struct input *in, yyjson_val *v) {
+/* Takes the format: "json", or a schema. Without one, a chat's response_format holds. */
+static int ollama_read_format(struct input *in, yyjson_val *body) {
+    yyjson_val *v = json_given(body, "format");
     bool json = yyjson_equals_str(v, "json");
     yyjson_mut_val *format;
 
-    if (!v || (yyjson_is_str(v) && json_len(v) == 0))
+    if (!v || (yyjson_is_str(v) && json_len(v) == 0)) {
+        ollama_put(in, "response_format", ollama_copy(in, json_given(body, "response_format")));
         return 0;
+    }
     if (!json && !yyjson_is_obj(v))
         return ollama_refuse(in, "format", "\"json\" or a JSON schema");
     if (json)
@@ -109,16 +115,6 @@ static int ollama_read_format(struct input *in, yyjson_val *v) {
         format =
             json_make(in->doc, "{type:'json_schema', json_schema:{schema:%}}", ollama_copy(in, v));
     ollama_put(in, "response_format", format);
-    return 0;
-}
-
-/* Takes `think`: true, false, or an effort. */
-static int read_think(struct input *in, yyjson_val *v) {
-    if (!v)
-        return 0;
-    if (!yyjson_is_bool(v) && !json_is(v, EFFORTS))
-        return ollama_refuse(in, "think", "a boolean, " EFFORTS_ARE);
-    ollama_put(in, yyjson_is_bool(v) ? "enable_thinking" : "reasoning_effort", ollama_copy(in, v));
     return 0;
 }
 
@@ -144,7 +140,12 @@ static int read_logprob_fields(struct input *in, yyjson_val *body, bool text) {
 }
 
 static int read_common(struct input *in, yyjson_val *body) {
-    static const char *const same[] = {"keep_alive", "complete_output", "loop_breaker"};
+    /* fields with the meaning that they have in a chat; most of them Ollama does not know */
+    static const char *const same[] = {
+        "think",           "tool_choice",     "parallel_tool_calls",  "reasoning_effort",
+        "thinking_budget", "enable_thinking", "chat_template_kwargs", "keep_alive",
+        "complete_output", "loop_breaker",
+    };
     yyjson_val *stream = json_given(body, "stream");
 
     TRY(ollama_read_model(in, body));
@@ -154,7 +155,7 @@ static int read_common(struct input *in, yyjson_val *body) {
     for (size_t i = 0; i < ARRAY_SIZE(same); i++)
         ollama_put(in, same[i], ollama_copy(in, json_given(body, same[i])));
     TRY(ollama_read_options(in, json_given(body, "options")));
-    return ollama_read_format(in, json_given(body, "format"));
+    return ollama_read_format(in, body);
 }
 
 /* ---- messages ---- */
@@ -221,7 +222,6 @@ static int chat(struct input *in, yyjson_val *body, bool *load) {
         return ollama_refuse(in, "messages", "an array");
     if (tools && !yyjson_is_arr(tools))
         return ollama_refuse(in, "tools", "an array");
-    TRY(read_think(in, json_given(body, "think")));
     messages_spell_roles(messages);
     *load = yyjson_arr_size(messages) == 0;
     JSON_EACH_AT(i, m, messages) {
@@ -269,10 +269,8 @@ static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) 
     *load = json_len(v[0]) == 0 && json_len(v[1]) == 0;
     *text = *load || yyjson_get_bool(json_given(body, "raw")) || json_len(v[1]) ||
             !in->m->info->template;
-    if (!*text) {
-        TRY(prompt_messages(in, body, v[0], json_len(v[2]) ? v[2] : NULL));
-        return read_think(in, json_given(body, "think"));
-    }
+    if (!*text)
+        return prompt_messages(in, body, v[0], json_len(v[2]) ? v[2] : NULL);
     if (!*load && yyjson_arr_size(yyjson_obj_get(body, "images")))
         return err_set_code(in->err, 400, "unsupported_parameter", "images",
                             "images need the model's chat template: leave out raw and suffix");

@@ -243,6 +243,40 @@ Test(ollama, a_conversation_with_calls_is_rendered) {
     world_stop(&w);
 }
 
+/* Fields of a chat that Ollama does not know mean here what they mean there. */
+Test(ollama, fields_of_a_chat_hold) {
+#define SAYS "|user\nhi||assistant"
+    static const struct {
+        const char *fields, *prompt, *answer, *grammar;
+    } rows[] = {
+        {R"("reasoning_effort":"none")", SAYS "<think></think>", "", ""},
+        {R"("chat_template_kwargs":{"enable_thinking":false})", SAYS "<think></think>", "", ""},
+        {R"("response_format":{"type":"json_object"})", SAYS, "", "json_object"},
+        {R"("response_format":{"type":"json_object"},"format":"")", SAYS, "", "json_object"},
+        {R"("options":{"num_predict":"2","temperature":"0.5"})", SAYS, R"("done_reason":"length")",
+         ""},
+        {R"("tool_choice":"none",)" TOOLS, SAYS, "", ""},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        CLEANUP(buf_deinit) struct buf body = {.max = 1 << 10};
+        struct world w;
+        struct reply r;
+
+        started(&w);
+        w.port.script = "{}xx";
+        cr_assert_eq(buf_printf(&body, "{" ME "," HI R"(,"stream":false,%s})", rows[i].fields), 0);
+        world_ask(&w, OCHAT, body.data, &r);
+        cr_assert_eq(r.status, 200, "%s: %s", rows[i].fields, r.body.data);
+        cr_expect(strstr(r.body.data, rows[i].answer), "%s: %s", rows[i].fields, r.body.data);
+        cr_expect_str_eq(fake_prompt(&w.port.r[0]), rows[i].prompt);
+        cr_expect(strstr(w.port.r[0].grammar, rows[i].grammar), "%s: %s", rows[i].fields,
+                  w.port.r[0].grammar);
+        reply_deinit(&r);
+        world_stop(&w);
+    }
+}
+
 Test(ollama, a_last_message_of_the_assistant_is_continued) {
     static const char *const rows[][2] = {
         {R"("content":"Once")", "|user\nhi||assistantOnce"},
@@ -461,12 +495,12 @@ Test(ollama, errors_are_a_string) {
         {OCHAT, "{" ME "," HI R"(,"think":7})",
          R"(think must be a boolean, \"none\", \"minimal\", \"low\", \"medium\", )"
          R"(\"high\", )"
-         R"(\"xhigh\" or \"max\")",
+         R"(\"xhigh\" or \"max\".)",
          400},
         {OCHAT, "{" ME "," HI R"(,"think":"banana"})",
          R"(think must be a boolean, \"none\", \"minimal\", \"low\", \"medium\", )"
          R"(\"high\", )"
-         R"(\"xhigh\" or \"max\")",
+         R"(\"xhigh\" or \"max\".)",
          400},
         {OCHAT, "{" ME "," HI R"(,"stream":1})", "stream must be a boolean", 400},
         {OCHAT, "{" ME "," HI R"(,"options":[]})", "options must be an object", 400},
