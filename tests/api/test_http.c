@@ -245,6 +245,8 @@ Test(http, what_is_not_served_is_refused_by_name) {
         {GET("/v1/v1/models"), 400, "/v1 is in it twice. Leave it out of the client's base URL."},
         {GET("/v1/v1/nothing"), 404, R"(This path does not exist.")"},
         {GET("/messages"), 404, "there is one with /v1 before it. Add that to the client's base"},
+        {GET("/v1/api/tags"), 404, "there is one without /v1. Leave that out of the client's base"},
+        {GET("/v1/nothing"), 404, R"(This path does not exist.")"},
         {GET("/v1/../health"), 404, "not_found"},
         {GET("/HEALTH"), 404, "not_found"},
         {GET("/v1/models/%zz"), 400, "malformed: '%' needs two hexadecimal digits"},
