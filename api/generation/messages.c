@@ -181,6 +181,14 @@ static int messages_join_parts(struct build *b, yyjson_val *m, yyjson_val *parts
     return 0;
 }
 
+/* Adds the reasoning @v of a part: a text, or Mistral's list of parts with texts. */
+static int add_thought(struct buf *text, yyjson_val *v) {
+    JSON_EACH(part, v) {
+        TRY(json_add_text(text, content_text(part)));
+    }
+    return json_add_text(text, v);
+}
+
 /* Adds the reasoning that is in parts of an assistant's content rather than in a member of the
  * message. */
 static int put_thought_parts(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
@@ -192,8 +200,7 @@ static int put_thought_parts(struct build *b, yyjson_val *m, yyjson_mut_val *to)
     JSON_EACH(part, parts) {
         yyjson_val *s = is_thought(part) ? yyjson_obj_get(part, "thinking") : NULL;
 
-        if ((text.len && json_len(s) && buf_add_char(&text, '\n') < 0) ||
-            json_add_text(&text, s) < 0)
+        if ((text.len && s && buf_add_char(&text, '\n') < 0) || add_thought(&text, s) < 0)
             return -ENOMEM;
     }
     if (text.len)

@@ -751,6 +751,11 @@ Test(tools, what_was_said_is_not_refused) {
               ""),
          "assistant:a<t>|"},
         {TALK("",
+              R"({"role":"assistant","content":[{"type":"thinking","thinking":[{"type":"text",)"
+              R"("text":"t"},{"type":"text","text":"u"}]},{"type":"text","text":"a"}]})",
+              ""),
+         "assistant:a<tu>|"},
+        {TALK("",
               R"({"role":"assistant","reasoning_content":"r","content":[{"type":)"
               R"("thinking","thinking":"t"},{"type":"text","text":"a"}]})",
               ""),
