@@ -99,6 +99,8 @@ struct gen_input {
     bool no_generation_prompt, no_special_tokens, no_normalize, no_tools, one_call, no_speculation;
     /* /tokenize in llama-server's form */
     bool no_bos, add_special;
+    /* text is data: the names of special tokens are characters */
+    bool no_special_names;
     /* the model is only loaded; nothing is generated */
     bool load_only;
     /* the output is not sent, although one token is generated */

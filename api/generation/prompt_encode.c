@@ -95,7 +95,8 @@ size_t prompt_bos_bytes(const struct prompt_job *job, const struct prompt *p) {
 static int tokenise(struct prompt_job *job, uint32_t i) {
     const struct tokenizer *t = job->model->info->tokenizer;
     struct prompt *p = &job->prompts[i];
-    unsigned flags = job->request.input.pool ? 0 : TOKENIZE_SPECIAL;
+    bool is_data = job->request.input.pool || (job->request.input.no_special_names && !job->chat);
+    unsigned flags = is_data ? 0 : TOKENIZE_SPECIAL;
     bool begun = !job->request.input.pool && prompt_bos_bytes(job, p);
 
     p->tokens.max = job->max_tokens;

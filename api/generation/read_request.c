@@ -477,6 +477,7 @@ static const struct field fields[] = {
     {"prompt", TEXT | FIELDS_TOKENIZE, field_value, AT(input.prompt), 0, 0, NULL},
     {"content", FIELDS_TOKENIZE, parse_content, AT(input.prompt), 0, 0, "a string"},
     {"add_special", FIELDS_TOKENIZE, field_bool, AT(input.add_special), 0, 0, "a boolean"},
+    {"parse_special", FIELDS_TOKENIZE, field_not, AT(input.no_special_names), 0, 0, "a boolean"},
     {"input", EMBED, field_value, AT(input.prompt), 0, 0, NULL},
     {"content", EMBED, field_value, AT(input.prompt), 0, 0, NULL},
     {"embd_normalize", EMBED, parse_unsupported, 0, 2, 0, NULL},

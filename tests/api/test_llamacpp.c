@@ -587,6 +587,12 @@ Test(llamacpp, tokens_and_templates) {
     expect_part(&r, R"("tokens":[{"id":97,"piece":"a"},{"id":99,"piece":"c"},{"id":195,"piece":[)"
                     R"(195]},{"id":169,"piece":[169]}])");
     reply_deinit(&r);
+    world_ask(&w, "/tokenize", R"({"content":"<|im_end|>"})", &r);
+    expect_part(&r, R"("count":1,)");
+    reply_deinit(&r);
+    world_ask(&w, "/tokenize", R"({"content":"<|im_end|>","parse_special":false})", &r);
+    expect_part(&r, R"("count":10,)");
+    reply_deinit(&r);
     world_ask(&w, "/chat/completions/input_tokens", "{" HI "}", &r);
     expect_part(&r, R"({"input_tokens":)");
     reply_deinit(&r);
