@@ -135,6 +135,8 @@ struct gen_input {
     /* In the body; NULL once gen_request_drop_body() was called. A rerank's prompts are pairs of
      * the query and one of the documents. */
     yyjson_val *query, *documents;
+    /* their names in the body, or NULL */
+    const char *query_name, *documents_name;
     yyjson_val *messages, *tools, *kwargs, *prompt, *suffix, *tokens, *reasoning_effort, *expected,
         *response_format, *breakers;
 };

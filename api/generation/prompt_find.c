@@ -10,25 +10,12 @@
 #include "base/json_read.h"
 #include "base/try.h"
 
-/* Returns the names that a pair's parts have in the body. */
-static const char *const *pair_names(const struct prompt_job *job) {
-    static const char *const rerank[] = {"query", "documents"}, *const score[] = {"text_1",
-                                                                                  "text_2"};
-    static const char *const tei[] = {"query", "texts"};
-
-    if (job->request.answer.scores_texts)
-        return score;
-    if (job->request.answer.reranks_texts)
-        return tei;
-    return rerank;
-}
-
 /* Returns the name that the prompts have in the body. */
 static const char *prompt_name(const struct prompt_job *job) {
     if (job->chat)
         return "messages";
-    if (job->request.input.documents)
-        return pair_names(job)[1];
+    if (job->request.input.documents_name)
+        return job->request.input.documents_name;
     if (job->request.input.pool)
         return "input";
     return "prompt";
@@ -124,15 +111,18 @@ static int pair_part(yyjson_val *v, const char *place, const char **text, size_t
 /* Counts the pairs, or returns an error. */
 static int count_pairs(const struct prompt_job *job, struct err *err) {
     yyjson_val *query = job->request.input.query, *documents = job->request.input.documents;
-    const char *const *name = pair_names(job);
+    const char *first = job->request.input.query_name, *second = job->request.input.documents_name;
+    bool lists = job->request.answer.scores_texts;
     size_t n = yyjson_is_arr(documents) ? yyjson_arr_size(documents) : 1;
 
     if (n == 0 || n > REQUEST_INPUTS_MAX)
-        return err_set_code(err, 400, "invalid_value", name[1], "%s must have 1 to %u entries.",
-                            name[1], REQUEST_INPUTS_MAX);
-    if (yyjson_is_arr(query) && (!job->request.answer.scores_texts || yyjson_arr_size(query) != n))
-        return err_set_code(err, 400, "invalid_value", name[0], "%s must be one text%s.", name[0],
-                            job->request.answer.scores_texts ? ", or as many as text_2 has" : "");
+        return err_set_code(err, 400, "invalid_value", second, "%s must have 1 to %u entries.",
+                            second, REQUEST_INPUTS_MAX);
+    if (yyjson_is_arr(query) && !lists)
+        return err_set_code(err, 400, "invalid_value", first, "%s must be one text.", first);
+    if (yyjson_is_arr(query) && yyjson_arr_size(query) != n)
+        return err_set_code(err, 400, "invalid_value", first,
+                            "%s must be one text, or as many as %s has.", first, second);
     return (int)n;
 }
 
@@ -156,7 +146,7 @@ static int find_pairs(struct prompt_job *job, struct err *err) {
     for (uint32_t i = 0; i < (uint32_t)n; i++) {
         struct prompt *p = &job->prompts[i];
 
-        snprintf(place, sizeof(place), lists ? "%s[%u]" : "%s", pair_names(job)[0], i);
+        snprintf(place, sizeof(place), lists ? "%s[%u]" : "%s", job->request.input.query_name, i);
         TRY(pair_part(q, place, &p->query, &p->query_len, err));
         if (p->query_len > REQUEST_QUERY_MAX)
             return err_set_code(err, 400, "invalid_value", place, "%s must have at most %u bytes.",

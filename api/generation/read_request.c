@@ -352,13 +352,28 @@ PARSER(parse_max_tokens) {
     return 0;
 }
 
+static int refuse_both(const char *one, const char *other, struct err *err) {
+    return err_set_code(err, 400, "invalid_value", other, "%s and %s cannot be given together.",
+                        one, other);
+}
+
+/* Reads the query, for which vLLM's score has three names. */
+PARSER(parse_query) {
+    if (r->input.query)
+        return refuse_both(r->input.query_name, f->name, err);
+    r->input.query_name = f->name;
+    return field_value(r, m, f, v, err);
+}
+
 /* Reads the documents under Cohere's name for them, or under that of Hugging Face's
- * text-embeddings-inference. */
+ * text-embeddings-inference; a score's (@hi is 0) may be one text. */
 PARSER(parse_documents) {
     if (r->input.documents)
-        return err_set_code(err, 400, "invalid_value", f->name,
-                            "documents and texts cannot be given together.");
+        return refuse_both(r->input.documents_name, f->name, err);
+    r->input.documents_name = f->name;
     r->answer.reranks_texts = strcmp(f->name, "texts") == 0;
+    if (f->hi == 0)
+        return field_value(r, m, f, v, err);
     return field_array(r, m, f, v, err);
 }
 
@@ -485,18 +500,25 @@ static const struct field fields[] = {
     {"dimensions", EMBED, parse_dimensions, 0, 1, INT32_MAX, "an integer"},
     {"pooling", EMBED, parse_pooling, 0, 0, 0, "\"last\", \"mean\", \"cls\" or \"none\""},
     {"normalize", EMBED, field_not, AT(input.no_normalize), 0, 0, "a boolean"},
-    {"query", RERANK, field_value, AT(input.query), 0, 0, NULL},
+    {"query", RERANK, parse_query, AT(input.query), 0, 0, NULL},
     {"documents", RERANK, parse_documents, AT(input.documents), 1, REQUEST_INPUTS_MAX,
      "an array of 1 to 2048 documents"},
     {"texts", RERANK, parse_documents, AT(input.documents), 1, REQUEST_INPUTS_MAX,
      "an array of 1 to 2048 texts"},
     {"return_text", RERANK, field_bool, AT(answer.return_documents), 0, 0, "a boolean"},
     {"top_n", RERANK, field_uint, AT(answer.top_n), 0, INT32_MAX, "an integer"},
+    {"top_k", RERANK, field_uint, AT(answer.top_n), 0, INT32_MAX, "an integer"},
     {"return_documents", RERANK, field_bool, AT(answer.return_documents), 0, 0, "a boolean"},
     {"raw_scores", RERANK | SCORE, field_bool, AT(answer.raw_scores), 0, 0, "a boolean"},
     {"max_tokens_per_doc", RERANK, parse_unsupported, 0, -1, 0, NULL},
-    {"text_1", SCORE, field_value, AT(input.query), 0, 0, NULL},
-    {"text_2", SCORE, field_value, AT(input.documents), 0, 0, NULL},
+    {"use_activation", RERANK | SCORE, field_not, AT(answer.raw_scores), 0, 0, "a boolean"},
+    {"text_1", SCORE, parse_query, AT(input.query), 0, 0, NULL},
+    {"text_2", SCORE, parse_documents, AT(input.documents), 0, 0, NULL},
+    {"data_1", SCORE, parse_query, AT(input.query), 0, 0, NULL},
+    {"data_2", SCORE, parse_documents, AT(input.documents), 0, 0, NULL},
+    {"queries", SCORE, parse_query, AT(input.query), 0, 0, NULL},
+    {"documents", SCORE, parse_documents, AT(input.documents), 0, 0, NULL},
+    {"items", SCORE, parse_documents, AT(input.documents), 0, 0, NULL},
     {"tokens", FIELDS_DETOKENIZE, field_array, AT(input.tokens), 0, 1e9, "an array of token ids"},
     {"include_reasoning", CHAT, field_not, AT(answer.no_reasoning), 0, 0, "a boolean"},
     {"reasoning_format", CHAT, parse_reasoning_format, 0, 0, 0,

@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <yyjson.h>
 
+#include "api/generation/model.h"
 #include "stream.h"
 #include "tiny.h"
 

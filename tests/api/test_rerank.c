@@ -72,6 +72,11 @@ Test(rerank, has_the_best_documents_first) {
             R"({"query":"q","documents":["n","j","o",{"text":"an"}],"top_n":2,)"
             R"("raw_scores":true,"return_documents":true})");
     expect_results(d, 2, order, logit, true);
+    yyjson_doc *voyage = ask(&w, RERANK,
+                             R"({"query":"q","documents":["n","j","o",{"text":"an"}],"top_k":2,)"
+                             R"("use_activation":false})");
+    expect_results(voyage, 2, order, logit, true);
+    yyjson_doc_free(voyage);
     yyjson_val *first = yyjson_obj_get(yyjson_arr_get_first(get(d, "results")), "document");
     cr_expect(yyjson_equals_str(yyjson_obj_get(first, "text"), "o"));
     yyjson_doc_free(d);
@@ -126,6 +131,9 @@ Test(rerank, score_is_vllms_form_of_it) {
         R"({"text_1":"q","text_2":"n","raw_scores":true})",
         R"({"text_1":"q","text_2":["n","o"],"raw_scores":true})",
         R"({"text_1":["q","rr"],"text_2":["n","o"],"raw_scores":true})",
+        R"({"data_1":"q","data_2":["n","o"],"use_activation":false})",
+        R"({"queries":"q","documents":["n","o"],"use_activation":false})",
+        R"({"queries":["q"],"items":["n"],"use_activation":false})",
     };
     struct world w;
 
@@ -135,7 +143,7 @@ Test(rerank, score_is_vllms_form_of_it) {
         yyjson_val *data = get(d, "data"), *v;
         size_t k, n;
 
-        cr_assert_eq(yyjson_arr_size(data), i ? 2u : 1u);
+        cr_assert_eq(yyjson_arr_size(data), i > 0 && i < 5 ? 2u : 1u);
         yyjson_arr_foreach(data, k, n, v) {
             cr_expect_eq(yyjson_get_uint(yyjson_obj_get(v, "index")), k);
             cr_expect_float_eq(yyjson_get_num(yyjson_obj_get(v, "score")), k + 1.0, 1e-6);
@@ -195,6 +203,10 @@ Test(rerank, refusals_name_the_place) {
         {"/score", R"({"text_1":"a","text_2":[]})", "text_2", "invalid_value"},
         {"/score", R"({"text_1":["a","b"],"text_2":["a"]})", "text_1", "invalid_value"},
         {"/score", R"({"text_1":["a",""],"text_2":["a","b"]})", "text_1[1]", "invalid_value"},
+        {"/score", R"({"queries":"a","documents":["a",""]})", "documents[1]", "invalid_value"},
+        {"/score", R"({"queries":["a","b"],"items":["a"]})", "queries", "invalid_value"},
+        {"/score", R"({"queries":"a","text_1":"a","items":["a"]})", "text_1", "invalid_value"},
+        {"/score", R"({"text_1":"a","items":"b","data_2":"c"})", "data_2", "invalid_value"},
     };
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
     struct world w;
