@@ -165,6 +165,9 @@ static void refused(struct world *w, const char *path, const char *body, const c
     reply_deinit(&r);
 }
 
+#define NOUL R"("questions":{"q":{"type":"noul","instructions":"i"}}})"
+#define PREDICATE R"("questions":[{"type":"predicate","instructions":"i"}]})"
+
 Test(decisions, what_is_wrong_is_refused_by_name) {
 #define ONE(q) R"({"input":"a","questions":[)" q "]}"
 #define SYSTEM_ONE_(q) R"({"state":"a","questions":{"q":)" q "}}"
@@ -194,6 +197,14 @@ Test(decisions, what_is_wrong_is_refused_by_name) {
                 {R"({"questions":[)" CHOICE_("a") "]}", "input", ""},
                 {R"({"input":[{"role":"system","content":"a"}],"questions":[)" CHOICE_("a") "]}",
                  "input", ""},
+                {R"({"input":[{"role":"user","content":5}],)" PREDICATE, "input", "messages"},
+                {R"({"input":[{"role":"user","content":[{"type":"text","text":"a"}]}],)" PREDICATE,
+                 "input", "messages"},
+                {R"({"input":[{"role":"user","content":[{"type":"input_text"}]}],)" PREDICATE,
+                 "input", "messages"},
+                {R"({"input":[],)" PREDICATE, "input", "messages"},
+                {R"({"input":"a","priority":"x",)" PREDICATE, "priority", ""},
+                {R"({"input":"a","cache_salt":5,)" PREDICATE, "cache_salt", ""},
                 {R"({"input":"[[weft:question]]","questions":[)" CHOICE_("a") "]}", "input",
                  "The text contains [[weft:question]], which marks the place of the questions. "
                  "Remove it."},
@@ -208,7 +219,10 @@ Test(decisions, what_is_wrong_is_refused_by_name) {
              "must be an array of 2 to 10 levels"},
             {SYSTEM_ONE_(R"({"type":"noul","instructions":"i","criteria":[1]})"), "questions.q",
              "must have criteria that are an object"},
-            {R"({"questions":{"q":{"type":"noul","instructions":"i"}}})", "state", ""},
+            {"{" NOUL, "state", "is missing"},
+            {R"({"state":null,)" NOUL, "state", "is missing"},
+            {R"({"state":"[[weft:question]]",)" NOUL, "state", "contains [[weft:question]]"},
+            {SYSTEM_ONE_("5"), "questions.q", "must be an object"},
         };
     struct world w;
 
@@ -301,6 +315,10 @@ Test(decisions, lists_have_limits) {
          R"({"input":"a","questions":[{"type":"score","instructions":"i",)"
          R"("levels":[)",
          R"({"label":"l%d"})", "]}]}", "must be an array of 2 to 10 levels", 10},
+        {SYSTEM_ONE,
+         R"({"state":"a","questions":{"q":{"type":"score","instructions":"i",)"
+         R"("criteria":[)",
+         R"("l%d")", "]}}}", "must be an array of 2 to 10 levels", 10},
     };
     struct world w;
     struct reply r;
@@ -326,6 +344,96 @@ Test(decisions, lists_have_limits) {
             cr_expect(n == lists[k].most || strstr(r.body.data, lists[k].why), "%s", r.body.data);
             reply_deinit(&r);
         }
+    }
+    world_stop(&w);
+}
+
+/* A token that is no label takes no part: the labels' probabilities are those among themselves. */
+Test(decisions, only_labels_count) {
+    static const char body[] = R"({"state":"s","questions":{"q":{"type":"choice",)"
+                               R"("instructions":"i","criteria":{"a":"1","b":"2"}}}})";
+    static const struct {
+        const char *first, *choice;
+        int32_t second;
+        double p, mass;
+        bool is_label;
+    } rows[] = {
+        {" ", "b", 'B', 0, 0.2231301601, false},  {"a", "b", 'B', 0, 0.2231301601, false},
+        {"B", "b", '\n', 0, 0.6065306597, true},  {"A", "a", 'C', 1, 0.6065306597, true},
+        {"x", "a", 'y', 0.5, 0, false},
+    };
+    struct world w;
+
+    responses_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        yyjson_doc *doc = ask(&w, SYSTEM_ONE, body, rows[i].first, rows[i].second);
+
+        cr_expect_str_eq(text(doc, "/answers/q/choice"), rows[i].choice, "row %zu", i);
+        expect_near(doc, "/answers/q/probabilities/a", rows[i].p);
+        expect_near(doc, "/answers/q/probabilities/b", 1 - rows[i].p);
+        expect_near(doc, "/answers/q/confidence", rows[i].mass > 0 ? 1 : 0);
+        expect_near(doc, "/diagnostics/q/label_mass", rows[i].mass);
+        cr_expect_eq(yyjson_is_true(yyjson_ptr_get(yyjson_doc_get_root(doc),
+                                                   "/diagnostics/q/argmax_is_label")),
+                     rows[i].is_label, "row %zu", i);
+        yyjson_doc_free(doc);
+    }
+    world_stop(&w);
+}
+
+Test(decisions, one_option_has_all) {
+    struct world w;
+
+    responses_start(&w);
+    yyjson_doc *doc = ask(&w, SYSTEM_ONE,
+                          R"({"state":7,"questions":{"q":{"type":"choice",)"
+                          R"("instructions":"i","criteria":{"a":{"b":1}}}}})",
+                          "A", 'B');
+    expect_near(doc, "/answers/q/confidence", 1);
+    expect_near(doc, "/answers/q/probabilities/a", 1);
+    yyjson_doc_free(doc);
+    world_stop(&w);
+}
+
+/* The text may be several messages, of several parts each. */
+Test(decisions, messages_are_one_text) {
+    static const char want[] = "<|im_start|>user\na\n\nbc\n\nQuestion: i\n";
+    struct world w;
+
+    responses_start(&w);
+    yyjson_doc *doc = ask(&w, DECISIONS,
+                          R"({"input":[{"role":"user","content":"a"},{"role":"user","content":[)"
+                          R"({"type":"input_text","text":"b"},{"type":"input_text","text":"c"}]}],)"
+                          PREDICATE,
+                          "y", 'n');
+    cr_expect_eq(strncmp(responses_prompt(&w), want, strlen(want)), 0, "%s", responses_prompt(&w));
+    double in = number(doc, "/usage/input_tokens");
+    cr_expect_eq(in, w.port.r[0].m.n_prompt);
+    cr_expect_eq(number(doc, "/usage/input_tokens_details/cached_tokens"), floor(in / 2));
+    cr_expect_eq(number(doc, "/usage/total_tokens"), in + 1);
+    yyjson_doc_free(doc);
+    world_stop(&w);
+}
+
+/* The label must come first, so the model does not think, unless the client wants it to. */
+Test(decisions, variables_of_the_template_are_passed_on) {
+    static const char source[] = "{% for m in messages %}{{ m.content }}{% endfor %}"
+                                 "|{{ enable_thinking }}|{{ x }}|";
+    static const char *const rows[][2] = {
+        {"", "|False||"},
+        {R"("chat_template_kwargs":{"x":"y"},)", "|False|y|"},
+        {R"("chat_template_kwargs":{"x":"y","enable_thinking":true},)", "|True|y|"},
+    };
+    struct world w;
+    char body[300];
+
+    responses_init(&w);
+    world_use_template(&w, source, sizeof(source) - 1);
+    world_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        snprintf(body, sizeof(body), R"({"input":"a",%s%s)", rows[i][0], PREDICATE);
+        yyjson_doc_free(ask(&w, DECISIONS, body, "y", 'n'));
+        cr_expect(strstr(responses_prompt(&w), rows[i][1]), "%s", responses_prompt(&w));
     }
     world_stop(&w);
 }

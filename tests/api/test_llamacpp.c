@@ -718,7 +718,7 @@ Test(llamacpp, no_figures_before_the_model_was_loaded) {
 Test(llamacpp, figures_of_the_server) {
     struct world w;
     struct reply r;
-    int fd[2];
+    int fd[3];
 
     started(&w);
     world_get(&w, "/props", &r);
@@ -740,10 +740,11 @@ Test(llamacpp, figures_of_the_server) {
     world_get(&w, "/is_sleeping", &r);
     expect_part(&r, R"({"is_sleeping":false})");
     reply_deinit(&r);
-    /* Two requests run; the worker has used 3 of 8 pages of 16 tokens. */
+    /* Two requests run and one waits; the worker has used 3 of 8 pages of 16 tokens. */
     struct model *m = api_first_model(w.api);
     m->worker = (struct msg_stats){.n_used = 3, .n_pages = 8};
-    for (int i = 0; i < 2; i++) {
+    w.api->env.admit.opts.max_running = 2;
+    for (int i = 0; i < 3; i++) {
         fd[i] = world_connect(&w);
         world_post(&w, fd[i], "/completion", R"({"prompt":"hi"})");
         world_turns(&w, 3);
@@ -751,13 +752,13 @@ Test(llamacpp, figures_of_the_server) {
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "x");
     world_get(&w, "/load", &r);
-    expect_part(&r, R"({"server_load":2})");
+    expect_part(&r, R"({"server_load":3})");
     reply_deinit(&r);
     world_get(&w, "/get_load", &r);
-    expect_part(&r, R"([{"dp_rank":0,"num_reqs":2,"num_waiting_reqs":0,"num_tokens":48}])");
+    expect_part(&r, R"([{"dp_rank":0,"num_reqs":3,"num_waiting_reqs":1,"num_tokens":48}])");
     reply_deinit(&r);
     world_get(&w, "/v1/loads", &r);
-    expect_part(&r, R"("num_running_reqs":2,"num_waiting_reqs":0,"num_total_reqs":2,)"
+    expect_part(&r, R"("num_running_reqs":2,"num_waiting_reqs":1,"num_total_reqs":3,)"
                     R"("num_used_tokens":48,"max_total_num_tokens":)");
     expect_part(&r, R"("token_usage":0.375,)");
     reply_deinit(&r);
@@ -766,7 +767,7 @@ Test(llamacpp, figures_of_the_server) {
     expect_part(&r, R"("is_generation":true,)");
     expect_part(&r, R"("dp_size":1,"tp_size":1,"context_length":512,)");
     reply_deinit(&r);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         world_drop(&w, fd[i]);
     world_stop(&w);
 }

@@ -235,6 +235,10 @@ Test(native, calls_are_items_of_their_own) {
                      R"(shell_call{"commands":["ls","a\nb"],"timeout_ms":5,)"
                      R"("max_output_length":null} completed)");
     responses_expect(&w, tools,
+                     CALL("shell", R"({"commands": ["ls"], "max_output_length": 9})"),
+                     R"(shell_call{"commands":["ls"],"timeout_ms":null,"max_output_length":9})"
+                     " completed");
+    responses_expect(&w, tools,
                      CALL("shell", R"({"commands": [], "timeout_ms": 1e300, )"
                                    R"("max_output_length": 18446744073709551615})"),
                      R"(shell_call{"commands":[],"timeout_ms":null,)"

@@ -385,6 +385,49 @@ Test(tenants, long_generations_are_noticed_before_one_has_ended) {
     uv_loop_close(&loop);
 }
 
+/* Each generation that ends moves the mean by a tenth, and each place that becomes free while others
+ * wait moves the time between two of them by a twentieth. */
+Test(tenants, the_wait_follows_what_was_measured) {
+    struct clock_virtual clock;
+    struct rng rng = {1};
+    uv_loop_t loop;
+    struct admit m;
+    struct tenant t = {.conf = {.weight = 1}, .stats = {.n_running = 2}};
+
+    clock_virtual_init(&clock, 1);
+    uv_loop_init(&loop);
+    list_init(&t.waiting);
+    list_init(&t.link);
+    admit_init(&m, &(struct admit_opts){.loop = &loop,
+                                        .clock = &clock.clock,
+                                        .rng = &rng,
+                                        .max_running = 4,
+                                        .retry = needs_no_retry});
+    m.n_running = 4;
+    m.changed_ns = clock.ns;
+    cr_expect_float_eq(admit_wait_ms(&m, &t, 0), 500, 1e-6);
+    cr_expect_float_eq(admit_wait_ms(&m, &t, 2), 1500, 1e-6);
+    admit_took(&m, 2000000000);
+    cr_expect_float_eq(admit_wait_ms(&m, &t, 0), 550, 1e-6);
+    admit_took(&m, 2000000000);
+    cr_expect_float_eq(admit_wait_ms(&m, &t, 0), 595, 1e-6);
+    m.n_queued = 1;
+    admit_release(&m, &t, 1);
+    cr_expect_float_eq(m.each_ms, 297.5, 1e-6);
+    clock.ns += 1000000000;
+    admit_release(&m, &t, 2);
+    cr_expect_float_eq(m.each_ms, 317.75, 1e-6);
+    cr_expect_eq(m.n_running, 1);
+    m.n_queued = 0;
+    admit_release(&m, &t, 1);
+    clock.ns += 9000000000;
+    admit_release(&m, &t, 0);
+    cr_expect_float_eq(m.each_ms, 317.75 + 0.05 * (0 - 317.75), 1e-6, "none waited since");
+    admit_close(&m);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    uv_loop_close(&loop);
+}
+
 Test(tenants, weights_and_classes_reach_the_worker) {
     struct api_tenant rows[] = {{.name = "team", .weight = 2.5, .class = 2, .n_keys = 1},
                                 {.name = "bob", .weight = 1, .share = "g"},

@@ -1,5 +1,6 @@
 #include <criterion/criterion.h>
 #include <string.h>
+#include <yyjson.h>
 
 #include "api/toolcall/scan.h"
 
@@ -85,6 +86,31 @@ Test(toolcall_scan, what_is_not_json_is_refused) {
         cr_expect(r == SCAN_BAD || used < strlen(bad[i]), "%s is taken as %s", bad[i], out.data);
         buf_deinit(&out);
     }
+}
+
+/* Compares all texts of up to LENGTH characters of numbers with what a JSON parser takes. */
+Test(toolcall_scan, numbers_are_those_of_json) {
+    enum { LENGTH = 5 };
+    static const char chars[] = "-+.eE01";
+    const unsigned n_chars = sizeof(chars) - 1;
+    struct buf out;
+
+    buf_init(&out, 1 << 16);
+    for (unsigned n = 1, all = n_chars; n <= LENGTH; n++, all *= n_chars) {
+        for (unsigned code = 0; code < all; code++) {
+            char text[LENGTH + 1] = "";
+            size_t used;
+
+            for (unsigned i = 0, rest = code; i < n; i++, rest /= n_chars)
+                text[i] = chars[rest % n_chars];
+            yyjson_doc *doc = yyjson_read(text, n, 0);
+            bool taken = scan(SCAN_JSON, text, &out, &used) == SCAN_DONE && used == n;
+            if (taken != (doc != NULL))
+                cr_expect(false, "%s", text);
+            yyjson_doc_free(doc);
+        }
+    }
+    buf_deinit(&out);
 }
 
 Test(toolcall_scan, a_word_ends_before_no_letter) {
