@@ -752,7 +752,7 @@ struct reading {
 };
 
 /* Reads the members of @o, the @nth object. What an object before it has is not read again. */
-static int read_members(struct reading *in, yyjson_val *o, uint8_t nth) {
+static int reading_members(struct reading *in, yyjson_val *o, uint8_t nth) {
     JSON_MEMBERS(key, value, o) {
         struct field f;
         int at = gen_request_find(key, in->known, &f);
@@ -778,12 +778,12 @@ static int parse_fields(struct gen_request *r, const struct model *m, enum field
     yyjson_val *root = yyjson_doc_get_root(r->doc);
 
     assert(params_count <= PARAMS_MAX);
-    TRY(read_members(&in, root, 1));
+    TRY(reading_members(&in, root, 1));
     /* The model was found by the body's own member, and no other can be named now. */
     in.seen[0] = 1;
-    TRY(read_members(&in, json_given(root, "extra_body"), 2));
+    TRY(reading_members(&in, json_given(root, "extra_body"), 2));
     if (known & BOTH)
-        TRY(read_members(&in, json_given(root, "options"), 3));
+        TRY(reading_members(&in, json_given(root, "options"), 3));
     r->input.max_new = in.max_completion ? in.max_completion : r->input.max_new;
     if (r->input.suffix)
         TRY(add_ends(r, m->fim.ends, m->fim.n_ends));
