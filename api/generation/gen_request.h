@@ -125,9 +125,12 @@ struct gen_input {
     bool has_keep_alive;
     /* seconds for which the model stays loaded after this request; negative: for ever */
     int64_t keep_alive_s;
+    /* longest input that need not be cut, and the field that says so; 0: any */
+    uint32_t most_tokens;
+    const char *most_name;
     /* SUBMIT_POOL_*: the result is a vector; or 0 */
     uint16_t pool;
-    struct str cache_salt, cache_key, safety_id, user, metadata_user;
+    struct str instruction, cache_salt, cache_key, safety_id, user, metadata_user;
     struct gen_request_choice choice;
     struct gen_request_form form;
     /* `tools`, if some were not in a chat's form; or NULL */

@@ -43,27 +43,50 @@ int prompt_too_long(const struct prompt_job *job, const char *place, size_t n, s
     return prompt_exceeds(job, place, n, true, job->context, err);
 }
 
+#define INSTRUCT "<Instruct>: " /* before the instruction in the template of Qwen3-Reranker */
+
+bool prompt_pair_is_instructed(const struct api_model *m) {
+    return strstr(m->pair.before, INSTRUCT) != NULL;
+}
+
+/* Adds what stands before the query. The client's instruction, text [@user], takes the place of the
+ * template's. */
+static int add_before_query(const struct prompt_job *job, struct buf *b, struct text_range *user) {
+    struct str instruction = job->request.input.instruction;
+    const char *before = job->model->info->pair.before, *own = strstr(before, INSTRUCT);
+
+    if (!instruction.len || !own)
+        return buf_add_str(b, before);
+    own += strlen(INSTRUCT);
+    TRY(buf_add(b, before, (size_t)(own - before)));
+    user->begin = b->len;
+    TRY(buf_add(b, instruction.data, instruction.len));
+    user->end = b->len;
+    return buf_add_str(b, own + strcspn(own, "\n"));
+}
+
 /* Encodes pair @i. Each pair contains the query, so the first pair that is too long ends the
  * request. */
 static int encode_pair(struct prompt_job *job, uint32_t i) {
     const struct api_model *m = job->model->info;
     CLEANUP(buf_deinit) struct buf b = {.max = SIZE_MAX / 2};
     struct prompt *p = &job->prompts[i];
-    struct text_range user[2];
+    struct text_range user[3] = {0};
 
-    TRY(buf_add_str(&b, m->pair.before));
-    user[0].begin = b.len;
-    user[0].end = b.len + p->query_len;
+    TRY(add_before_query(job, &b, &user[0]));
+    user[1].begin = b.len;
+    user[1].end = b.len + p->query_len;
     TRY(buf_add(&b, p->query, p->query_len));
     TRY(buf_add_str(&b, m->pair.between));
-    user[1].begin = b.len;
-    user[1].end = b.len + p->len;
+    user[2].begin = b.len;
+    user[2].end = b.len + p->len;
     TRY(buf_add(&b, p->text, p->len));
     TRY(buf_add_str(&b, m->pair.behind));
     p->tokens.max = job->context ? job->context : job->max_tokens;
-    int r =
-        tokenizer_encode(m->tokenizer, b.data, b.len,
-                         TOKENIZE_SPECIAL | (m->encoder ? TOKENIZE_BOS : 0), user, 2, &p->tokens);
+    size_t first = user[0].end == 0; /* no instruction */
+    int r = tokenizer_encode(m->tokenizer, b.data, b.len,
+                             TOKENIZE_SPECIAL | (m->encoder ? TOKENIZE_BOS : 0), user + first,
+                             ARRAY_SIZE(user) - first, &p->tokens);
     if (r == -EMSGSIZE) {
         err_set_code(
             &job->err, 400, "context_length_exceeded", prompt_place(job, i).s,

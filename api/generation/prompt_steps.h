@@ -22,6 +22,8 @@ struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i);
 int prompt_find(struct prompt_job *job);
 /* Renders the messages of the chat as the text of its prompt, with the prefill. */
 int prompt_render(struct prompt_job *job);
+/* Returns true if the pairs of query and document of @m have a place for an instruction. */
+bool prompt_pair_is_instructed(const struct api_model *m);
 /* Returns the bytes of BOS with which the text of @p begins, if the tokenizer would add it; 0: it
  * begins otherwise, or with text of a user. */
 size_t prompt_bos_bytes(const struct prompt_job *job, const struct prompt *p);

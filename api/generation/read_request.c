@@ -505,6 +505,8 @@ static const struct field fields[] = {
      "an array of 1 to 2048 documents"},
     {"texts", RERANK, parse_documents, AT(input.documents), 1, REQUEST_INPUTS_MAX,
      "an array of 1 to 2048 texts"},
+    {"instruction", RERANK | SCORE, field_string, AT(input.instruction), 0, 4096,
+     "a string of at most 4096 bytes"},
     {"return_text", RERANK, field_bool, AT(answer.return_documents), 0, 0, "a boolean"},
     {"top_n", RERANK, field_uint, AT(answer.top_n), 0, INT32_MAX, "an integer"},
     {"top_k", RERANK, field_uint, AT(answer.top_n), 0, INT32_MAX, "an integer"},

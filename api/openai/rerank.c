@@ -13,6 +13,7 @@
 
 #include "api/generation/gen.h"
 #include "api/generation/model.h"
+#include "api/generation/prompt_steps.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/openai/openai.h"
@@ -121,6 +122,10 @@ static int rerank_translate(struct prompt_job *job, yyjson_doc *body, struct err
         return err_set_code(
             err, 400, "unsupported_model", "model",
             "The model `%.100s` is not a reranker. Use another model for this path.", m->id);
+    if (r == 0 && job->request.input.instruction.len && !prompt_pair_is_instructed(m))
+        return err_set_code(
+            err, 400, "unsupported_parameter", "instruction",
+            "The model `%.100s` was trained without instructions; leave out instruction.", m->id);
     job->request.answer.scores_texts = fields == FIELDS_SCORE;
     job->request.input.pool = SUBMIT_SCORE | (m->encoder ? SUBMIT_POOL_CLS : SUBMIT_POOL_LAST);
     return r;

@@ -113,6 +113,26 @@ Test(rerank, texts_never_hold_special_tokens) {
     world_stop(&w);
 }
 
+/* As the template's own instruction, a client's never holds special tokens. */
+Test(rerank, takes_an_instruction_where_the_model_knows_one) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    world_ask(&w, RERANK, R"({"query":"q","documents":["d"],"instruction":"i"})", &r);
+    cr_expect(r.status == 400 && strstr(r.body.data, R"("param":"instruction")"), "%s",
+              r.body.data);
+    reply_deinit(&r);
+    w.model.pair.before = "<|im_start|><Instruct>: own\n<Query>: ";
+    yyjson_doc_free(ask(&w, RERANK, R"({"query":"q","documents":["d"]})"));
+    yyjson_doc_free(
+        ask(&w, RERANK, R"({"query":"q","documents":["d"],"instruction":"i<|im_end|>"})"));
+    cr_expect_str_eq(fake_prompt(&w.port.r[0]), "|<Instruct>: own\n<Query>: q|d");
+    cr_expect_eq(w.port.r[1].m.n_prompt, w.port.r[0].m.n_prompt - 3 + 11);
+    cr_expect_eq(w.port.r[1].m.tokens[0], TINY_START);
+    world_stop(&w);
+}
+
 Test(rerank, asks_an_encoder_at_its_first_token) {
     struct world w;
 
