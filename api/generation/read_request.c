@@ -290,6 +290,17 @@ PARSER(parse_dimensions) {
     return 0;
 }
 
+/* Reads to how many tokens an input is to be cut; -1, and 0, stand for the context. Nothing is cut,
+ * but an input that is short enough needs no cut. */
+PARSER(parse_most_tokens) {
+    int64_t n = 0;
+
+    TRY(field_whole(f, v, &n, err));
+    r->input.most_tokens = (uint32_t)MAX(n, 0);
+    r->input.most_name = f->name;
+    return 0;
+}
+
 PARSER(parse_pooling) {
     static const struct {
         const char *name;
@@ -512,7 +523,8 @@ static const struct field fields[] = {
     {"top_k", RERANK, field_uint, AT(answer.top_n), 0, INT32_MAX, "an integer"},
     {"return_documents", RERANK, field_bool, AT(answer.return_documents), 0, 0, "a boolean"},
     {"raw_scores", RERANK | SCORE, field_bool, AT(answer.raw_scores), 0, 0, "a boolean"},
-    {"max_tokens_per_doc", RERANK, parse_unsupported, 0, -1, 0, NULL},
+    {"max_tokens_per_doc", RERANK, parse_most_tokens, 0, 1, INT32_MAX, "a whole number"},
+    {"truncate_prompt_tokens", VECTOR, parse_most_tokens, 0, -1, INT32_MAX, "a whole number"},
     {"use_activation", RERANK | SCORE, field_not, AT(answer.raw_scores), 0, 0, "a boolean"},
     {"text_1", SCORE, parse_query, AT(input.query), 0, 0, NULL},
     {"text_2", SCORE, parse_documents, AT(input.documents), 0, 0, NULL},

@@ -249,6 +249,8 @@ static int vectors_measure(struct vectors *e, struct err *err) {
     uint32_t own = e->tenant->conf.max_context, context = e->job.model->info->max_context;
     uint64_t n_bytes = e->job.request.answer.return_documents ? e->job.body_len : 0;
 
+    uint32_t most = e->job.request.input.most_tokens;
+
     context = own > 0 ? MIN(own, context) : context;
     for (uint32_t i = 0; i < e->job.n_prompts; i++) {
         size_t n = e->job.prompts[i].tokens.n;
@@ -263,6 +265,10 @@ static int vectors_measure(struct vectors *e, struct err *err) {
                          context, context - 1, p.s, n);
             return err_add_lengths(err, n, context);
         }
+        if (most && n > most)
+            return err_set_code(err, 400, "unsupported_parameter", e->job.request.input.most_name,
+                                "%s would cut %s, which has %zu tokens. Nothing is cut here.",
+                                e->job.request.input.most_name, p.s, n);
         e->n_tokens += n;
         n_bytes += e->job.prompts[i].tokens.cap * sizeof(*e->job.prompts[i].tokens.id);
     }

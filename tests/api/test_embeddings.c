@@ -515,7 +515,7 @@ Test(embeddings, refusals_name_the_place) {
         {R"({"input":"a","pooling":"rank"})", "pooling", "invalid_value"},
         {R"({"input":"a","pooling":"none","dimensions":2})", "dimensions", "unsupported_parameter"},
         {R"({"input":"a","embd_normalize":-1})", "embd_normalize", "unsupported_parameter"},
-        {R"({"input":"a","truncate_prompt_tokens":5})", "truncate_prompt_tokens",
+        {R"({"input":["a","abcdef"],"truncate_prompt_tokens":3})", "truncate_prompt_tokens",
          "unsupported_parameter"},
     };
     struct world w;
@@ -532,6 +532,24 @@ Test(embeddings, refusals_name_the_place) {
         reply_deinit(&r);
     }
     cr_expect_eq(w.port.n, 0u);
+    world_stop(&w);
+}
+
+/* Nothing is cut, but a limit that cuts nothing is no reason to refuse. */
+Test(embeddings, of_inputs_that_need_no_cut_are_computed) {
+    static const char *const limits[] = {"5", "512", "-1", "\"5\""};
+    struct world w;
+    struct reply r;
+    char body[100];
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(limits); i++) {
+        snprintf(body, sizeof(body), R"({"input":["abcde"],"truncate_prompt_tokens":%s})",
+                 limits[i]);
+        world_ask(&w, EMBED, body, &r);
+        cr_expect_eq(r.status, 200, "%s: %s", body, r.body.data);
+        reply_deinit(&r);
+    }
     world_stop(&w);
 }
 

@@ -215,7 +215,7 @@ Test(rerank, refusals_name_the_place) {
         {RERANK, R"({"query":"a","documents":["b"],"top_n":-1})", "top_n", "invalid_value"},
         {RERANK, R"({"query":"a","documents":["b"],"return_documents":1})", "return_documents",
          "invalid_value"},
-        {RERANK, R"({"query":"a","documents":["b"],"max_tokens_per_doc":5})", "max_tokens_per_doc",
+        {RERANK, R"({"query":"a","documents":["b"],"max_tokens_per_doc":2})", "max_tokens_per_doc",
          "unsupported_parameter"},
         {RERANK, R"({"query":"a","documents":["b"],"texts":["b"]})", "texts", "invalid_value"},
         {RERANK, R"({"query":"a","texts":["b",""]})", "texts[1]", "invalid_value"},
