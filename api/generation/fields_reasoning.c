@@ -42,12 +42,14 @@ READER(field_think) {
     return field_effort(r, m, f, v, err);
 }
 
-/* Reads {"type": "enabled" or "disabled", "budget_tokens": n}, the form of several other
- * services. */
+/* Reads {"type": "enabled" or "disabled", "budget_tokens": n}, the form of several other services,
+ * or a boolean. */
 READER(field_thinking) {
     yyjson_val *type = yyjson_obj_get(v, "type"), *budget = json_given(v, "budget_tokens");
     struct field number = *f;
 
+    if (yyjson_is_bool(v))
+        return field_switch(r, m, f, v, err);
     if (json_is(type, "enabled"))
         r->input.thinking = THINK_ON;
     else if (json_is(type, "disabled"))
@@ -63,7 +65,7 @@ READER(field_thinking) {
     return field_budget(r, m, &number, budget, err);
 }
 
-/* Reads the object `reasoning` of OpenRouter's API. */
+/* Reads the object `reasoning` of OpenRouter's API, or a boolean. */
 READER(field_reasoning) {
     static const struct field inner[] = {
         {"reasoning.effort", CHAT, field_effort, 0, 0, 0, EFFORTS_ARE},
@@ -73,5 +75,7 @@ READER(field_reasoning) {
          0, 0, "a boolean"},
     };
 
+    if (yyjson_is_bool(v))
+        return field_switch(r, m, f, v, err);
     return field_members(r, m, f, inner, ARRAY_SIZE(inner), v, err);
 }
