@@ -206,8 +206,11 @@ PARSER(parse_bias) {
     return 0;
 }
 
-/* Parses `logprobs` of completions, a number, which chats have in top_logprobs. */
+/* Parses `logprobs` of completions, a number, which chats have in top_logprobs; false, as chats
+ * have it, is none. */
 PARSER(parse_n_logprobs) {
+    if (yyjson_is_false(v))
+        return 0;
     r->answer.logprobs = true;
     return field_uint(r, m, f, v, err);
 }
@@ -555,6 +558,7 @@ static const struct field fields[] = {
     {"logit_bias", BOTH, parse_bias, 0, 0, 0,
      "an object of at most 1024 token ids with a number from -100 to 100 each"},
     {"seed", BOTH, parse_seed, 0, 0, 0, "a 64-bit integer"},
+    {"random_seed", BOTH, parse_seed, 0, 0, 0, "a 64-bit integer"},
     {"keep_alive", BOTH | VECTOR, field_keep_alive, 0, 0, 0,
      "a number of seconds or a duration such as \"5m\""},
     {"ttl", BOTH | VECTOR, field_ttl, 0, 0, INT32_MAX, "a number of seconds"},
@@ -651,6 +655,14 @@ static const struct field fields[] = {
     UNSUPPORTED("guided_whitespace_pattern", 0),
     UNSUPPORTED("mirostat", 0),
     UNSUPPORTED("dynatemp_range", 0),
+    UNSUPPORTED("adaptive_target", -1),
+    UNSUPPORTED("top_a", 0),
+    UNSUPPORTED("tfs_z", 1),
+    UNSUPPORTED("no_repeat_ngram_size", 0),
+    UNSUPPORTED("logits_processors", 0),
+    UNSUPPORTED("custom_logit_processor", 0),
+    UNSUPPORTED("lora_path", 0),
+    UNSUPPORTED("return_hidden_states", 0),
 };
 
 static int gen_request_require(yyjson_val *v, const char *name, struct err *err) {

@@ -314,10 +314,17 @@ Test(parameters, other_names) {
     cr_expect_eq(w.port.r[0].m.max_new, 3);
     cr_expect_eq(w.port.r[0].m.sampling.repetition_penalty, 1.5);
     reply_deinit(&r);
+    world_ask(&w, TEXT,
+              R"({"prompt":"a","random_seed":5,"logprobs":false,"top_a":0,"tfs_z":1,)"
+              R"("adaptive_target":-1,"lora_path":null,"logits_processors":[]})",
+              &r);
+    cr_assert(r.status == 200 && strstr(r.body.data, R"("logprobs":null)"), "%s", r.body.data);
+    cr_expect_eq(w.port.r[1].m.seed, 5);
+    reply_deinit(&r);
     world_ask(&w, CHAT, "{" HI R"(,"n_predict":-1,"reasoning":{"max_tokens":5,"exclude":true}})",
               &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
-    cr_expect_gt(w.port.r[1].m.max_new, 3);
+    cr_expect_gt(w.port.r[2].m.max_new, 3);
     reply_deinit(&r);
     world_ask(&w, CHAT, "{" HI R"(,"reasoning":{"enabled":3}})", &r);
     cr_expect(r.status == 400 && strstr(r.body.data, "reasoning.enabled"), "%s", r.body.data);

@@ -235,6 +235,19 @@ Test(refuse, every_bad_field_of_chats_is_named) {
          "invalid_value"},
         {CHAT, "{" HI R"(,"modalities":["audio"]})", 400, "modalities", "unsupported_parameter"},
         {CHAT, "{" HI R"(,"echo":true})", 400, "echo", "unsupported_parameter"},
+        {CHAT, "{" HI R"(,"top_a":0.5})", 400, "top_a", "unsupported_parameter"},
+        {CHAT, "{" HI R"(,"tfs_z":0.9})", 400, "tfs_z", "unsupported_parameter"},
+        {CHAT, "{" HI R"(,"adaptive_target":0.5})", 400, "adaptive_target",
+         "unsupported_parameter"},
+        {CHAT, "{" HI R"(,"no_repeat_ngram_size":3})", 400, "no_repeat_ngram_size",
+         "unsupported_parameter"},
+        {CHAT, "{" HI R"(,"logits_processors":["x"]})", 400, "logits_processors",
+         "unsupported_parameter"},
+        {CHAT, "{" HI R"(,"custom_logit_processor":"x"})", 400, "custom_logit_processor",
+         "unsupported_parameter"},
+        {CHAT, "{" HI R"(,"lora_path":"x"})", 400, "lora_path", "unsupported_parameter"},
+        {CHAT, "{" HI R"(,"return_hidden_states":true})", 400, "return_hidden_states",
+         "unsupported_parameter"},
     };
 
     refuse_all(table, ARRAY_SIZE(table));
