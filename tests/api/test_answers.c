@@ -330,6 +330,8 @@ Test(answers, end_at_no_other_tokens) {
         "</tool_call>{% endif %}{% endfor %}",
         "{% for m in messages %}{{ m.content }}{% endfor %}<|junk|>",
         "{{ raise_exception('no') }}<|junk|>",
+        "{% for m in messages %}{{ m.content }}{% if m.tool_calls %}{{ raise_exception('no') }}"
+        "{% endif %}{% endfor %}",
         "{% for m in messages %}{{ m.content }}{% endfor %}",
     };
     struct tokenizer *t = tiny_tokenizer();

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/parts.h"
 #include "stream.h"
 #include "tiny.h"
 
@@ -262,6 +263,32 @@ Test(constrain, tool_choice_becomes_a_grammar) {
     for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
         snprintf(body, sizeof(body), "{" HI ",%s}", table[i].fields);
         expect_told(&w, CHAT, body, table[i].grammar, table[i].triggers);
+    }
+    world_stop(&w);
+}
+
+/* What takes longer than the loop may is compiled on the pool, and only once. */
+Test(constrain, what_was_compiled_is_remembered) {
+#define LONG FORMAT(NAMED(R"({"type":"string","pattern":"^([a-z]{1,99}[0-9]{1,99}){99}$"})"))
+    static const char body[] = "{" HI "," LONG "}", same[] = "{" HI R"(,"cache_salt":"s",)" LONG "}";
+    static const struct {
+        const char *body;
+        uint64_t n_jobs;
+    } rows[] = {{body, 1}, {body, 0}, {same, 1}, {same, 0}, {body, 0}};
+    struct jobs_stats before, after;
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "ok";
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        jobs_stats(w.api->env.pool.jobs, &before);
+        world_ask(&w, CHAT, rows[i].body, &r);
+        jobs_stats(w.api->env.pool.jobs, &after);
+        cr_expect_eq(r.status, 200, "%s", r.body.data);
+        cr_expect_eq(after.n_done - before.n_done, rows[i].n_jobs, "request %zu", i);
+        cr_expect_eq(w.port.r[i].m.grammar.len, w.port.r[0].m.grammar.len);
+        reply_deinit(&r);
     }
     world_stop(&w);
 }

@@ -132,6 +132,36 @@ Test(loop_lag, a_long_iteration_is_told_with_what_took_the_longest) {
     cr_expect_eq(uv_loop_close(&loop), 0);
 }
 
+#define S_NS UINT64_C(1000000000)
+
+/* The longest iteration is that of the current half minute and of the one before. */
+Test(loop_lag, a_long_iteration_is_known_for_up_to_a_minute) {
+    static const struct {
+        uint64_t age_s, before_s, current_s, longest_s;
+    } rows[] = {{1, 400, 300, 400}, {31, 400, 300, 300}, {61, 400, 300, 0}};
+    struct loop_lag l;
+    uv_loop_t loop;
+
+    uv_loop_init(&loop);
+    uv_loop_configure(&loop, UV_METRICS_IDLE_TIME);
+    loop_lag_init(&l, &loop, on_iteration, on_long, &seen);
+    run_timer(&loop, do_nothing);
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        uint64_t age_ns = rows[i].age_s * S_NS;
+
+        if (l.at_ns < age_ns)
+            continue; /* the machine runs since less than a minute */
+        l.slot_ns = l.at_ns - age_ns;
+        l.longest_ns[1] = rows[i].before_s * S_NS;
+        l.longest_ns[0] = rows[i].current_s * S_NS;
+        run_timer(&loop, do_nothing);
+        cr_expect_eq(loop_lag_longest_ns(&l) / (100 * S_NS), rows[i].longest_s / 100, "row %zu", i);
+    }
+    loop_lag_close(&l);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    cr_expect_eq(uv_loop_close(&loop), 0);
+}
+
 static void use_cpu(int64_t ns) {
     struct timespec t;
     int64_t until = 0, now;

@@ -347,6 +347,33 @@ Test(input, what_a_search_finds_is_described_in_its_result) {
     world_stop(&w);
 }
 
+/* A function may be named with or without its type; hosted tools are no choice of ours. */
+Test(input, one_of_the_allowed_tools_is_called) {
+    static const char *const allowed[] = {
+        R"({"type":"function","name":"g"})",
+        R"({"name":"g"})",
+        R"({"type":"mcp","server_label":"s"},{"type":"function","name":"g"})",
+    };
+    struct world w;
+    struct reply r;
+    char fields[400];
+
+    responses_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(allowed); i++) {
+        snprintf(fields, sizeof(fields),
+                 R"("input":"a","tools":[%s,%s],"tool_choice":{"type":"allowed_tools",)"
+                 R"("mode":"required","tools":[%s]})",
+                 FN("f"), FN("g"), allowed[i]);
+        responses_ask(&w, fields, "x", &r);
+        cr_expect_eq(r.status, 200, "%s: %s", fields, r.body.data);
+        const char *grammar = w.port.r[i].grammar;
+        cr_expect(strstr(grammar, R"("g")") && !strstr(grammar, R"("f")"), "%s", grammar);
+        cr_expect_str_eq(w.port.r[i].triggers, "", "it must be called");
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
 Test(input, parameters_reach_the_worker) {
     struct world w;
     struct reply r;

@@ -206,6 +206,29 @@ Test(store, bytes_are_bounded_and_one_may_not_take_all) {
     shelf_deinit(&s);
 }
 
+/* The log of a response that was generated in the background counts. */
+Test(store, a_log_is_charged) {
+    struct buf event = {.max = 1 << 10};
+    struct stored_parts parts;
+    struct shelf s;
+
+    shelf_init(&s, 1000, 1 << 20, 100);
+    add(&s, 0, "a", NULL, 10);
+    uint64_t one = s.store.bytes;
+    stored_parts_init(&parts);
+    cr_assert_not_null(parts.log = event_log_new());
+    cr_assert_eq(buf_add_str(&event, "{}"), 0);
+    for (int i = 0; i < 10; i++)
+        event_log_add(parts.log, "e", &event, NULL);
+    size_t of_log = event_log_bytes(parts.log);
+    cr_assert_eq(store_add(&s.store, 0, "b", NULL, &parts), 0);
+    cr_expect_gt(of_log, 20);
+    cr_expect_geq(s.store.bytes - one, sizeof(struct stored) + of_log);
+    cr_expect_lt(s.store.bytes - one, sizeof(struct stored) + of_log + 100);
+    buf_deinit(&event);
+    shelf_deinit(&s);
+}
+
 Test(store, who_keeps_most_makes_room_for_others) {
     struct shelf s;
     char id[16];

@@ -245,6 +245,8 @@ Test(toolcall_templates, what_a_template_shows_is_its_reasoning) {
                "{% endif %}",
          "think"},
         {"{# </think> #}" TURNS, NULL},
+        {"{# a #}{# </think> #}" TURNS, NULL},
+        {"{{ '\\'#}' }}{#}</think>#}" TURNS, NULL},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(table); i++) {

@@ -36,6 +36,9 @@
 #define K3_ARG(k, t, v)                                                                            \
     R"(<|open|>argument key=")" k R"(" type=")" t R"("<|sep|>)" v "<|close|>argument<|sep|>"
 
+/* as many as are held until the text behind them is known */
+#define BLANKS "                                                                "
+
 #define CASE(f, r, i, ...)                                                                         \
     { .format = (f), .reasoning = (r), .in = (i), .want = __VA_ARGS__ }
 
@@ -303,6 +306,8 @@ const struct toolcall_case toolcall_cases[] = {
     CASE("glm4", NULL, "\nHello\n{}", "C<\nHello\n{}>"),
     CASE("glm4", NULL, "get_weather", "C<get_weather>"),
     CASE("glm4", NULL, "get_weather\nis a tool", "C<get_weather\nis a tool>"),
+    CASE("glm4", NULL, "ping" BLANKS "\n{}", "ping{};"),
+    CASE("glm4", NULL, "ping " BLANKS "\n{}", "C<ping " BLANKS "\n{}>"),
     CASE("glm4", NULL, "get_weather_now\n{}", "C<get_weather_now\n{}>"),
     CASE("glm4", NULL, "Use ping\n{}", "C<Use ping\n{}>"),
     CASE("glm4", NULL, "I look.<|assistant|>ping\n{}", "C<I look.> ping{};"),

@@ -191,6 +191,9 @@ static struct msg_ready serve(struct scene *s, struct msg_open m, int last) {
     return expect_ready(s);
 }
 
+/* number of workers that died while they had the next request */
+static uint8_t n_faults;
+
 /* Submits a request for @n tokens with @grammar, or without one if it is "". */
 static void submit(struct scene *s, uint32_t n, const char *grammar) {
     CLEANUP(buf_deinit) struct buf b = {.max = MSG_MAX_FRAME};
@@ -200,6 +203,7 @@ static void submit(struct scene *s, uint32_t n, const char *grammar) {
                        .n_tokens = 3,
                        .tokens = prompt,
                        .max_new = n,
+                       .n_faults = n_faults,
                        .grammar = {grammar, (uint32_t)strlen(grammar)}};
 
     params_init(&m.sampling);
@@ -283,6 +287,18 @@ Test(worker, serves_from_open_to_the_end_of_the_channel, .timeout = 60) {
     cr_expect_eq(end(&s), WORKER_DONE);
 }
 
+/* Its grammar may be what ended the worker before, so nothing runs while it is compiled. */
+Test(worker, a_request_that_may_end_a_worker_is_served, .timeout = 60) {
+    struct scene s;
+    int32_t tokens[5];
+
+    serve(&s, (struct msg_open){0}, -1);
+    n_faults = 1;
+    for (int i = 0; i < 2; i++)
+        generate(&s, ARRAY_SIZE(tokens), R"({"regex":"[a-z]{400}"})", tokens);
+    cr_expect_eq(end(&s), WORKER_DONE);
+}
+
 Test(worker, a_draft_model_changes_no_token, .timeout = 60) {
     struct scene s;
     int32_t alone[40], together[40];
@@ -336,6 +352,7 @@ static void expect_refusal(const struct start *o, const struct msg_open *m, cons
         cr_expect_eq(s.f.type, MSG_FAILED);
         cr_expect(memmem(s.f.data, s.f.len, why, strlen(why)), "%.*s", (int)s.f.len,
                   (const char *)s.f.data);
+        cr_expect_eq(s.crash_page->loading, 1, "it ended while it loaded");
     }
     int is = end(&s);
     cr_expect_eq(is, code, "%d: %s", is, why ? why : "");
