@@ -239,6 +239,33 @@ Test(compiler, what_is_not_in_use_makes_room) {
     end();
 }
 
+/* An entry keeps its texts, so they count as what they compile to does. */
+Test(compiler, texts_are_counted) {
+    static const char grammar[] = R"({"regex":"a"})", triggers[] = R"({"after":["x"]})";
+    const struct constraint *c;
+    char longer[2][200];
+    size_t bytes[4];
+
+    snprintf(longer[0], sizeof(longer[0]), "%-100s", grammar);
+    snprintf(longer[1], sizeof(longer[1]), "%-100s", triggers);
+    const char *const texts[4][2] = {
+        {grammar, triggers}, {longer[0], triggers}, {grammar, longer[1]}, {longer[0], longer[1]}};
+    begin(1 << 20);
+    for (uint32_t i = 0; i < ARRAY_SIZE(texts); i++) {
+        size_t before = stats().bytes;
+
+        cr_assert_eq(ask_for(i + 1, 0, texts[i][0], texts[i][1], &c), 1);
+        wait_for(i + 1);
+        bytes[i] = stats().bytes - before;
+    }
+    cr_expect_eq(bytes[1] - bytes[0], 100 - strlen(grammar));
+    cr_expect_eq(bytes[2] - bytes[0], 100 - strlen(triggers));
+    cr_expect_eq(bytes[3] - bytes[0], 200 - strlen(grammar) - strlen(triggers));
+    for (uint32_t i = 0; i < ARRAY_SIZE(texts); i++)
+        release_told(i);
+    end();
+}
+
 Test(compiler, tenants_take_turns) {
     const struct constraint *c;
     uint32_t at = 0;

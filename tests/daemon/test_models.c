@@ -721,6 +721,8 @@ Test(models, without_a_disk_tier_nothing_is_waited_for) {
     cr_expect(models->disk_waits);
     models_use_disk(models);
     cr_expect(models->disk_waits, "there is no file to use");
+    for (uint32_t i = 0; i < models->n; i++)
+        cr_expect_eq(models->served[i]->workers->opts.disk_fd, -1);
 }
 
 /* Returns true if another daemon could lock the file @name of the disk tier now. */
