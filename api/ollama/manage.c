@@ -425,17 +425,16 @@ static void ollama_manage_on_read(struct job *j) {
 /* Gives the body to the pool. Returns 0 or -ENOMEM. */
 static int read_on_pool(struct exchange *x, struct manage *m) {
     struct create *c = calloc(1, sizeof(*c));
-    int r = c ? 0 : -ENOMEM;
 
-    if (r < 0)
-        return r;
+    if (!c)
+        return -ENOMEM;
     m->create = c;
     c->of = m;
     c->job.run = ollama_manage_on_thread;
     c->job.done = ollama_manage_on_read;
     c->result = -ECANCELED; /* unless the job runs */
     conn_steal_body(x->conn, &c->body, &c->charge);
-    r = job_pool_submit(&env_of(x)->pool, &c->job, tenants_get(&env_of(x)->tenants, x->tenant));
+    int r = job_pool_submit(&env_of(x)->pool, &c->job, tenants_get(&env_of(x)->tenants, x->tenant));
     if (r < 0)
         create_free(c);
     return r;

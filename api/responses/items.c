@@ -637,7 +637,7 @@ static int items_follow(struct responses_build *b, yyjson_val *item, yyjson_doc 
     const char *text = NULL;
     int r = 0;
 
-    if (hex && strlen(hex) > RESPONSES_ID_HEX) {
+    if (hex) {
         snprintf(name, sizeof(name), "resp_%.*s", (int)RESPONSES_ID_HEX, hex + 1);
         s = store_get(b->rs->env->store, b->rs->tenant, name, strlen(name));
     }

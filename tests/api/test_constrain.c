@@ -270,7 +270,8 @@ Test(constrain, tool_choice_becomes_a_grammar) {
 /* What takes longer than the loop may is compiled on the pool, and only once. */
 Test(constrain, what_was_compiled_is_remembered) {
 #define LONG FORMAT(NAMED(R"({"type":"string","pattern":"^([a-z]{1,99}[0-9]{1,99}){99}$"})"))
-    static const char body[] = "{" HI "," LONG "}", same[] = "{" HI R"(,"cache_salt":"s",)" LONG "}";
+    static const char body[] = "{" HI "," LONG "}",
+                      same[] = "{" HI R"(,"cache_salt":"s",)" LONG "}";
     static const struct {
         const char *body;
         uint64_t n_jobs;

@@ -358,8 +358,8 @@ Test(decisions, only_labels_count) {
         double p, mass;
         bool is_label;
     } rows[] = {
-        {" ", "b", 'B', 0, 0.2231301601, false},  {"a", "b", 'B', 0, 0.2231301601, false},
-        {"B", "b", '\n', 0, 0.6065306597, true},  {"A", "a", 'C', 1, 0.6065306597, true},
+        {" ", "b", 'B', 0, 0.2231301601, false}, {"a", "b", 'B', 0, 0.2231301601, false},
+        {"B", "b", '\n', 0, 0.6065306597, true}, {"A", "a", 'C', 1, 0.6065306597, true},
         {"x", "a", 'y', 0.5, 0, false},
     };
     struct world w;
@@ -401,11 +401,11 @@ Test(decisions, messages_are_one_text) {
     struct world w;
 
     responses_start(&w);
-    yyjson_doc *doc = ask(&w, DECISIONS,
-                          R"({"input":[{"role":"user","content":"a"},{"role":"user","content":[)"
-                          R"({"type":"input_text","text":"b"},{"type":"input_text","text":"c"}]}],)"
-                          PREDICATE,
-                          "y", 'n');
+    yyjson_doc *doc =
+        ask(&w, DECISIONS,
+            R"({"input":[{"role":"user","content":"a"},{"role":"user","content":[)"
+            R"({"type":"input_text","text":"b"},{"type":"input_text","text":"c"}]}],)" PREDICATE,
+            "y", 'n');
     cr_expect_eq(strncmp(responses_prompt(&w), want, strlen(want)), 0, "%s", responses_prompt(&w));
     double in = number(doc, "/usage/input_tokens");
     cr_expect_eq(in, w.port.r[0].m.n_prompt);

@@ -234,8 +234,7 @@ Test(native, calls_are_items_of_their_own) {
     responses_expect(&w, tools, CALL("shell", R"({"commands": ["ls", "a\nb"], "timeout_ms": 5})"),
                      R"(shell_call{"commands":["ls","a\nb"],"timeout_ms":5,)"
                      R"("max_output_length":null} completed)");
-    responses_expect(&w, tools,
-                     CALL("shell", R"({"commands": ["ls"], "max_output_length": 9})"),
+    responses_expect(&w, tools, CALL("shell", R"({"commands": ["ls"], "max_output_length": 9})"),
                      R"(shell_call{"commands":["ls"],"timeout_ms":null,"max_output_length":9})"
                      " completed");
     responses_expect(&w, tools,
