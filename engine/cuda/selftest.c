@@ -155,8 +155,13 @@ static void selftest_lay_out(struct bench *t, struct product *p, const struct te
     p->y = selftest_alloc(t, (size_t)ROWS * p->n_out * sizeof(float));
     p->picks = selftest_alloc(t, sizeof(struct picks));
     *(struct picks *)p->picks.host = all_rows();
-    for (uint32_t r = 0; r < p->n_out; r++)
-        memcpy((uint8_t *)p->raw.host + r * row, tensor->data + r * tensor->row_bytes, row);
+    for (uint32_t r = 0; r < p->n_out; r++) {
+        uint8_t *to = (uint8_t *)p->raw.host + r * row;
+        const uint8_t *from = tensor_blocks(tensor, r, 0, p->n_in / f->block, to);
+
+        if (from != to)
+            memcpy(to, from, row);
+    }
     selftest_fill(p->x.host, (size_t)OWN * p->n_in, 1 + (uint64_t)f->type);
 
     struct matrix *m = &p->w.m[0];
