@@ -483,15 +483,6 @@ static const struct {
     {TENSOR_BF16, PANEL_FP8, NULL}, /* pack_fp8() */
 };
 
-/* Returns true if groups of 128 columns of @t share a scale and a zero point, and make blocks. */
-static bool panel_has_groups(const struct tensor *t) {
-    const struct repack *r = t->repack;
-
-    if (!r || r->bits != 4 || r->indexed || r->group % 128 || t->ne[0] % 256)
-        return false;
-    return r->kind == REPACK_GPTQ || r->kind == REPACK_AWQ || r->kind == REPACK_PACKED;
-}
-
 /* Returns true if @t has codes of FP8 and each block of a panel one scale. */
 static bool panel_has_fp8(const struct tensor *t) {
     const struct repack *r = t->repack;
@@ -505,7 +496,7 @@ static bool panel_has_fp8(const struct tensor *t) {
 /* Returns the format of panels that a layout of parts has, or PANEL_FORMATS if its blocks are those
  * of any file. */
 static enum panel_format panel_of_parts(const struct tensor *t) {
-    if (panel_has_groups(t))
+    if (repack_has_groups(t, 128) && t->ne[0] % panel_infos[PANEL_G4].block == 0)
         return PANEL_G4;
     if (panel_has_fp8(t))
         return PANEL_FP8;

@@ -47,6 +47,14 @@ enum tensor_type repack_type(const struct repack *p, uint64_t n_in) {
     return TENSOR_Q4_0;
 }
 
+bool repack_has_groups(const struct tensor *t, uint32_t columns) {
+    const struct repack *p = t->repack;
+
+    if (!p || !repack_is_integer(p) || p->bits != 4 || p->indexed)
+        return false;
+    return p->group % columns == 0 && t->ne[0] % columns == 0;
+}
+
 static uint64_t repack_scale_bytes(const struct repack *p) {
     if (p->scale_type == TENSOR_F32)
         return 4;

@@ -71,6 +71,9 @@ int repack_sizes(const struct repack *p, uint64_t n_rows, uint64_t n_in,
  * -EINVAL: the rows share a word or a scale with others. */
 int repack_slice(const struct repack *p, uint64_t n_rows, uint64_t n_in, uint64_t from, uint64_t n,
                  struct repack *out, uint64_t at[REPACK_PARTS]);
+/* Returns true if @t is made of 4-bit codes of which each @columns columns share a scale and a zero
+ * point. */
+bool repack_has_groups(const struct tensor *t, uint32_t columns);
 /* Writes the values of row @r of the whole tensor, scale times code, to the t->ne[0] floats at
  * @out. Layouts of TURNED have no codes. */
 void repack_values(const struct tensor *t, uint64_t r, float *out);

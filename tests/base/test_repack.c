@@ -374,6 +374,39 @@ Test(repack, blocks_have_the_values_of_float64) {
     }
 }
 
+/* Returns whether the rows of @m are runs of 64 columns with one scale and one zero point each. */
+static bool has_runs(const struct layout *l, const struct naive *m) {
+    bool same = l->n_in % 64 == 0;
+
+    for (uint32_t r = 0; r < l->n_rows; r++)
+        for (uint32_t k = 0; k < l->n_in; k++) {
+            uint32_t first = k / 64 * 64;
+
+            same = same && m->scale[r][k] == m->scale[r][first];
+            same = same && m->zero[r][k] == m->zero[r][first];
+        }
+    return same;
+}
+
+Test(repack, groups_are_runs_of_columns_with_a_scale) {
+    uint32_t n = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(layouts); i++) {
+        const struct layout *l = &layouts[i];
+        struct rng rng = {i + 1};
+        struct naive *m = make(l, &rng);
+        bool four = l->type == TENSOR_Q4_0 || l->type == TENSOR_Q5_0;
+        struct tensor t;
+
+        view(&t, l, (const uint8_t *const *)m->part, 1);
+        bool has = repack_has_groups(&t, 64);
+        cr_expect(has == (four && has_runs(l, m)), "%s", l->name);
+        n += has;
+        drop(m);
+    }
+    cr_expect(n == 2);
+}
+
 /* Compares rows [from, from + n) of @m as a matrix of their own, each part of which ends where the
  * last row ends: what is read behind it is found by the sanitizer. */
 static void check_slice(const struct layout *whole, const struct naive *m, uint32_t from,
