@@ -15,8 +15,9 @@ enum tile_codes { CODES_HALF, CODES_BYTE, CODES_NIBBLE, CODES_INDEX, CODES_FP4, 
 /* Rows of the formats: columns of a tile, bytes of its codes and of its scales, halves among the
  * scales, and the exponent t for which scales must satisfy 2^24 scale < 2^t. Then all products of
  * the scale with its integers stay within half precision. After these the kind of its codes, the
- * bits above nibbles, the code of a weight of 0, and 1 if groups have minima. Code compares formats
- * by this order: those of 64 columns, those of 256, those of tiles_low.h. */
+ * bits above nibbles, the code of a weight of 0 (G4: each row of a tile has its own), and 1 if
+ * groups have minima. Code compares formats by this order: those of 64 columns, those of 256, those
+ * of tiles_low.h. */
 #define TILE_EACH(X)                                                                               \
     X(F16, 64, 2048, 0, 0, 15, HALF, 0, 0, 0)                                                      \
     X(Q8_0, 64, 1024, 64, 32, 15, BYTE, 0, 128, 0)                                                 \
@@ -27,6 +28,7 @@ enum tile_codes { CODES_HALF, CODES_BYTE, CODES_NIBBLE, CODES_INDEX, CODES_FP4, 
     X(Q5_0, 64, 640, 64, 32, 15, NIBBLE, 1, 16, 0)                                                 \
     X(Q4_1, 64, 512, 128, 64, 15, NIBBLE, 0, 0, 1)                                                 \
     X(Q5_1, 64, 640, 128, 64, 15, NIBBLE, 1, 0, 1)                                                 \
+    X(G4, 64, 512, 48, 16, 15, NIBBLE, 0, 0, 0)                                                    \
     X(Q4_K, 256, 2048, 320, 32, 8, NIBBLE, 0, 0, 1)                                                \
     X(Q5_K, 256, 2560, 320, 32, 8, NIBBLE, 1, 0, 1)                                                \
     X(Q6_K, 256, 3072, 288, 16, 8, NIBBLE, 2, 32, 0)                                               \
@@ -45,7 +47,7 @@ enum tile_format { TILE_EACH(TILE_NAME) TILE_FORMATS };
 #define TILE_LOW TILE_IQ1
 
 /* Rows of the tensor types that have tiles other than halves: the type, and its own format or one
- * that can represent it. */
+ * that can represent it. Q5_0 made of 4-bit codes in groups may have G4 (load_tile_format()). */
 #define TILE_TYPES(X)                                                                              \
     X(Q8_0, Q8_0)                                                                                  \
     X(Q4_0, Q4_0)                                                                                  \

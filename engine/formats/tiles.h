@@ -28,6 +28,7 @@
  *     Q5_0       64       16 B, 4 B: a byte of each block  as Q4_0                    5.5
  *     Q4_1       64       as Q4_0                          [16][2] d, [16][2] m       5
  *     Q5_1       64       as Q5_0                          as Q4_1                    6
+ *     G4         64       as Q4_0                          [16] zero points, [16] d   4.375
  *     Q4_K       256      4 x 16 B as Q4_0                 [16][8 scales, 8 mins] x 4, 4.625
  *                                                          [16] {d, dmin}
  *     Q5_K       256      + 16 B: a byte of each block     as Q4_K                    5.625
@@ -36,7 +37,8 @@
  *     IQ4_XS     256      as Q4_K                          [16][8 scales], [16] d     4.3125
  *
  * Codes of Q8_0 and scales of Q6_K and IQ4_XS are stored with 128 added. d and dmin are multiplied
- * by a power of two: tile_scaled_half().
+ * by a power of two: tile_scaled_half(). A weight of G4 is d (code - zero point): those blocks of
+ * Q5_0 whose codes are nibbles less the zero point of their group (base/repack.h).
  *
  * Nibbles: word w of a vector of 16 bytes is block w of its 64 columns. Byte e has column 4 t + e,
  * row g in the low nibble and row g + 8 in the high one. The fifth bits of Q5_K, Q5_0 and Q5_1, and
@@ -157,6 +159,21 @@ MX_FN size_t tile_matrix_bytes(uint32_t f, uint32_t n_out, uint32_t n_in) {
 
 /* -- repacking: the bytes of a tile from the rows of a file ------------------------------------ */
 
+/* Returns the least code of row @r in the blocks of Q5_0 from column @k0 to the end of a tile of G4,
+ * but at most 16. It becomes nibble 0, so 16 less it is the zero point. */
+MX_FN uint32_t tile_least_code(const struct tile_source *s, uint32_t r, uint32_t k0) {
+    uint32_t least = 16;
+
+    for (uint32_t i = 0; i < tile_k(TILE_G4); i++) {
+        const uint8_t *b = tile_block_at(s, r, k0 + i);
+        uint32_t code = b ? (uint32_t)blk_q5_code(b + 2, i % 32) : least;
+
+        if (code < least)
+            least = code;
+    }
+    return least;
+}
+
 /* Returns the code of a weight, an unsigned integer; the format has codes. 0 beyond the matrix. */
 MX_FN uint32_t tile_code_at(uint32_t f, const struct tile_source *s, uint32_t r, uint32_t k) {
     const uint8_t *b = tile_block_at(s, r, k);
@@ -179,6 +196,8 @@ MX_FN uint32_t tile_code_at(uint32_t f, const struct tile_source *s, uint32_t r,
         return (uint32_t)blk_nibble(b + 1, i);
     case TILE_NVFP4:
         return (uint32_t)blk_nvfp4_code(b, i);
+    case TILE_G4:
+        return (uint32_t)blk_q5_code(b + 2, i) - tile_least_code(s, r, k / 64 * 64);
     default: /* nibbles and perhaps fifth bits, after d and perhaps a minimum */
         b += TILE_IS(f, MINIMA) ? 4 : 2;
         if (TILE_IS(f, FIFTH))
@@ -251,9 +270,17 @@ MX_FN uint32_t tile_code_word(uint32_t f, const struct tile_source *s, uint32_t 
         }
         return out;
     }
-    for (uint32_t i = 0; i < 8; i++) {
-        uint32_t code = tile_code_at(f, s, g + (i & 1) * 8, k0 + v * 64 + w * 16 + 4 * t + i / 2);
+    uint32_t of = f, least[2] = {0, 0};
 
+    if (f == TILE_G4) { /* the codes of blocks of Q5_0 */
+        of = TILE_Q5_0;
+        least[0] = tile_least_code(s, g, k0);
+        least[1] = tile_least_code(s, g + 8, k0);
+    }
+    for (uint32_t i = 0; i < 8; i++) {
+        uint32_t code = tile_code_at(of, s, g + (i & 1) * 8, k0 + v * 64 + w * 16 + 4 * t + i / 2);
+
+        code -= least[i & 1];
         for (uint32_t bit = 0; fp4 && bit < 4; bit++)
             out |= (code >> bit & 1) << tile_fp4_bit(i / 2, i & 1, bit);
         out |= fp4 ? 0 : (code & 15) << (4 * i);
@@ -304,6 +331,11 @@ MX_FN uint8_t tile_scale_byte(uint32_t f, const struct tile_source *s, uint32_t 
     case TILE_NVFP4: /* a scale of NaN becomes 0 */
         b = tile_block_at(s, i / 4, k0);
         return !b || b[i % 4] == 0x7F ? 0 : b[i % 4] & 0x7F;
+    case TILE_G4:
+        if (i < TILE_ROWS)
+            return (uint8_t)(16 - tile_least_code(s, i, k0));
+        b = tile_block_at(s, i / 2 - TILE_ROWS / 2, k0);
+        return b ? b[i % 2] : 0;
     /* Q8_0, Q4_0, IQ4_NL, Q5_0: [row][2] d; Q4_1 and Q5_1 then have minima in the same order */
     default:
         b = tile_block_at(s, i % 64 / 4, k0 + (i / 2 % 2) * 32);
@@ -467,6 +499,8 @@ MX_FN float tile_read(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k, f
         return scale ? tile_power_of_two(scale - 30) * inverse * (float)blk_fp4_value(q) : 0;
     case TILE_NVFP4:
         return mx_ue4m3_half(s[r * 4 + k / 16] | 0x80) * (float)blk_fp4_value(q);
+    case TILE_G4:
+        return tile_read_half(f, tile, r, inverse) * (float)(q - s[r]);
     case TILE_IQ4_XS:
         scale = s[r * 8 + k / 32] - 128;
         return tile_read_half(f, tile, r, inverse) * (float)scale * (float)blk_iq4_value(q);

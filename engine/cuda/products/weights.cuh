@@ -18,6 +18,8 @@
  * scale subtracts the 256 again. On sm_90 the eight weights that a lane has in a word of nibbles
  * take 9 instructions.
  *
+ * Codes of G4 have a zero point, which is subtracted first: w = round((code - zero point) * s).
+ *
  * Codes of MXFP4 and NVFP4 are small floating point numbers: their fields are moved to where a half
  * has them, and the scale compensates the different exponent bias.
  *
@@ -108,6 +110,11 @@ DEVICE constexpr bool is_of_bytes(int f) {
     return f == TILE_Q8_0 || TILE_IS(f, INDEX);
 }
 
+/* Returns true for formats whose rows have zero points, which codes_of() subtracts. */
+DEVICE constexpr bool has_zeros(int f) {
+    return f == TILE_G4;
+}
+
 /* Returns the code of a weight of 0. */
 DEVICE constexpr uint32_t zero_code(int f) {
 #define ZERO_CASE(format, c, n, s, h, t, kind, upper, zero, ...)                                   \
@@ -157,6 +164,35 @@ template <int F> struct Tile {
     }
     MEMBER uint32_t mins(int, int row) const {
         return m[row];
+    }
+};
+
+/* Zero points and scales of rows g and g + 8: [row] bytes, [row] halves. */
+template <> struct Tile<TILE_G4> {
+    struct vec4 v;
+    uint32_t zero[2], d[2];
+
+    MEMBER void load(const uint8_t *tile, uint32_t lane, uint32_t, const void *) {
+        v = load16(tile + lane * 16);
+        for (uint32_t row = 0; row < 2; row++) {
+            uint32_t r = lane / 4 + 8 * row;
+
+            zero[row] = tile[512 + r];
+            d[row] = low_twice(*(const uint16_t *)(tile + 528 + r * 2));
+        }
+    }
+    MEMBER uint32_t word(int kb) const {
+        return word_of(v, kb);
+    }
+    MEMBER uint32_t upper(int) const {
+        return 0;
+    }
+    MEMBER uint32_t scales(int, int row) const {
+        return d[row];
+    }
+    /* Returns the zero point as codes_of() has the codes of row g or g + 8, twice. */
+    MEMBER uint32_t zeros(int row) const {
+        return zero[row] * (row ? 0x00100010u : 0x00010001u);
     }
 };
 
@@ -351,8 +387,8 @@ template <> struct Tile<TILE_IQ4_XS> {
 
 /* -- operands ---------------------------------------------------------------------------------- */
 
-/* Extracts the codes of block @kb as halves, 2^-24 times the code; 2^-20 times it for nibbles that
- * are four bits higher. */
+/* Extracts the codes of block @kb, less their zero points, as halves: 2^-24 times the code; 2^-20
+ * times it for nibbles that are four bits higher. */
 template <int F> DEVICE void codes_of(const struct Tile<F> &t, int kb, uint32_t a[4]) {
     if constexpr (F == TILE_Q8_0) {
         for (int row = 0; row < 2; row++) {
@@ -366,6 +402,9 @@ template <int F> DEVICE void codes_of(const struct Tile<F> &t, int kb, uint32_t 
     } else {
         weights_nibbles(t.word(kb), t.upper(kb), high_mask(F), a);
     }
+    if constexpr (has_zeros(F))
+        for (int i = 0; i < 4; i++)
+            a[i] = sub_halves(a[i], t.zeros(i % 2));
 }
 
 /* Returns the scales of block @kb for rows g and g + 8, and the negated minima, as scale_codes()
@@ -380,6 +419,8 @@ DEVICE void scales_of(const struct Tile<F> &t, int kb, uint32_t s[2], uint32_t m
 
         if constexpr (has_mins(F))
             low = t.mins(kb, row);
+        else if constexpr (has_zeros(F))
+            low = 0;
         else
             low = mul_halves(two, (0x8000u | zero_code(F) << (row ? higher : 0)) * 0x10001u);
         s[row] = half_of(two, group);

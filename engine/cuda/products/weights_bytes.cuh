@@ -22,14 +22,19 @@
  * Other formats are multiplied as halves, as on other families.
  */
 
-/* Extracts the nibbles of @w, combined with their upper bits in @high (see nibbles()), minus @zero,
- * as bytes. */
-DEVICE void nibble_bytes(uint32_t w, uint32_t high, uint32_t high_mask, uint32_t zero,
-                         uint32_t a[2]) {
+/* Extracts the nibbles of @w, combined with their upper bits in @high (see weights_nibbles()), as
+ * bytes. */
+DEVICE void nibble_bytes(uint32_t w, uint32_t high, uint32_t high_mask, uint32_t a[2]) {
     a[0] = (w & 0x0F0F0F0Fu) | (high & high_mask) | (high << 12 & high_mask << 8);
     a[1] = (w >> 4 & 0x0F0F0F0Fu) | (high >> 4 & high_mask) | (high & high_mask << 8);
-    for (int row = 0; row < 2 && zero; row++)
-        a[row] = (a[row] + (0x80u - zero) * 0x01010101u) ^ 0x80808080u;
+}
+
+/* Returns the code of a weight of 0 in row g (@row 0) or g + 8. */
+template <int F> DEVICE uint32_t zero_of_row(const struct Tile<F> &t, int row) {
+    if constexpr (has_zeros(F))
+        return t.zero[row];
+    else
+        return zero_code(F);
 }
 
 /* Converts the nibbles @w of a block of IQ4 to the values of rows g and g + 8. */
@@ -48,7 +53,10 @@ template <int F> DEVICE void weights_bytes(const struct Tile<F> &t, int kb, uint
     else if constexpr (is_of_bytes(F))
         iq4_bytes(t.word(kb), a);
     else
-        nibble_bytes(t.word(kb), t.upper(kb), high_mask(F), zero_code(F), a);
+        nibble_bytes(t.word(kb), t.upper(kb), high_mask(F), a);
+    if constexpr (TILE_IS(F, NIBBLE) && (zero_code(F) || has_zeros(F)))
+        for (int row = 0; row < 2; row++)
+            a[row] = (a[row] + (0x80u - zero_of_row<F>(t, row)) * 0x01010101u) ^ 0x80808080u;
 }
 
 /* Returns the lower half of @v. */

@@ -54,7 +54,7 @@ int main(void) {
     }
 }
 """
-FORMATS = ["F16", "Q8_0", "Q4_0", "IQ4_NL", "MXFP4", "NVFP4", "Q5_0", "Q4_1", "Q5_1", "Q4_K", "Q5_K", "Q6_K",
+FORMATS = ["F16", "Q8_0", "Q4_0", "IQ4_NL", "MXFP4", "NVFP4", "Q5_0", "Q4_1", "Q5_1", "G4", "Q4_K", "Q5_K", "Q6_K",
            "IQ4_XS", "IQ1", "IQ2", "IQ3", "Q2_K", "Q3_K"]
 PRODUCTS = {"matvec": 1, "matvec_norm": 11, "matvec_16": 1, "matvec_dry": 1, "matvec_16_dry": 1, "matvec_cluster": 12, "matvec_cluster_16": 13,
             "expert_vec": 2, "matmul_wide": 3, "expert_wide": 3}

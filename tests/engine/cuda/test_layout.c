@@ -52,6 +52,44 @@ static void fill(struct sample *s, enum tensor_type type) {
                                      f->block, f->block_bytes, ROWS, COLUMNS};
 }
 
+/* Fills blocks of Q5_0 that are made of 4-bit codes: each 64 columns of a row have a scale and a zero
+ * point, of which each value occurs. In some groups codes do not reach 0, or all are alike. */
+static void fill_groups(struct sample *s) {
+    struct rng r = {3};
+
+    fill(s, TENSOR_Q5_0);
+    for (uint32_t group = 0; group < ROWS * COLUMNS / 64; group++) {
+        uint8_t *b = s->bytes + group * 44;
+        uint32_t zero = group % 17, least = group % 3 ? 0 : rng_below(&r, 16);
+
+        memcpy(b + 22, b, 2);
+        for (uint32_t i = 0; i < 64; i++) {
+            uint32_t code = least + rng_below(&r, 16 - least) + 16 - zero, k = i % 32;
+            uint8_t *block = b + i / 32 * 22, *nibble = block + 6 + k % 16;
+
+            block[2 + k / 8] &= ~(1u << k % 8);
+            block[2 + k / 8] |= code >> 4 << k % 8;
+            *nibble = k < 16 ? (*nibble & 0xF0) | (code & 15) : (*nibble & 15) | code << 4;
+        }
+    }
+    for (uint32_t i = 0; i < ROWS; i++)
+        quant_decode(TENSOR_Q5_0, s->bytes + i * s->source.row_bytes, s->value[i], COLUMNS);
+}
+
+/* What tiles are made of: the types, and groups of 64 columns. */
+enum { SAMPLES = ARRAY_SIZE(types) + 1 };
+
+static enum tile_format format_of_sample(size_t i) {
+    return i < ARRAY_SIZE(types) ? tile_format_of((uint32_t)types[i]) : TILE_G4;
+}
+
+static void fill_sample(struct sample *s, size_t i) {
+    if (i < ARRAY_SIZE(types))
+        fill(s, types[i]);
+    else
+        fill_groups(s);
+}
+
 Test(layout, blocks_decode_as_quant_does) {
     static struct sample s;
 
@@ -108,12 +146,12 @@ Test(layout, a_tile_holds_the_values_of_the_file) {
     static struct sample s;
     _Alignas(16) uint8_t tile[4096];
 
-    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
-        uint32_t f = tile_format_of((uint32_t)types[i]);
+    for (size_t i = 0; i < SAMPLES; i++) {
+        uint32_t f = format_of_sample(i);
 
         if (f >= TILE_LOW)
             continue;
-        fill(&s, types[i]);
+        fill_sample(&s, i);
         int unit = unit_of(f, &s.source);
         for (uint32_t row = 0; row < ROWS; row += TILE_ROWS)
             for (uint32_t u = 0; u < tile_units(f, COLUMNS); u++) {
@@ -131,9 +169,8 @@ Test(layout, a_tile_holds_the_values_of_the_file) {
                             x = mx_half_to_float(mx_float_to_half(x));
                         /* half of the last bit of the smallest minimum */
                         float off = tile_has_minima(f) ? tile_power_of_two(-25 - unit) : 0;
-                        cr_assert(fabsf(v - x) <= off, "%s row %u column %u: %g, not %g",
-                                  tensor_format((uint32_t)types[i])->name, row + r,
-                                  u * tile_k(f) + k, (double)v, (double)x);
+                        cr_assert(fabsf(v - x) <= off, "format %u row %u column %u: %g, not %g", f,
+                                  row + r, u * tile_k(f) + k, (double)v, (double)x);
                     }
             }
     }
@@ -246,9 +283,9 @@ Test(layout, every_bit_of_the_codes_is_a_bit_of_one_weight) {
     for (uint32_t f = TILE_Q8_0; f < TILE_LOW; f++) {
         size_t i = 0;
 
-        while (tile_format_of((uint32_t)types[i]) != f)
+        while (format_of_sample(i) != f)
             i++;
-        fill(&s, types[i]);
+        fill_sample(&s, i);
         pack_tile(f, &s.source, 0, unit_of(f, &s.source), tile);
         uint32_t bits = 0;
         for (uint32_t r = 0; r < TILE_ROWS; r++)
@@ -262,6 +299,28 @@ Test(layout, every_bit_of_the_codes_is_a_bit_of_one_weight) {
                                                                              : 4;
             }
         cr_expect(bits == tile_code_bytes(f) * 8, "format %u", f);
+    }
+}
+
+/* A group of 4-bit codes has the same weights in both formats, with a fifth of the bits less. */
+Test(layout, groups_have_the_weights_of_q5_0) {
+    static struct sample s;
+    _Alignas(16) uint8_t tile[2][1024];
+
+    fill_groups(&s);
+    int unit = unit_of(TILE_G4, &s.source);
+    cr_expect(unit == unit_of(TILE_Q5_0, &s.source));
+    cr_expect(5 * tile_bytes(TILE_G4) < 4 * tile_bytes(TILE_Q5_0));
+    for (uint32_t u = 0; u < COLUMNS / 64; u++) {
+        pack_tile(TILE_G4, &s.source, u * 64, unit, tile[0]);
+        pack_tile(TILE_Q5_0, &s.source, u * 64, unit, tile[1]);
+        for (uint32_t at = 0; at < TILE_ROWS * 64; at++) {
+            float inverse = tile_power_of_two(-unit);
+            float v = tile_read(TILE_G4, tile[0], at / 64, at % 64, inverse);
+            float x = tile_read(TILE_Q5_0, tile[1], at / 64, at % 64, inverse);
+
+            cr_assert(memcmp(&v, &x, 4) == 0, "row %u column %u", at / 64, u * 64 + at % 64);
+        }
     }
 }
 
