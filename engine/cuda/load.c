@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/repack.h"
 #include "base/try.h"
 #include "engine/cuda/bounds.h"
 #include "engine/cuda/several.h"
@@ -103,6 +104,14 @@ int load_vector(struct be *b, const struct tensor *t, float **out, struct err *e
     if (!t)
         return 0;
     return load_own(b, t->data, t->n_bytes, (void **)out, err);
+}
+
+enum tile_format load_tile_format(const struct tensor *t) {
+    enum tile_format f = tile_format_of(t->format->type);
+
+    if (f == TILE_Q5_0 && repack_has_groups(t, tile_k(TILE_G4)))
+        return TILE_G4;
+    return f;
 }
 
 struct tile_source load_source(const struct be *b, const struct tensor *t, const uint8_t *data,
@@ -280,7 +289,7 @@ int load_parts(struct be *b, struct weights *w, const struct tensor *t, const st
 
     w->n_experts = (uint32_t)t->ne[2] - (fetched ? 0 : n_hosts);
     *m = (struct matrix){
-        .format = tile_format_of(t->format->type),
+        .format = load_tile_format(t),
         .n_out = n_out,
         .y = y,
         .inverse = t->scale && t->ne[2] == 1 ? load_first_of(t->scale) : 1,

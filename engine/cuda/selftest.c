@@ -167,7 +167,7 @@ static void selftest_lay_out(struct bench *t, struct product *p, const struct te
     struct matrix *m = &p->w.m[0];
     p->w.n_mats = 1;
     p->w.n_in = p->n_in;
-    m->format = tile_format_of((uint32_t)f->type);
+    m->format = load_tile_format(tensor);
     m->n_out = p->n_out;
     m->grid = tile_grid_of(f->type, t->b->load.tile_grids);
     matrix_cut(m, p->n_in);
@@ -427,7 +427,7 @@ int selftest_disable(struct be *b, const char *what, const char *why) {
 
 /* Returns the largest error that products of the type may have. */
 static double selftest_limit(const struct be *b, const struct tensor *t) {
-    enum tile_format f = tile_format_of((uint32_t)t->format->type);
+    enum tile_format f = load_tile_format(t);
 
     if (b->products.planes == 2 && BYTES_FORMAT(f))
         return SELFTEST_LIMIT_BYTES;
@@ -507,10 +507,11 @@ static int check_families(struct be *b, struct err *err) {
     return 0;
 }
 
-/* Tests the tensor with the longest rows of each type and number of dimensions, since split-K needs
- * long rows. */
+/* Tests the tensor with the longest rows of each type, format of tiles and number of dimensions,
+ * since split-K needs long rows. */
 int cuda_selftest(struct be *b, struct err *err) {
-    const struct tensor *widest[2][TYPES] = {{NULL}}; /* [0]: matrices, [1]: tensors of experts */
+    /* [0]: matrices, [1]: tensors of experts, [2], [3]: those whose tiles are not of their type */
+    const struct tensor *widest[4][TYPES] = {{NULL}};
 
     if (!cuda_wants("CHECK"))
         return 0;
@@ -520,12 +521,13 @@ int cuda_selftest(struct be *b, struct err *err) {
 
         if (t->n_dims < 2 || t->n_dims > 3 || type >= TYPES)
             continue;
-        const struct tensor **w = &widest[t->n_dims == 3][type];
+        bool other = load_tile_format(t) != tile_format_of(type);
+        const struct tensor **w = &widest[(t->n_dims == 3) + 2 * other][type];
         if (!*w || (*w)->ne[0] < t->ne[0])
             *w = t;
     }
     TRY(check_families(b, err));
-    for (uint32_t i = 0; i < 2 * TYPES; i++)
+    for (uint32_t i = 0; i < 4 * TYPES; i++)
         if (widest[i / TYPES][i % TYPES])
             TRY(try_type(b, widest[i / TYPES][i % TYPES], err));
     return 0;
