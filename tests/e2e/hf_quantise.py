@@ -221,6 +221,8 @@ FORMS = {
     "nvfp4-compressed": (lambda r, n, k: fp4(r, n, k, "compressed"), COMPRESSED),
     "awq": (lambda r, n, k: integers(r, n, k, "awq", zeros=True, less=0),
             {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True}),
+    "awq-groups-of-64": (lambda r, n, k: integers(r, n, k, "awq", zeros=True, less=0, group=64),
+                         {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm", "zero_point": True}),
     "gptq-sym": (lambda r, n, k: integers(r, n, k, "gptq"), gptq(sym=True)),
     "gptq-asym": (lambda r, n, k: integers(r, n, k, "gptq", zeros=True), gptq()),
     "gptq-v2": (lambda r, n, k: integers(r, n, k, "gptq", zeros=True, less=0, group=-1),

@@ -231,8 +231,8 @@ def test_experts_stay_where_they_are_until_the_model_is_loaded_anew():
 # pairs of the page of measurements: a form, or how a model is stored that is not quantised, and a model of the test data
 PLAIN = (("plain", "llama-gqa"), ("plain", "llama-f16"), ("plain", "llama-bf16"))
 OF_LLAMA = tuple((form, "llama-gqa") for form in hf_quantise.FORMS)
-# They become tiles of Q5_0, Q4_0, BF16, NVFP4 and MXFP4.
-OF_TILES = ("awq", "gptq-sym", "fp8-block", "nvfp4-modelopt", "mxfp4")
+# They become tiles of Q5_0, G4, Q4_0, BF16, NVFP4 and MXFP4.
+OF_TILES = ("awq", "awq-groups-of-64", "gptq-sym", "fp8-block", "nvfp4-modelopt", "mxfp4")
 OF_EACH = tuple((form, name) for name in PAIRED if name != "llama-gqa" for form in OF_TILES)
 # The device refuses the heads of 12 values of olmo2 and granite.
 IN_BF16 = tuple(("bf16", name) for name in PUBLISHED_IN_BF16 if name not in ("olmo2", "granite"))
@@ -251,7 +251,7 @@ def pair_of(form, name, where):
 def test_folders_have_the_bits_of_a_gguf_file():
     flags = ("--backend", "cuda", "--kv-memory", "16M", "--max-context", "512", "--threads", "1", "--speculation", "off")
     few = (("plain", "llama-bf16"), ("awq", "deepseek2-v3"), ("gptq-sym", "phi3"), ("fp8-block", "qwen35moe-mtp"), ("gptq-act-order", "llama-gqa"),
-           ("mxfp4", "nemotron-h-moe-mtp"), ("nvfp4-modelopt", "lfm2moe"), ("fp8-block", "mistral4"), ("gpt-oss", "gpt-oss"))
+           ("awq-groups-of-64", "lfm2moe"), ("mxfp4", "nemotron-h-moe-mtp"), ("nvfp4-modelopt", "lfm2moe"), ("fp8-block", "mistral4"), ("gpt-oss", "gpt-oss"))
     with tempfile.TemporaryDirectory(prefix="weft-device-") as daemon:
         copy_daemon(daemon)
         for pair in every(ON_DEVICE, few):
@@ -262,6 +262,35 @@ def test_folders_have_the_bits_of_a_gguf_file():
                         results.append([ask(d, r, 8) for r in REQUESTS[:2]])
                         assert " worker_ready " in d.log and "backend=cuda" in d.log, d.log
                 assert results[0] == results[1], pair
+
+
+def code_shapes(folder):
+    """Returns rows and columns of the matrices of AWQ."""
+    for path in pathlib.Path(folder).glob("*.safetensors"):
+        data = path.read_bytes()
+        for name, t in json.loads(data[8:8 + int.from_bytes(data[:8], "little")]).items():
+            if name.endswith(".qweight"):
+                yield t["shape"][1] * 8, t["shape"][0]
+
+
+def test_groups_of_4_bit_codes_have_tiles_of_their_own():
+    """The self-test, which reads rows of the folder, too, finds nothing wrong. The GGUF file has the same numbers in Q5_0,
+    whose tiles leave less memory for pages."""
+    def in_tiles(rows, columns, tile):
+        return -(-rows // 16 * columns // 64 * tile // 512) * 512
+
+    with tempfile.TemporaryDirectory(prefix="weft-device-") as daemon, tempfile.TemporaryDirectory() as where:
+        copy_daemon(daemon)
+        shutil.copy(program("weft-gguf"), daemon)
+        folder, file = quantised("awq-groups-of-64", "llama-gqa", where)
+        own, five = (json.loads(subprocess.run([os.path.join(daemon, "weft-gguf"), "info", "--json", "--devices", "0", path],
+                                               check=True, capture_output=True, text=True).stdout)["fit"] for path in (folder, file))
+        saved = sum(in_tiles(rows, columns, 704) - in_tiles(rows, columns, 560) for rows, columns in code_shapes(folder) if columns % 64 == 0)
+        assert saved // own["page_bytes"] <= own["n_pages"] - five["n_pages"] <= saved // own["page_bytes"] + 1, (own, five, saved)
+        assert saved > own["page_bytes"]
+        with Weftd("--backend", "cuda", "--kv-memory", "16M", "--max-context", "512", path=os.path.join(daemon, "weftd"), model=folder,
+                   env={"WEFT_CUDA_CHECK": "1"}) as d:
+            assert "backend=cuda" in d.log and "other bits" not in d.log, d.log
 
 
 main(globals())
