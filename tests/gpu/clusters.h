@@ -81,9 +81,7 @@ static void clusters_check(const char *what, const struct clusters_case *c,
 
 /* 15 row tiles are a cluster's eight and a part of eight; nine units in eight segments are
  * uneven. */
-static void clusters_check_type(enum tensor_type type, uint32_t n_rows) {
-    const char *what = tensor_format((uint32_t)type)->name;
-    struct weights_on w[] = {make_weights(type, 232, 2304), make_weights(type, 232, 2304)};
+static void clusters_check_two(struct weights_on w[2], const char *what, uint32_t n_rows) {
     struct inputs in = make_inputs(n_rows, 2304, 0);
 
     clusters_check(what, &(struct clusters_case){w, 1, n_rows, false, true}, &in);
@@ -92,6 +90,31 @@ static void clusters_check_type(enum tensor_type type, uint32_t n_rows) {
     drop_inputs(&in);
     drop_weights(&w[0]);
     drop_weights(&w[1]);
+}
+
+static void clusters_check_type(enum tensor_type type, uint32_t n_rows) {
+    struct weights_on w[] = {make_weights(type, 232, 2304), make_weights(type, 232, 2304)};
+
+    clusters_check_two(w, tensor_format((uint32_t)type)->name, n_rows);
+}
+
+/* Returns true if the kernels have clusters: those of a device from compute capability 9.0 on, and
+ * those of the emulator. */
+static bool clusters_run(void) {
+#ifdef WEFT_BYTES
+    return true; /* as sm_120, though gpu_kernels_bytes is emulated as 8.9 */
+#else
+    return device.made_for >= 90;
+#endif
+}
+
+static void clusters_check_groups(const void *arg) {
+    open_device();
+    for (uint32_t n_rows = 5; n_rows <= 13 && clusters_run(); n_rows += 8) {
+        struct weights_on w[] = {make_groups(TILE_G4, 232, 2304), make_groups(TILE_G4, 232, 2304)};
+
+        clusters_check_two(w, "groups", n_rows);
+    }
 }
 
 /* Two matrices of different formats; fewer units than segments; more row tiles than blocks. */
@@ -117,16 +140,6 @@ static void clusters_check_others(uint32_t n_rows, bool tiny) {
     drop_weights(&two[1]);
     drop_weights(&small);
     drop_weights(&tall);
-}
-
-/* Returns true if the kernels have clusters: those of a device from compute capability 9.0 on, and
- * those of the emulator. */
-static bool clusters_run(void) {
-#ifdef WEFT_BYTES
-    return true; /* as sm_120, though gpu_kernels_bytes is emulated as 8.9 */
-#else
-    return device.made_for >= 90;
-#endif
 }
 
 /* A few row tiles, for every number of rows. */
@@ -165,4 +178,5 @@ static void check_clusters(bool tiny) {
         snprintf(name, sizeof(name), "clusters %s", tensor_format((uint32_t)matrix_types[i])->name);
         report_alone(name, 120, clusters_check_one, &(struct matrix_case){matrix_types[i], tiny});
     }
+    report_alone("clusters of groups", 120, clusters_check_groups, NULL);
 }

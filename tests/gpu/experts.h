@@ -216,16 +216,17 @@ static void run_experts(const struct weights_on *w, const struct inputs *in,
     api->release(a.m[0].y);
 }
 
-static void check_experts(enum tensor_type type, uint32_t n_out, uint32_t n_in, uint32_t n_rows) {
-    enum { USED = 2, EXPERTS = 5 };
-    struct weights_on w = make_weights(type, n_out * EXPERTS, n_in);
-    struct inputs in = make_inputs(n_rows, n_in, 0);
+enum { USED = 2, EXPERTS = 5 };
+
+static void check_experts_of(const struct weights_on *w, const char *what, uint32_t n_rows) {
+    uint32_t n_out = w->m.n_out / EXPERTS;
+    struct inputs in = make_inputs(n_rows, w->n_in, 0);
     size_t n = (size_t)n_rows * USED * n_out;
     float *all = host_new((size_t)n_rows * n_out * EXPERTS * 4), *right = host_new(n * 4);
     float *got = host_new(n * 4);
     char name[100];
 
-    multiply(&w, &in, n_rows, WIDE, all); /* multiplies every row by every expert */
+    multiply(w, &in, n_rows, WIDE, all); /* multiplies every row by every expert */
     for (int way = EXPERTS_MANY; way <= TEAMS_OF_FOUR; way++) {
         static const char *const names[] = {"expert_wide", "expert_vec by 1", "expert_vec by 2",
                                             "expert_vec by 4"};
@@ -235,17 +236,31 @@ static void check_experts(enum tensor_type type, uint32_t n_out, uint32_t n_in, 
         for (uint32_t p = 0; p < n_rows * USED; p++)
             memcpy(right + (size_t)p * n_out,
                    all + ((size_t)(p / USED) * EXPERTS + picked(&m, p)) * n_out, n_out * 4);
-        run_experts(&w, &in, &m, n_out, (enum expert_way)way, got);
-        snprintf(name, sizeof(name), "%s = wide, %s %ux%u, %u rows", names[way],
-                 tensor_format((uint32_t)type)->name, n_out, n_in, n_rows);
+        run_experts(w, &in, &m, n_out, (enum expert_way)way, got);
+        snprintf(name, sizeof(name), "%s = wide, %s %ux%u, %u rows", names[way], what, n_out,
+                 w->n_in, n_rows);
         report_check(name, differs(name, got, right, n_rows * USED, n_out), 0);
         drop_mixture(&m);
     }
     drop_inputs(&in);
-    drop_weights(&w);
     free(all);
     free(right);
     free(got);
+}
+
+static void check_experts(enum tensor_type type, uint32_t n_out, uint32_t n_in, uint32_t n_rows) {
+    struct weights_on w = make_weights(type, n_out * EXPERTS, n_in);
+
+    check_experts_of(&w, tensor_format((uint32_t)type)->name, n_rows);
+    drop_weights(&w);
+}
+
+/* Matrices of groups, whose products with all rows check_groups() compares. */
+static void check_groups_of_experts(void) {
+    struct weights_on w = make_groups(TILE_G4, 32 * EXPERTS, 576);
+
+    check_experts_of(&w, "groups", 11);
+    drop_weights(&w);
 }
 
 /* Cases: groups of many experts, of two and of one; more groups than a warp has lanes; matrices of
@@ -278,6 +293,7 @@ static void check_expert_kernels(const void *arg) {
     check_experts(TENSOR_MXFP4, 32, 320, 5);
     check_experts(TENSOR_IQ2_XS, 48, 768, 11);
     check_experts(TENSOR_IQ3_XXS, 16, 512, 9);
+    check_groups_of_experts();
     if (tiny)
         return;
     check_experts(TENSOR_Q4_K, 768, 2048, 1);

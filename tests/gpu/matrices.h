@@ -21,25 +21,24 @@ static void scale_tiles(struct matrix *m, uint8_t *tiles, float most) {
     m->inverse = tile_power_of_two(-a.unit);
 }
 
-/* Returns a random matrix, repacked into tiles by the kernels that load a model. */
-static struct weights_on make_weights(enum tensor_type type, uint32_t n_out, uint32_t n_in) {
+/* Returns the matrix of the blocks @raw, repacked into tiles of @format by the kernels that load a
+ * model. */
+static struct weights_on make_tiles(enum tensor_type type, enum tile_format format,
+                                    const uint8_t *raw, uint32_t n_out, uint32_t n_in) {
     const struct tensor_format *f = tensor_format((uint32_t)type);
     size_t row = n_in / f->block * f->block_bytes;
     struct weights_on w = {.n_in = n_in};
-    uint8_t *raw = host_new(n_out * row);
     struct repack_found found = {0}, *found_on = device_of(&found, sizeof(found));
     struct blk_grids *grids = device_of(&quant_grids, sizeof(quant_grids));
     struct tile_grids *tile_grids = host_new(sizeof(*tile_grids));
 
-    fill_blocks(f, raw, (size_t)n_out * (n_in / f->block));
     w.value = host_new((size_t)n_out * n_in * sizeof(float));
     quant_decode(type, raw, w.value, (size_t)n_out * n_in);
     tile_grids_fill(tile_grids, &quant_grids);
     w.grids = device_of(tile_grids, sizeof(*tile_grids));
     free(tile_grids);
-    w.m = (struct matrix){.format = tile_format_of((uint32_t)type),
-                          .n_out = n_out,
-                          .grid = tile_grid_of((uint32_t)type, w.grids)};
+    w.m = (struct matrix){
+        .format = format, .n_out = n_out, .grid = tile_grid_of((uint32_t)type, w.grids)};
     matrix_cut(&w.m, n_in);
     w.bytes = tile_matrix_bytes(w.m.format, n_out, n_in);
     uint8_t *tiles = device_new(w.bytes);
@@ -58,6 +57,50 @@ static struct weights_on make_weights(enum tensor_type type, uint32_t n_out, uin
     api->release(on);
     api->release(found_on);
     api->release(grids);
+    return w;
+}
+
+/* Returns a random matrix. */
+static struct weights_on make_weights(enum tensor_type type, uint32_t n_out, uint32_t n_in) {
+    const struct tensor_format *f = tensor_format((uint32_t)type);
+    size_t n = (size_t)n_out * (n_in / f->block);
+    uint8_t *raw = host_new(n * f->block_bytes);
+
+    fill_blocks(f, raw, n);
+    struct weights_on w = make_tiles(type, tile_format_of((uint32_t)type), raw, n_out, n_in);
+    free(raw);
+    return w;
+}
+
+/* Returns a matrix of 4-bit codes, of which each 64 columns have a scale and a zero point, in tiles
+ * of G4 or of Q5_0. The shape determines the weights. Scales differ by a factor of up to 192: of
+ * smaller ones Q5_0 rounds the product with 16. */
+static struct weights_on make_groups(enum tile_format format, uint32_t n_out, uint32_t n_in) {
+    const struct tensor_format *f = tensor_format(TENSOR_Q5_0);
+    size_t n = (size_t)n_out * (n_in / f->block);
+    uint8_t *raw = host_new(n * f->block_bytes), *b = raw;
+
+    rng.state = n_out + (uint64_t)n_in * 1000;
+    fill_blocks(f, raw, n);
+    for (size_t i = 0; i < n; i += 2) {
+        uint32_t zero = rng_below(&rng, 17);
+        uint16_t d = (uint16_t)(blk_u16(b) - (rng_below(&rng, 7) << 10));
+
+        memcpy(b, &d, 2);
+        memcpy(b + f->block_bytes, &d, 2);
+        for (uint32_t k = 0; k < 2; k++, b += f->block_bytes) {
+            uint8_t code[32];
+
+            for (uint32_t j = 0; j < 32; j++)
+                code[j] = (uint8_t)(rng_below(&rng, 16) + 16 - zero);
+            memset(b + 2, 0, 4);
+            for (uint32_t j = 0; j < 32; j++)
+                b[2 + j / 8] |= (uint8_t)(code[j] >> 4 << j % 8);
+            for (uint32_t j = 0; j < 16; j++)
+                b[6 + j] = (uint8_t)((code[j] & 15) | code[j + 16] << 4);
+        }
+    }
+    struct weights_on w = make_tiles(TENSOR_Q5_0, format, raw, n_out, n_in);
     free(raw);
     return w;
 }
@@ -326,14 +369,13 @@ static void multiply_norm(const struct weights_on *w, const struct pack_args *no
 
 /* Checks that matvec_norm has the bits of pack and matvec: norms of one row and of two, rows that
  * do not exist, rows without a norm, and static scales. */
-static void check_own_rows(enum tensor_type type, uint32_t n_out, uint32_t n_in) {
+static void check_own_rows_of(const struct weights_on *w, const char *what) {
     static const struct {
         uint32_t n_rows, count, kind;
         float fixed;
     } cases[] = {{1, 1, PACK_NORM, 0},  {2, 2, PACK_NORM, 0}, {2, 1, PACK_NORM, 0},
                  {2, 2, PACK_PLAIN, 0}, {1, 1, PACK_NORM, 4}, {2, 2, PACK_NORM, 0.5f}};
-    struct weights_on w = make_weights(type, n_out, n_in);
-    uint32_t padded = (n_in + 63) / 64 * 64;
+    uint32_t n_out = w->m.n_out, n_in = w->n_in, padded = (n_in + 63) / 64 * 64;
     float *x = host_new(3 * n_in * sizeof(float)), *two[2];
 
     for (uint32_t i = 0; i < 2; i++)
@@ -353,22 +395,76 @@ static void check_own_rows(enum tensor_type type, uint32_t n_out, uint32_t n_in)
         uint32_t *count = device_of(&cases[i].count, sizeof(uint32_t));
         char name[100];
 
-        snprintf(name, sizeof(name), "matvec_norm %s %ux%u, case %zu",
-                 tensor_format((uint32_t)type)->name, n_out, n_in, i);
+        snprintf(name, sizeof(name), "matvec_norm %s %ux%u, case %zu", what, n_out, n_in, i);
         norm.kind = cases[i].kind;
         norm.fixed = cases[i].fixed;
         for (uint32_t own = 0; own < 2; own++)
-            multiply_norm(&w, &norm, cases[i].n_rows, count, own, two[own]);
+            multiply_norm(w, &norm, cases[i].n_rows, count, own, two[own]);
         report_check(name, differs(name, two[1], two[0], cases[i].count, n_out), 0);
         api->release(count);
     }
     api->release(norm.packed);
     api->release(norm.scale);
     api->release(on);
-    drop_weights(&w);
     free(two[0]);
     free(two[1]);
     free(x);
+}
+
+static void check_own_rows(enum tensor_type type, uint32_t n_out, uint32_t n_in) {
+    struct weights_on w = make_weights(type, n_out, n_in);
+
+    check_own_rows_of(&w, tensor_format((uint32_t)type)->name);
+    drop_weights(&w);
+}
+
+/* Checks a matrix of groups in all kernels: the bits are those of its weights in tiles of Q5_0. */
+static void check_groups(uint32_t n_out, uint32_t n_in, uint32_t n_rows) {
+    struct inputs in = make_inputs(n_rows, n_in, 0);
+    size_t n = (size_t)n_rows * n_out;
+    float *own = host_new(n * sizeof(float)), *five = host_new(n * sizeof(float));
+    double limit = limit_of(TENSOR_Q5_0);
+    struct weights_on w[] = {make_groups(TILE_G4, n_out, n_in),
+                             make_groups(TILE_Q5_0, n_out, n_in)};
+    char name[100], at[60];
+
+    snprintf(at, sizeof(at), "groups %ux%u, %u rows", n_out, n_in, n_rows);
+    for (enum kernel k = VEC; k <= WGMMA_JOINING; k++) {
+        bool few = k == VEC || k == DRY;
+
+        if (few && (n_rows > MATVEC_ROWS || (k == DRY && device.made_for != 90)))
+            continue;
+        if (shares(k) && w->m.n_units < TILE_SEGMENTS)
+            continue;
+        if (!multiply(&w[0], &in, n_rows, k, own) || !multiply(&w[1], &in, n_rows, k, five))
+            continue;
+        snprintf(name, sizeof(name), "%s as in Q5_0, %s", kernel_name[k], at);
+        report_check(name, differs(name, own, five, n_rows, n_out), 0);
+    }
+    multiply(&w[0], &in, n_rows, WIDE, own);
+    snprintf(name, sizeof(name), "wide %s", at);
+    report_check(name, error_of(w, in.x, MIN(n_rows, 4u), own, limit), limit);
+    check_own_rows_of(w, "groups");
+    drop_weights(&w[0]);
+    drop_weights(&w[1]);
+    drop_inputs(&in);
+    free(own);
+    free(five);
+}
+
+/* 33 outputs are no whole rows of tiles; 9 units are no multiple of the segments. */
+static void check_all_groups(const void *arg) {
+    open_device();
+    check_groups(40, 256, 1);
+    check_groups(33, 576, 10);
+    check_groups(40, 192, 70);
+    check_groups(24, 576, 130);
+    if (*(const bool *)arg)
+        return;
+    check_groups(200, 4096, 8);
+    check_groups(6160, 1024, 16);
+    check_groups(136, 2304, 130);
+    check_groups(512, 11008, 300);
 }
 
 struct matrix_case {
@@ -491,6 +587,7 @@ static void check_matrices(bool tiny) {
         report_alone(name, 60, check_type, &(struct matrix_case){matrix_types[i], tiny});
     }
     report_alone("matrices Q4_K, Q6_K", 60, check_two_formats, NULL);
+    report_alone("matrices of groups", 60, check_all_groups, &tiny);
     if (!tiny)
         report_alone("weights beyond 4 GiB", 60, check_big, NULL);
 }

@@ -141,9 +141,7 @@ static void roles_check(const char *what, const struct roles_case *c, const stru
 }
 
 /* 15 rows of tiles are a panel and a part of one; nine units in eight segments are uneven. */
-static void roles_check_type(enum tensor_type type, uint32_t n_rows) {
-    const char *what = tensor_format((uint32_t)type)->name;
-    struct weights_on w[] = {make_weights(type, 232, 2304), make_weights(type, 232, 2304)};
+static void roles_check_two(struct weights_on w[2], const char *what, uint32_t n_rows) {
     struct inputs in = make_inputs(n_rows, 2304, 0);
 
     if (in.cores) {
@@ -157,6 +155,12 @@ static void roles_check_type(enum tensor_type type, uint32_t n_rows) {
     drop_inputs(&in);
     drop_weights(&w[0]);
     drop_weights(&w[1]);
+}
+
+static void roles_check_type(enum tensor_type type, uint32_t n_rows) {
+    struct weights_on w[] = {make_weights(type, 232, 2304), make_weights(type, 232, 2304)};
+
+    roles_check_two(w, tensor_format((uint32_t)type)->name, n_rows);
 }
 
 /* Two matrices of different formats, the second smaller; and one of fewer units than segments. */
@@ -197,6 +201,15 @@ static void roles_check_one(const void *arg) {
     }
 }
 
+static void roles_check_groups(const void *arg) {
+    open_device();
+    for (uint32_t n_rows = 17; n_rows <= 41 && matmul_wgmma_built; n_rows += 12) {
+        struct weights_on w[] = {make_groups(TILE_G4, 232, 2304), make_groups(TILE_G4, 232, 2304)};
+
+        roles_check_two(w, "groups", n_rows);
+    }
+}
+
 static void check_roles(bool tiny) {
     char name[60];
 
@@ -204,4 +217,5 @@ static void check_roles(bool tiny) {
         snprintf(name, sizeof(name), "roles %s", tensor_format((uint32_t)matrix_types[i])->name);
         report_alone(name, 60, roles_check_one, &(struct matrix_case){matrix_types[i], tiny});
     }
+    report_alone("roles of groups", 60, roles_check_groups, NULL);
 }
