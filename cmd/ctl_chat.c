@@ -147,7 +147,7 @@ static void show_figures(const struct chat *c, const struct chat_answer *a) {
 
 /* Tells a loop apart from an answer that the model ended. */
 static void show_loop(const struct chat_answer *a) {
-    if (strcmp(a->finish, "repetition") == 0)
+    if (a->loop_ended)
         fputs("weftctl: the answer only repeated itself and was ended (loop-breaker)\n", stderr);
 }
 
@@ -161,6 +161,8 @@ static void show_json(const struct chat_answer *a) {
     if (a->reasoning.len)
         yyjson_mut_obj_add_strn(d, root, "reasoning_content", a->reasoning.data, a->reasoning.len);
     yyjson_mut_obj_add_str(d, root, "finish_reason", a->finish);
+    if (a->loop_ended)
+        yyjson_mut_obj_add_bool(d, root, "loop_ended", true);
     if (u)
         yyjson_mut_obj_add_val(d, root, "usage", yyjson_val_mut_copy(d, u));
     ctl_print_json(d, stdout);

@@ -40,6 +40,8 @@ struct chat_answer {
     /* last chunk with a member `usage`, or NULL */
     yyjson_doc *usage;
     char finish[24];
+    /* the server ended it, because it only repeated itself */
+    bool loop_ended;
     /* seconds since the request was sent; first_s 0: no text arrived */
     double first_s, total_s;
     bool stopped;

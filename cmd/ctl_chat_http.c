@@ -141,6 +141,7 @@ static int chat_on_event(void *ctx, const char *data, size_t len) {
     TRY(add_text_delta(t, yyjson_obj_get(delta, "content"), false));
     if (finish)
         snprintf(a->finish, sizeof(a->finish), "%s", finish);
+    a->loop_ended |= yyjson_is_true(yyjson_obj_get(choice, "loop_ended"));
     if (yyjson_is_obj(yyjson_obj_get(root, "usage"))) {
         yyjson_doc_free(a->usage);
         a->usage = STEAL(doc);

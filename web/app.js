@@ -388,6 +388,7 @@ function take(node, chunk, times) {
   }
   if (chunk.model) node.model = chunk.model;
   if (chunk.choices?.[0]?.finish_reason) node.finish = chunk.choices[0].finish_reason;
+  if (chunk.choices?.[0]?.loop_ended) node.finish = "repetition";
   if (chunk.usage) times.usage = chunk.usage;
 }
 

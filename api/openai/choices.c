@@ -185,9 +185,16 @@ static bool has_text_token(const struct piece *p) {
     return p->echo_to > p->echo_from;
 }
 
+static bool is_ended_loop(const struct gen *g) {
+    return g->repeats && g->finish == FINISH_LENGTH;
+}
+
+/* Returns the finish reason by OpenAI's names: strict clients refuse an answer with another. */
 static const char *finish_of(const struct writer *w, const struct gen *g) {
     const char *name = gen_finish_name(g);
 
+    if (is_ended_loop(g))
+        return "length";
     if (!w->job.request.answer.functions_form || strcmp(name, "tool_calls") != 0)
         return name;
     return "function_call";
@@ -205,6 +212,8 @@ static void choices_put_one(struct json *j, const struct writer *w, const struct
     else
         json_print(j, "null");
     json_put_string(j, "finish_reason", p->last ? finish_of(w, p->choice->gen) : NULL);
+    if (p->last && is_ended_loop(p->choice->gen))
+        json_print(j, "loop_ended:true");
     put_extras(j, w, p);
     json_close(j, '}');
 }

@@ -326,6 +326,9 @@ static void started_with_breaker(struct world *w) {
     world_start(w);
 }
 
+/* the end of a choice that was a loop */
+#define LOOP_ENDED R"("finish_reason":"length","loop_ended":true)"
+
 static void expect_loops(struct world *w, unsigned n, unsigned n_repetitions) {
     char loops[100], ends[140];
     struct reply r;
@@ -371,7 +374,7 @@ Test(loops, an_output_that_repeats_ends_at_an_exact_token) {
         cr_expect(w.port.r[first].cut);
         world_receive(&w, fd, &r);
         expect_body(&r, R"("content":"!!abcdeabcdeabcdeabcdeabcdeabcde")");
-        expect_body(&r, R"("finish_reason":"repetition")");
+        expect_body(&r, LOOP_ENDED);
         expect_body(&r, R"("completion_tokens":32)");
         reply_deinit(&r);
         world_drop(&w, fd);
@@ -396,7 +399,7 @@ Test(loops, other_outputs_and_those_of_models_without_the_option_go_on) {
 
             w.port.script = outputs[i];
             world_ask(&w, CHAT, "{" HI "}", &r);
-            expect_body(&r, ends ? R"("finish_reason":"repetition")" : R"("finish_reason":"stop")");
+            expect_body(&r, ends ? LOOP_ENDED : R"("finish_reason":"stop")");
             cr_expect_eq(strstr(r.body.data, outputs[i]) == NULL, ends, "%s", r.body.data);
             reply_deinit(&r);
         }
@@ -442,7 +445,7 @@ Test(loops, a_request_decides_and_a_default_is_for_chats) {
                  cases[i].fields);
         world_ask(&w, cases[i].path, body, &r);
         cr_expect_eq(r.status, 200);
-        cr_expect_eq(strstr(r.body.data, "repetition") != NULL, cases[i].ends, "%zu: %s", i,
+        cr_expect_eq(strstr(r.body.data, LOOP_ENDED) != NULL, cases[i].ends, "%zu: %s", i,
                      r.body.data);
         reply_deinit(&r);
     }
@@ -490,7 +493,7 @@ Test(loops, a_tenant_has_an_option_of_its_own) {
         cr_assert_eq(api_set_tenants(w.api, &row, own), 0);
         w.port.script = "abababababababababababababababab";
         world_ask(&w, CHAT, "{" HI "}", &r);
-        expect_body(&r, own ? R"("finish_reason":"repetition")" : R"("finish_reason":"stop")");
+        expect_body(&r, own ? LOOP_ENDED : R"("finish_reason":"stop")");
         reply_deinit(&r);
     }
     expect_loops(&w, 1, 1);
@@ -522,8 +525,7 @@ Test(loops, thoughts_that_repeat_are_closed_and_the_answer_follows) {
         if (!twice)
             fake_finish(&w.port, first + 1, FINISH_STOP);
         world_receive(&w, fd, &r);
-        expect_body(&r, twice ? R"("finish_reason":"repetition")"
-                              : R"("content":"Yes","reasoning_content":"so so)");
+        expect_body(&r, twice ? LOOP_ENDED : R"("content":"Yes","reasoning_content":"so so)");
         reply_deinit(&r);
         world_drop(&w, fd);
     }

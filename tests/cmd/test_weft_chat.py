@@ -104,12 +104,13 @@ def test_a_message_of_the_command_line_is_answered():
 
 
 def test_an_answer_says_that_a_loop_was_ended():
-    ended = {"choices": [{"index": 0, "delta": {}, "finish_reason": "repetition"}]}
+    ended = {"choices": [{"index": 0, "delta": {}, "finish_reason": "length", "loop_ended": True}]}
     answer = [chunk(content="sea, sea, sea"), ended, USAGE, "[DONE]"]
     with Server(answer, answer, [chunk(content="sea"), END, USAGE, "[DONE]"]) as s:
         plain, asked, other = chat("--url", s.url, "a"), chat("--url", s.url, "a", before=("--json",)), chat("--url", s.url, "a")
     assert (plain.stdout, plain.stderr.count("\n")) == ("sea, sea, sea\n", 1) and "only repeated itself" in plain.stderr, plain
-    assert json.loads(asked.stdout)["finish_reason"] == "repetition" and asked.stderr == "", asked
+    said = json.loads(asked.stdout)
+    assert (said["finish_reason"], said["loop_ended"], asked.stderr) == ("length", True, ""), asked
     assert other.stderr == "", other
 
 

@@ -131,7 +131,7 @@ REQUESTS = [
     ("/v1/chat/completions", {**CHAT, "mirostat": 0, "repeat_last_n": 64}, 200, r"finish_reason"),
     ("/v1/chat/completions", {**CHAT, "mirostat": 2}, 400, r"mirostat is not supported"),
     ("/v1/chat/completions", {**CHAT, "reasoning_format": "none", "chat_template_kwargs": {"enable_thinking": False}}, 200, r"finish_reason"),
-    ("/v1/chat/completions", LOOP, 200, r'"finish_reason":"repetition".*"completion_tokens":256\b'),
+    ("/v1/chat/completions", LOOP, 200, r'"finish_reason":"length","loop_ended":true.*"completion_tokens":256\b'),
     ("/v1/chat/completions", {**LOOP, "loop_breaker": False}, 200, r'"finish_reason":"length".*"completion_tokens":400\b'),
     ("/v1/completions", {"prompt": "hi", "max_tokens": 400, "logit_bias": {"100": 100}}, 200, r'"finish_reason":"length"'),
     ("/api/pull", {"model": "qwen3:0.6b"}, 403, r"does not let this client change models \(option allow-pull\)"),
