@@ -21,8 +21,8 @@ struct parts {
 int load_own(struct be *b, const void *data, size_t n, void **out, struct err *err);
 /* Loads a vector unchanged; *out stays NULL if @t is NULL. Returns 0 or -errno. */
 int load_vector(struct be *b, const struct tensor *t, float **out, struct err *err);
-/* Returns the format of the tiles of @t: that of its type, or G4 for 4-bit codes with zero points in
- * groups that are whole tiles. */
+/* Returns the format of the tiles of @t: that of its type, or G4 for 4-bit codes with zero points
+ * in groups of whole tiles. */
 enum tile_format load_tile_format(const struct tensor *t);
 /* Returns the first @n_rows rows of @t, which are at @data on the device. */
 struct tile_source load_source(const struct be *b, const struct tensor *t, const uint8_t *data,

@@ -159,8 +159,8 @@ MX_FN size_t tile_matrix_bytes(uint32_t f, uint32_t n_out, uint32_t n_in) {
 
 /* -- repacking: the bytes of a tile from the rows of a file ------------------------------------ */
 
-/* Returns the least code of row @r in the blocks of Q5_0 from column @k0 to the end of a tile of G4,
- * but at most 16. It becomes nibble 0, so 16 less it is the zero point. */
+/* Returns the least code of row @r, at most 16, in the blocks of Q5_0 that make the tile of G4 from
+ * column @k0 on. It becomes nibble 0, so 16 less it is the zero point. */
 MX_FN uint32_t tile_least_code(const struct tile_source *s, uint32_t r, uint32_t k0) {
     uint32_t least = 16;
 

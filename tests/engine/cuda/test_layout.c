@@ -52,8 +52,8 @@ static void fill(struct sample *s, enum tensor_type type) {
                                      f->block, f->block_bytes, ROWS, COLUMNS};
 }
 
-/* Fills blocks of Q5_0 that are made of 4-bit codes: each 64 columns of a row have a scale and a zero
- * point, of which each value occurs. In some groups codes do not reach 0, or all are alike. */
+/* Fills blocks of Q5_0 that are made of 4-bit codes: each 64 columns of a row have a scale and a
+ * zero point, of which each value occurs. In some groups codes do not reach 0, or all are alike. */
 static void fill_groups(struct sample *s) {
     struct rng r = {3};
 
