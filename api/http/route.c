@@ -153,7 +153,7 @@ static int route_refuse_unknown(const struct exchange *x, const char *path, stru
                             "client's base URL.");
     else if (is_served(x, longer))
         why = ", but there is one with /v1 before it. Add that to the client's base URL.";
-    else if (strncmp(path, "/v1/", 4) == 0 && is_served(x, path + 3))
+    else if (strncmp(path, "/v1/api/", 8) == 0 && is_served(x, path + 3))
         why = ", but there is one without /v1. Leave that out of the client's base URL.";
     near = meant_by(path);
     if (near && !is_served(x, near))
