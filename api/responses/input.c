@@ -45,7 +45,8 @@
     X(CONVERSATION, "conversation")                                                                \
     X(PROMPT, "prompt")                                                                            \
     X(MANAGEMENT, "context_management")                                                            \
-    X(STREAM_OPTIONS, "stream_options")
+    X(STREAM_OPTIONS, "stream_options")                                                            \
+    X(EXTRA_BODY, "extra_body")
 /* Fields with the same meaning as in a chat. */
 #define CHAT_FIELDS(X)                                                                             \
     X(TOP_LOGPROBS, "top_logprobs")                                                                \
@@ -149,13 +150,32 @@ static int check_unknown(const struct responses_build *b, const char *name, yyjs
     return 0;
 }
 
+/* Returns the number of the field @key, or that of the fields if there is none. */
+static size_t field_number_of(yyjson_val *key) {
+    size_t k = 0;
+
+    while (k < ARRAY_SIZE(names) && !yyjson_equals_str(key, names[k]))
+        k++;
+    return k;
+}
+
+/* Takes the members of extra_body as those of the body, which take precedence. The model was found
+ * by the body's own member. */
+static void find_extra(struct fields *f) {
+    JSON_MEMBERS(key, value, f->v[EXTRA_BODY]) {
+        size_t k = field_number_of(key);
+
+        if (k < ARRAY_SIZE(names) && k != MODEL && !f->v[k] && !yyjson_is_null(value))
+            f->v[k] = value;
+    }
+}
+
 static int find_fields(const struct responses_build *b, yyjson_val *root, struct fields *f) {
     bool seen[ARRAY_SIZE(names)] = {0};
-    size_t k;
 
     JSON_MEMBERS(key, value, root) {
-        for (k = 0; k < ARRAY_SIZE(names) && !yyjson_equals_str(key, names[k]); k++)
-            ;
+        size_t k = field_number_of(key);
+
         if (k == ARRAY_SIZE(names)) {
             TRY(check_unknown(b, json_cstr(key), value));
             continue;
@@ -166,6 +186,7 @@ static int find_fields(const struct responses_build *b, yyjson_val *root, struct
         seen[k] = true;
         f->v[k] = yyjson_is_null(value) ? NULL : value;
     }
+    find_extra(f);
     return 0;
 }
 
@@ -231,6 +252,7 @@ static int check_types(const struct responses_build *b, const struct fields *f) 
     CHECK(CONVERSATION, is_short(responses_input_id(f->v[CONVERSATION])),
           "must be the id of a conversation");
     CHECK(STREAM_OPTIONS, yyjson_is_obj(f->v[STREAM_OPTIONS]), "must be an object");
+    CHECK(EXTRA_BODY, yyjson_is_obj(f->v[EXTRA_BODY]), "must be an object");
 #undef CHECK
     return 0;
 }

@@ -382,8 +382,9 @@ Test(input, parameters_reach_the_worker) {
     responses_ask(
         &w,
         R"("input":"a","model":"alias","max_output_tokens":7,)"
-        R"("temperature":0.5,"top_p":0.25,"seed":)"
-        R"(9,"stop":"STOP","truncation":"auto","user":"u","service_tier":"flex","store":false,")"
+        R"("temperature":0.5,"top_p":0.25,"extra_body":{"seed":)"
+        R"(9,"temperature":1,"model":"other"},"stop":"STOP","truncation":"auto","user":"u",)"
+        R"("service_tier":"flex","store":false,")"
         R"(metadata":{"k":"v"},"include":["reasoning.encrypted_content"],)"
         R"("client_metadata":{"x":[]})"
         R"(,"reasoning":{"effort":"low","summary":null},"text":{"verbosity":"low"})",
@@ -612,6 +613,8 @@ Test(input, a_bad_field_is_named) {
         {R"("input":"a","top_p":"x")", "top_p"},
         {R"("input":"a","stream":1)", "stream"},
         {R"("input":"a","stream_options":1)", "stream_options"},
+        {R"("input":"a","extra_body":"x")", "extra_body"},
+        {R"("input":"a","extra_body":{"top_p":"x"})", "top_p"},
         {R"("input":"a","parallel_tool_calls":1)", "parallel_tool_calls"},
         {R"("input":"a","reasoning":"low")", "reasoning"},
         {R"("input":"a","reasoning":{"effort":5})", "reasoning.effort"},
