@@ -190,6 +190,8 @@ static const struct {
     {"complete_output", pass},
     {"loop_breaker", pass},
     {"ignore_eos", pass},
+    {"keep_alive", pass},
+    {"ttl", pass},
     {"min_p", pass},
     {"min_tokens", pass},
     {"presence_penalty", pass},

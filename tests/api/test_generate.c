@@ -407,6 +407,8 @@ Test(parameters, a_request_says_how_long_its_model_stays_loaded) {
         {CHAT, "{" HI R"(,"ttl":"60"})", 60},
         {TEXT, R"({"prompt":"a","keep_alive":0})", 0},
         {"/v1/embeddings", R"({"input":"a","keep_alive":30})", 30},
+        {"/v1/responses", R"({"input":"a","ttl":40})", 40},
+        {"/v1/messages", R"({"model":"tiny","max_tokens":4,"keep_alive":"1m",)" HI "}", 60},
         {CHAT, "{" HI "}", 77},
     };
     struct world w;
