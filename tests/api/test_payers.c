@@ -15,6 +15,7 @@
 #include "api/http/json.h"
 #include "api/http/respond.h"
 #include "api/http/server.h"
+#include "api/parts.h"
 #include "stream.h"
 
 #define PLACES 8
@@ -34,6 +35,28 @@ static void start(void) {
     w.opts.max_body_bytes = 65536;
     world_start(&w);
     unlink(path);
+}
+
+/* Where there are keys, all who have none pay together; else each address pays for itself. */
+Test(payers, who_has_no_key_is_one_of_many) {
+    for (int keys = 0; keys < 2; keys++) {
+        if (keys) {
+            start();
+        } else {
+            world_init(&w);
+            world_start(&w);
+        }
+        struct payers *all = &w.api->http.payers;
+        int fd = world_connect(&w);
+        struct payer *p = payer_of_peer(all, fd);
+
+        cr_assert_not_null(p);
+        for (int i = 0; i < PAYER_RESOURCES; i++)
+            cr_expect_eq(p->account[i].parent == &all->strangers.account[i], keys, "%d", i);
+        payer_release(p);
+        world_drop(&w, fd);
+        world_stop(&w);
+    }
 }
 
 static void say(int fd, const char *text) {
