@@ -579,19 +579,24 @@ Test(worker, keys_and_values_may_have_their_own_formats) {
 }
 
 Test(worker, its_environment_has_few_variables) {
+    static const char *const kept[] = {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+                                       "JOURNAL_STREAM",       "LD_LIBRARY_PATH",
+                                       "WEFT_CUDA_LIBRARY",    "WEFT_LOG_FORMAT"};
     char *env[WORKER_ENVIRONMENT_MAX], name[32];
     uint32_t n = 0;
 
     clearenv();
     setenv("HOME", "/root", 1);
-    setenv("CUDA_VISIBLE_DEVICES", "1", 1);
-    setenv("WEFT_LOG_FORMAT", "json", 1);
+    for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+        setenv(kept[i], "1", 1);
     setenv("WEFT_LOG_FORMATS", "no", 1);
     worker_environment(env);
     cr_expect_str_eq(env[0], log_level_variable());
-    cr_expect_str_eq(env[1], "CUDA_VISIBLE_DEVICES=1");
-    cr_expect_str_eq(env[2], "WEFT_LOG_FORMAT=json");
-    cr_expect_null(env[3]);
+    for (size_t i = 0; i < ARRAY_SIZE(kept); i++) {
+        snprintf(name, sizeof(name), "%s=1", kept[i]);
+        cr_expect_str_eq(env[i + 1], name);
+    }
+    cr_expect_null(env[ARRAY_SIZE(kept) + 1]);
     for (uint32_t i = 0; i < 2 * WORKER_ENVIRONMENT_MAX; i++) {
         snprintf(name, sizeof(name), "WEFT_CUDA_%u", i);
         setenv(name, "1", 1);
