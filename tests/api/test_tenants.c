@@ -385,8 +385,8 @@ Test(tenants, long_generations_are_noticed_before_one_has_ended) {
     uv_loop_close(&loop);
 }
 
-/* Each generation that ends moves the mean by a tenth, and each place that becomes free while others
- * wait moves the time between two of them by a twentieth. */
+/* Each generation that ends moves the mean by a tenth, and each place that becomes free while
+ * others wait moves the time between two of them by a twentieth. */
 Test(tenants, the_wait_follows_what_was_measured) {
     struct clock_virtual clock;
     struct rng rng = {1};
