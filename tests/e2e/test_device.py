@@ -1,5 +1,6 @@
 """NVML values of a device, from the worker to metrics, weftctl and weft-bench, on the emulated CUDA backend with an
 NVML of the tests."""
+import itertools
 import json
 import os
 import pathlib
@@ -10,8 +11,8 @@ import tempfile
 
 import hf_quantise
 from golden_models import REQUESTS, ask, golden, random_tokens
-from test_folders import PAIRED, PUBLISHED_IN_BF16, folder_of, in_bf16, quantised
-from weftd import BUILD, Weftd, copy_daemon, every, main, open_files, program, synth, tiny_model, wait_until
+from test_folders import PAIRED, PAIRED_FORMS, PUBLISHED_IN_BF16, folder_of, in_bf16, quantised
+from weftd import ANY_TIME, BUILD, Weftd, copy_daemon, every, main, open_files, program, synth, tiny_model, wait_until
 
 
 def metrics(d):
@@ -291,6 +292,23 @@ def test_groups_of_4_bit_codes_have_tiles_of_their_own():
         with Weftd("--backend", "cuda", "--kv-memory", "16M", "--max-context", "512", path=os.path.join(daemon, "weftd"), model=folder,
                    env={"WEFT_CUDA_CHECK": "1"}) as d:
             assert "backend=cuda" in d.log and "other bits" not in d.log, d.log
+
+
+def test_block_drafters_in_folders_change_no_bit():
+    flags = ("--backend", "cuda", "--kv-memory", "16M", "--max-context", "512", "--threads", "1")
+    few = (("qwen35-dflash", "awq"), ("qwen35-dflash2", "fp8-block"))
+    model = golden("qwen35-mtp")
+    with tempfile.TemporaryDirectory(prefix="weft-device-") as daemon:
+        copy_daemon(daemon)
+        path = os.path.join(daemon, "weftd")
+        with Weftd(*flags, "--speculation", "off", path=path, model=model) as d:
+            should = [ask(d, r, 8) for r in REQUESTS[:2]]
+        for name, form in every([*itertools.product(("qwen35-dflash", "qwen35-dflash2"), PAIRED_FORMS)], few):
+            with tempfile.TemporaryDirectory() as where:
+                drafter = quantised(form, name, where)[0]
+                with Weftd(*flags, *ANY_TIME, "--draft-sources", "mtp", "--draft-model", drafter, path=path, model=model) as d:
+                    assert [ask(d, r, 8) for r in REQUESTS[:2]] == should, (name, form)
+                    wait_until("a draft", lambda: d.stats()["worker"]["drafts"]["mtp"]["drafted"])
 
 
 main(globals())
