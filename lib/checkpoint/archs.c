@@ -116,7 +116,8 @@ static const struct arch_name names_gemma4[] = {
     {0},
 };
 
-/* Block drafters; convolutions and a selector are those of DFlash2. */
+/* Block drafters; convolutions and a selector are those of DFlash2, the Markov head and the estimate
+ * of what will be accepted those of DSpark. */
 static const struct arch_name names_dflash[] = {
     {"fc.weight", "fc.weight", NAME_PLAIN},
     {"hidden_norm.weight", "enc.output_norm.weight", NAME_GAIN},
@@ -127,6 +128,10 @@ static const struct arch_name names_dflash[] = {
     {"candidate_selector.hidden_projection.weight", "selector_hidden.weight", NAME_PLAIN},
     {"candidate_selector.predecessor_codebook", "selector_predecessor.weight", NAME_PLAIN},
     {"candidate_selector.successor_codebook", "selector_successor.weight", NAME_PLAIN},
+    {"markov_head.markov_w1.weight", "markov_w1.weight", NAME_PLAIN},
+    {"markov_head.markov_w2.weight", "markov_w2.weight", NAME_PLAIN},
+    {"confidence_head.proj.weight", "conf_proj.weight", NAME_PLAIN},
+    {"confidence_head.proj.bias", "", NAME_LEFT_OUT},
     {0},
 };
 
@@ -303,6 +308,7 @@ static const struct arch_key keys_assistant[] = {
     {"block_size", "block_size", KEY_U32, true},                                                   \
         {"sliding_window", "attention.sliding_window", KEY_U32, false},                            \
         {"causal is_causal", "attention.causal", KEY_BOOL, false},                                 \
+        {"sample_from_anchor", "sample_from_anchor", KEY_BOOL, false},                             \
         {"final_logit_softcapping", "final_logit_softcapping", KEY_F32, false}, {                  \
         "output_multiplier", "logit_scale", KEY_F32, false                                         \
     }
@@ -538,6 +544,13 @@ static const struct arch_row rows[] = {
      .arch = "dflash",
      .names = names_dflash,
      .keys = keys_dflash2,
+     .window_pattern = true,
+     .taps = true},
+    {.model_type = "qwen3",
+     .drafter = "Qwen3DSparkModel",
+     .arch = "dflash",
+     .names = names_dflash,
+     .keys = keys_dflash,
      .window_pattern = true,
      .taps = true},
     {.model_type = "qwen3", .arch = "qwen3"},

@@ -89,6 +89,8 @@ DRAFTER_ENDS = {"fc.weight": "fc.weight", "enc.output_norm.weight": "hidden_norm
                 "selector_hidden.weight": "candidate_selector.hidden_projection.weight",
                 "selector_predecessor.weight": "candidate_selector.predecessor_codebook",
                 "selector_successor.weight": "candidate_selector.successor_codebook",
+                "markov_w1.weight": "markov_head.markov_w1.weight", "markov_w2.weight": "markov_head.markov_w2.weight",
+                "conf_proj.weight": "confidence_head.proj.weight",
                 "nextn.pre_projection.weight": "pre_projection.weight", "nextn.post_projection.weight": "post_projection.weight"}
 NEMOTRON = {
     "attn_norm": "norm", "ssm_in": "mixer.in_proj", "ssm_conv1d": "mixer.conv1d", "ssm_dt.bias": "mixer.dt_bias",
@@ -343,6 +345,8 @@ def published_config(g):
     second = keys("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
     own = {"mask_token_id": g.keys["tokenizer.ggml.mask_token_id"], "target_layer_ids": [i - 1 for i in g.keys["dflash.target_layers"]]}
     block = keys("block_size")  # beside dflash_config in DFlash, in it in DFlash2
+    if "markov_w1.weight" in g.tensors:  # DSpark
+        return {**config, **own, **block, **keys("sample_from_anchor"), "architectures": ["Qwen3DSparkModel"], "use_sliding_window": False}
     if second:
         config |= {"is_causal": False, "sliding_window": None, "layer_types": ["full_attention"] * config["num_hidden_layers"]}
     return {**config, "architectures": ["DFlash2DraftModel" if second else "DFlashDraftModel"], "hidden_act": "silu",

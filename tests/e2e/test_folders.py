@@ -184,7 +184,7 @@ def test_ernies_block_drafts_in_a_folder():
 
 
 # draft model: the model for which it drafts
-DRAFTERS = {"qwen35-dflash": "qwen35-mtp", "qwen35-dflash2": "qwen35-mtp", "gemma4-assistant": "gemma4", "gemma4-ple-assistant": "gemma4-ple"}
+DRAFTERS = {"qwen35-dflash": "qwen35-mtp", "qwen35-dflash2": "qwen35-mtp", "qwen3-dspark": "qwen3", "gemma4-assistant": "gemma4", "gemma4-ple-assistant": "gemma4-ple"}
 
 
 def drafted(model, drafter):
@@ -1067,7 +1067,7 @@ def of_drafter(change):
 
 
 DRAFTERS_REFUSED = [
-    ("qwen35-dflash", set_key("architectures", ["Qwen3DSparkModel"]), "architectures: the block drafter \"Qwen3DSparkModel\" of model_type qwen3"),
+    ("qwen35-dflash", set_key("architectures", ["Qwen3OtherModel"]), "architectures: the block drafter \"Qwen3OtherModel\" of model_type qwen3"),
     ("qwen35-dflash", set_key("model_type", "llama"), "architectures: the block drafter \"DFlashDraftModel\" of model_type llama"),
     ("qwen35-dflash", no_key("block_size"), "block_size is missing"),
     ("qwen35-dflash", no_key("layer_types"), "layer_types is missing"),
