@@ -103,8 +103,8 @@ struct ctl_column {
     int rank;
 };
 
-/* Sets which of the @n columns @c a line of at most @longest characters has, of which it has @length
- * before them. Returns its length, which is larger if columns of rank 0 need more. */
+/* Sets which of the @n columns @c a line of at most @longest characters has, of which it has
+ * @length before them. Returns its length, which is larger if columns of rank 0 need more. */
 size_t ctl_fit_columns(bool *shown, const struct ctl_column *c, size_t n, size_t length,
                        size_t longest);
 

@@ -233,8 +233,8 @@ static void drop(struct admit *m, struct waiter *w, bool late) {
     admit_tick_later(m);
 }
 
-/* Makes room in the queue for @w by dropping waiters of tenants with longer queues. Returns false if
- * there is no such tenant. */
+/* Makes room in the queue for @w by dropping waiters of tenants with longer queues. Returns false
+ * if there is no such tenant. */
 static bool drop_waiters(struct admit *m, const struct waiter *w) {
     /* At most max_queued iterations: each drops a waiter. */
     while (m->n_queued + w->n > m->opts.max_queued) {
@@ -383,7 +383,7 @@ static void notify(struct admit *m, struct waiter *w) {
     w->refused(w, &err, ms);
 }
 
-/* Notifies dropped waiters for a while; the timer continues. Each call back may free any of them. */
+/* Notifies dropped waiters for a while; the timer continues. Each callback may free any of them. */
 static void notify_dropped(struct admit *m) {
     int64_t began = clock_now(m->opts.clock);
     struct list *node;

@@ -116,8 +116,8 @@ static const struct arch_name names_gemma4[] = {
     {0},
 };
 
-/* Block drafters; convolutions and a selector are those of DFlash2, the Markov head and the estimate
- * of what will be accepted those of DSpark. */
+/* Block drafters; convolutions and a selector are those of DFlash2, the Markov head and the
+ * estimate of what will be accepted those of DSpark. */
 static const struct arch_name names_dflash[] = {
     {"fc.weight", "fc.weight", NAME_PLAIN},
     {"hidden_norm.weight", "enc.output_norm.weight", NAME_GAIN},

@@ -274,8 +274,8 @@ static bool config_layer_attends(const struct reader *r, uint32_t l) {
 }
 
 /* Writes which layers have a window, where config.json says it by layer, or of which number every
- * layer has none. Of the models here only block drafters, which are Qwen's, read use_sliding_window;
- * of Gemma and gpt-oss transformers ignores it. */
+ * layer has none. Of the models here only block drafters, which are Qwen's, read
+ * use_sliding_window; of Gemma and gpt-oss transformers ignores it. */
 static int config_windows(struct reader *r) {
     yyjson_val *types = config_first(r, "layer_types");
     uint32_t every = 0;
