@@ -54,8 +54,7 @@ def metadata(folder):
 
 
 def test_a_folder_gives_the_bits_of_a_gguf_file():
-    for name in every(GOLDEN, ("llama-gqa", "qwen3moe", "gemma3", "gemma4-moe", "gemma4-ple", "lfm2moe", "granitemoe",
-                              "deepseek2-v3")):
+    for name in every(GOLDEN, ("llama-gqa", "gemma3", "lfm2moe", "granitemoe", "deepseek2-v3")):
         with tempfile.TemporaryDirectory() as where:
             assert digests(folder_of(name, where)) == digests(golden(name)), name
 
@@ -93,7 +92,7 @@ def test_experts_in_one_tensor_give_the_bits_of_a_gguf_file():
 
 
 def test_hybrids_give_the_tokens_of_a_gguf_file():
-    for name, same_bits in fewer([*HYBRIDS.items()]):
+    for name, same_bits in every([*HYBRIDS.items()], [*HYBRIDS.items()][::2]):
         with tempfile.TemporaryDirectory() as where:
             model = model_of(name, where)
             folder = hf_folder.write_folder(model, pathlib.Path(where) / name, 2)
@@ -119,7 +118,7 @@ def in_bf16(name, where):
 
 
 def test_a_bf16_folder_of_each_architecture_gives_the_bits_of_a_gguf_file():
-    for name in every(PUBLISHED_IN_BF16, ("llama-gqa", "qwen35-mtp", "qwen35moe-mtp", "gemma4-moe", "nemotron-h-moe-mtp", "deepseek2-v3", "gpt-oss-f32")):
+    for name in every(PUBLISHED_IN_BF16, ("qwen3moe", "qwen35moe-mtp", "gemma4-ple", "gpt-oss-f32")):
         with tempfile.TemporaryDirectory() as where:
             folder, file = in_bf16(name, where)
             assert digests(folder) == digests(file), name
@@ -150,7 +149,7 @@ WITH_BLOCKS = {"qwen35": "n_key=2,n_value=2,n_state=16", "qwen3next": "n_key=2,n
 
 def test_a_folder_drafts_with_its_own_block():
     """The blocks of these models are mostly right, so that their drafts are accepted if their numbers are."""
-    for arch, more in fewer([*WITH_BLOCKS.items()]):
+    for arch, more in every([*WITH_BLOCKS.items()], [("qwen3next", WITH_BLOCKS["qwen3next"])]):
         synthetic = synth(f"tiny-mtp-{arch}-f32", "--arch", arch, "--shape", f"tiny,n_layer=4,n_mtp=1,context=1024,n_vocab=512,loud=0.02,{more}",
                           "--format", "F32")
         with tempfile.TemporaryDirectory() as where:
@@ -203,15 +202,26 @@ def in_f32(name, where):
     return hf_folder.write_folder(file, os.path.join(where, "f32"), 2, {**hf_folder.tensors_of(hf_folder.Gguf(file)), **more}), file
 
 
-def test_draft_models_in_folders_give_the_bits_of_a_gguf_file():
-    for (name, model), write in itertools.product(DRAFTERS.items(), (in_f32, in_bf16)):
+def drafter_pair(form, name, where):
+    """Writes a folder and a GGUF file of the same numbers. Returns their paths."""
+    if form == "f32":
+        return in_f32(name, where)
+    if form == "bf16":
+        return in_bf16(name, where)
+    return quantised(form, name, where)
+
+
+def test_draft_models_in_folders_are_those_of_a_gguf_file_and_change_no_bit():
+    plain = {model: digests(golden(model)) for model in set(DRAFTERS.values())}
+    few = (*((name, "f32") for name in DRAFTERS), ("qwen35-dflash2", "bf16"), ("qwen35-dflash", "awq"), ("qwen35-dflash2", "fp8-block"),
+           ("gemma4-assistant", "nvfp4-modelopt"))
+    for name, form in every([*itertools.product(DRAFTERS, ("f32", "bf16", *PAIRED_FORMS))], few):
         with tempfile.TemporaryDirectory() as where:
-            pair = write(name, where)
+            pair, model = drafter_pair(form, name, where), DRAFTERS[name]
             ops = [subprocess.run([program("weft-gguf"), "info", "--ops", "cpu", "--draft-model", drafter, golden(model)], capture_output=True,
                                   text=True) for drafter in pair]
-            assert ops[0].returncode == 0 and ops[0].stdout == ops[1].stdout, (name, ops)
-            results = [drafted(golden(model), drafter) for drafter in pair]
-            assert results[0] == results[1], name
+            assert ops[0].returncode == 0 and ops[0].stdout == ops[1].stdout, (name, form, ops)
+            assert drafted(golden(model), pair[0]) == plain[model], (name, form)
 
 
 def test_each_tensor_of_a_draft_model_is_that_of_a_gguf_file():
@@ -221,7 +231,8 @@ def test_each_tensor_of_a_draft_model_is_that_of_a_gguf_file():
             folder = pathlib.Path(folder_of(name, where, 1))
             file, tensors = hf_folder.Gguf(golden(name)), hf_folder.read_safetensors(folder / "model.safetensors")
             assert len(tensors) == len([t for t in file.tensors if not t.startswith("rope_")])
-            for of, (kind, shape, data) in tensors.items():
+            of_one_layer = [t for t in tensors.items() if not re.search(r"layers\.[1-9]", t[0])]
+            for of, (kind, shape, data) in every([*tensors.items()], of_one_layer):
                 hf_folder.write_safetensors(folder / "model.safetensors", {**tensors, of: (kind, shape, struct.pack("<f", math.nan) + data[4:])})
                 done = subprocess.run([program("weft-gguf"), "verify", str(folder)], capture_output=True, text=True)
                 named = re.search(r"tensor (\S+) \(F32\): not finite", done.stderr)
@@ -282,7 +293,8 @@ def said_of_picture(model, *flags):
 
 
 def test_the_encoder_in_a_folder_gives_the_rows_of_a_projector_file():
-    for name, kind in fewer([*SEEING.items()]):
+    for name in every([*SEEING], ("gemma4", "mistral3", "qwen35")):
+        kind = SEEING[name]
         with tempfile.TemporaryDirectory() as where:
             model, projector = pictures.FOLDER / f"{name}.gguf", pictures.FOLDER / f"mmproj-{name}.gguf"
             copy = pathlib.Path(where) / f"{name}.gguf"
@@ -519,7 +531,7 @@ def quantised(form, name, where):
 
 
 def test_quantised_folders_give_the_bits_of_a_gguf_file():
-    for form in every(hf_quantise.FORMS, ("fp8-block", "mxfp4", "nvfp4-modelopt", "awq", "gptq-act-order", "packed")):
+    for form in every(hf_quantise.FORMS, ("mxfp4", "gptq-act-order", "packed")):
         with tempfile.TemporaryDirectory() as where:
             folder, file = quantised(form, "llama-gqa", where)
             assert digests(folder) == digests(file), form
@@ -543,8 +555,8 @@ PAIRED_FORMS = ("fp8-tensor", "fp8-channel", "fp8-block", "nvfp4-modelopt", "nvf
 
 def test_each_form_gives_the_bits_of_a_gguf_file_in_each_architecture():
     """FP8 with a scale for blocks of 128 columns is rounded to BF16 by the backend `reference` alone."""
-    few = (("qwen3next", "awq"), ("qwen3next", "nvfp4-modelopt"), ("qwen35moe-mtp", "fp8-block"), ("gemma4-moe", "fp8-channel"),
-           ("deepseek2-lite", "gptq-asym"), ("mistral4", "fp8-channel"), ("glm4v", "gptq-asym"))
+    few = (("qwen3next", "awq"), ("qwen35moe-mtp", "fp8-block"), ("gemma4-moe", "fp8-channel"), ("mistral4", "fp8-channel"),
+           ("glm4v", "gptq-asym"))
     for name, form in every([*itertools.product(PAIRED, PAIRED_FORMS)], few):
         with tempfile.TemporaryDirectory() as where:
             folder, file = quantised(form, name, where)
@@ -588,7 +600,7 @@ def test_gpt_oss_gives_the_bits_of_a_gguf_file():
 
 
 def test_backend_reference_reads_quantised_folders():
-    for form in every(hf_quantise.FORMS, ("fp8-tensor", "nvfp4-compressed", "gptq-asym")):
+    for form in every(hf_quantise.FORMS, ("nvfp4-compressed", "gptq-asym")):
         with tempfile.TemporaryDirectory() as where:
             folder, file = quantised(form, "llama-gqa", where)
             assert digests(folder, "--backend", "reference") == digests(file, "--backend", "reference"), form
@@ -810,8 +822,9 @@ def overflow(key, number):
 
 
 def many(value):
-    """Adds empty tensors, more of them than a model may have: a header of 28 MB."""
-    value.update({f"model.layers.{i}.nothing.of.any.use.to.any.one.weight": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(1 << 18)})
+    """Returns a header with more empty tensors than a model may have, which is of 28 MB."""
+    empty = '"model.layers.%d.nothing.of.any.use.to.any.one.weight": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}'
+    return json.dumps(value)[:-1] + ", " + ", ".join(empty % i for i in range(1 << 18)) + "}"
 
 
 def large(name, n_bytes):
@@ -960,8 +973,7 @@ REFUSED = [
     (header(overflow("data_offsets", 1 << 62)), "' has bytes 4611686018427387904 to"),
     (header(overflow("data_offsets", 1 << 64)), SHARD + ": byte "),
     (header(overflow("data_offsets", 1 << 64)), "a number is too large"),
-    (header(many), SHARD + ": "),
-    (header(many), "more than 262144 tensors"),
+    (header(many), " of the header: more than 262144 tensors"),
     (header(lambda h: "[" * 10000000), SHARD + ": byte 0 of the header: '{' is missing"),
     (header(lambda h: '{"a":' * 2000000), SHARD + ": byte 10 of the header: tensor 'a' has the unknown member 'a'"),
     (replace_by(SHARD, (1 << 63).to_bytes(8, "little") + b"{}"), SHARD + ": a header of 9223372036854775808 bytes"),
@@ -989,6 +1001,20 @@ REFUSED = [
       for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja",
                    "model.safetensors.index.json")),
 ]
+
+
+def check_refused(cases):
+    """Checks for each (golden model, change, reason) that its folder is refused for the reason once it is changed."""
+    with tempfile.TemporaryDirectory() as where:
+        whole = {name: folder_of(name, where) for name in {case[0] for case in cases}}
+        for folder in whole.values():
+            assert info(folder)[0] == 0, info(folder)
+        for i, (name, change, reason) in enumerate(cases):
+            folder = shutil.copytree(whole[name], os.path.join(where, str(i), name))
+            change(folder)
+            code, message = info(folder)
+            shutil.rmtree(folder)
+            assert code == 1 and reason in message and len(message) < 600, (i, name, reason, code, message)
 
 
 def test_a_header_of_10_mb_is_read():
@@ -1030,13 +1056,7 @@ def test_one_weight_file_beside_files_of_attributes():
 
 
 def test_what_is_wrong_with_a_folder_is_named():
-    for i, (change, reason) in enumerate(REFUSED):
-        with tempfile.TemporaryDirectory() as where:
-            folder = folder_of("llama-gqa", where)
-            assert info(folder)[0] == 0
-            change(folder)
-            code, message = info(folder)
-            assert code == 1 and reason in message and len(message) < 600, (i, reason, code, message)
+    check_refused([("llama-gqa", change, reason) for change, reason in fewer(REFUSED)])
 
 
 JOINED_REFUSED = [
@@ -1083,23 +1103,11 @@ DRAFTERS_REFUSED = [
 
 
 def test_what_is_wrong_with_a_draft_model_is_named():
-    for i, (name, change, reason) in enumerate(DRAFTERS_REFUSED):
-        with tempfile.TemporaryDirectory() as where:
-            folder = folder_of(name, where)
-            assert info(folder)[0] == 0, info(folder)
-            change(folder)
-            code, message = info(folder)
-            assert code == 1 and "config.json: " + reason in message and len(message) < 600, (i, reason, code, message)
+    check_refused([(name, change, "config.json: " + reason) for name, change, reason in DRAFTERS_REFUSED])
 
 
 def test_joined_tensors_of_another_shape_are_refused():
-    for name, change, reason in JOINED_REFUSED:
-        with tempfile.TemporaryDirectory() as where:
-            folder = folder_of(name, where)
-            assert info(folder)[0] == 0, info(folder)
-            change(folder)
-            code, message = info(folder)
-            assert code == 1 and reason in message and len(message) < 600, (name, reason, code, message)
+    check_refused(JOINED_REFUSED)
 
 
 ENCODED = ["the red fox", "a fox jumps, 12 times.", "JUMPED \u00e9 jumping foxes", "\u4e2d a"]
@@ -1119,7 +1127,7 @@ def encodings(model, *flags):
 
 
 def test_encoders_give_the_bits_of_a_gguf_file():
-    for name in every(hf_encoder.KINDS, ("bert-classifier", "roberta-classifier", "xlm-roberta", "modern-bert", "gemma-embedding", "nomic-bert", "eurobert")):
+    for name in every(hf_encoder.KINDS, ("roberta-classifier", "xlm-roberta", "eurobert")):
         with tempfile.TemporaryDirectory() as where:
             folder, file = os.path.join(where, name), os.path.join(where, name + ".gguf")
             hf_encoder.write_pair(name, None, folder, file)
@@ -1129,8 +1137,7 @@ def test_encoders_give_the_bits_of_a_gguf_file():
 
 
 def test_each_form_gives_the_bits_of_a_gguf_file_in_each_encoder():
-    few = (("bert-classifier", "awq"), ("xlm-roberta", "fp8-channel"), ("modern-bert", "nvfp4-compressed"), ("nomic-bert", "gptq-act-order"),
-           ("gemma-embedding", "mxfp4"), ("eurobert", "packed"), ("modern-bert", "fp8-block"))
+    few = (("bert-classifier", "awq"), ("modern-bert", "fp8-block"), ("nomic-bert", "gptq-act-order"), ("gemma-embedding", "mxfp4"))
     for name, form in every([*itertools.product(hf_encoder.KINDS, PAIRED_FORMS)], few):
         with tempfile.TemporaryDirectory() as where:
             folder, file = os.path.join(where, name), os.path.join(where, name + ".gguf")
@@ -1292,9 +1299,9 @@ def damage(folder, change):
 
 def test_damaged_quantised_folders_name_file_and_key():
     with tempfile.TemporaryDirectory() as where:
-        forms = {row[0] for row in QUANTISED_REFUSED}
-        whole = {form: quantised(form, "llama-gqa", os.path.join(where, form))[0] for form in forms}
-        for i, (form, change, key, reason) in enumerate(every(QUANTISED_REFUSED, QUANTISED_REFUSED[::3])):
+        cases = every(QUANTISED_REFUSED, QUANTISED_REFUSED[::3])
+        whole = {form: quantised(form, "llama-gqa", os.path.join(where, form))[0] for form in {case[0] for case in cases}}
+        for i, (form, change, key, reason) in enumerate(cases):
             folder = pathlib.Path(shutil.copytree(whole[form], os.path.join(where, str(i))))
             damage(folder, change)
             code, message = info(folder)
@@ -1345,10 +1352,13 @@ def test_published_names_and_shapes_are_those_of_the_architectures():
     """published.json has one model of each type: the names of its index file, or of other programs' tables where no index
     file was found, its shapes and its config.json; all cut to 2 layers, 4 experts and a small vocabulary."""
     rows = json.loads((pathlib.Path(__file__).parent / "published.json").read_text())
+    damaged = every(rows, rows[::6])
     for row in rows:
         with tempfile.TemporaryDirectory() as where:
             write_published(row, where)
             assert bound(where) == (0, ""), row["source"]
+            if row not in damaged:
+                continue
             names = [n for pattern in row["tensors"] for n in spread(pattern)]
             gone = next(n for n in names if re.search(r"layers?\.1\..*(o_proj|out_proj|attn.Wo|attention.output.dense).weight$", n))
             write_published(row, where, left_out=gone)
