@@ -11,6 +11,7 @@
 #include "api/generation/model.h"
 #include "api/limits/admit.h"
 #include "api/limits/tenant.h"
+#include "api/parts.h"
 #include "base/clock.h"
 #include "base/loop_bytes.h"
 #include "base/rng.h"
@@ -689,10 +690,10 @@ static int ask_long(struct world *w, const char *key, uint32_t n, int max_tokens
                             key, body.len, body.data),
                  0);
     cr_assert_eq(send(fd, all.data, all.len, 0), (ssize_t)all.len);
-    for (int i = 0; i < 200; i++) { /* the prompt is made on the pool */
+    world_turns(w, 40); /* the body is read; then the prompt is made on the pool */
+    for (uint64_t end = world_limit(); jobs_n(w->api->env.pool.jobs) > 0 && uv_hrtime() < end;)
         world_turn(w);
-        usleep(500);
-    }
+    world_turns(w, 4);
     return fd;
 }
 
@@ -720,6 +721,8 @@ Test(tenants, a_large_request_is_sent_in_parts) {
     int leaves = ask_long(&w, "sk-one", 20000, 8);
     cr_assert(m->half && m->half->sent == 30000);
     int waits = ask_long(&w, "sk-two", 20000, 9), small = ask_long(&w, "sk-two", 20, 10);
+    for (uint64_t end = world_limit(); w.port.n < 2 && uv_hrtime() < end;)
+        world_turn(&w); /* a timer offers it again */
     cr_assert_eq(w.port.n, 2);
     cr_expect_eq(w.port.r[1].m.max_new, 10);
     w.port.n_parts = 1;
