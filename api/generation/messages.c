@@ -199,8 +199,9 @@ static int put_thought_parts(struct build *b, yyjson_val *m, yyjson_mut_val *to)
         return 0;
     JSON_EACH(part, parts) {
         yyjson_val *s = is_thought(part) ? yyjson_obj_get(part, "thinking") : NULL;
+        bool empty = json_len(s) == 0 && yyjson_arr_size(s) == 0;
 
-        if ((text.len && s && buf_add_char(&text, '\n') < 0) || add_thought(&text, s) < 0)
+        if ((text.len && !empty && buf_add_char(&text, '\n') < 0) || add_thought(&text, s) < 0)
             return -ENOMEM;
     }
     if (text.len)

@@ -756,6 +756,12 @@ Test(tools, what_was_said_is_not_refused) {
               ""),
          "assistant:a<tu>|"},
         {TALK("",
+              R"({"role":"assistant","content":[{"type":"thinking","thinking":"t"},)"
+              R"({"type":"thinking","thinking":""},{"type":"thinking","thinking":"u"},)"
+              R"({"type":"text","text":"a"}]})",
+              ""),
+         "assistant:a<t\nu>|"},
+        {TALK("",
               R"({"role":"assistant","reasoning_content":"r","content":[{"type":)"
               R"("thinking","thinking":"t"},{"type":"text","text":"a"}]})",
               ""),
