@@ -1,4 +1,4 @@
-/* How long the model stays loaded after a request: Ollama's and LM Studio's fields for it. */
+/* Ollama's and LM Studio's fields for the time that a model stays loaded after a request. */
 
 #include <math.h>
 #include <stdlib.h>

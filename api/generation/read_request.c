@@ -765,7 +765,7 @@ static int gen_request_find(yyjson_val *key, enum field_set known, struct field 
     return (int)(ARRAY_SIZE(fields) + (size_t)(p - params_table));
 }
 
-/* What is known while the members of a body are read. */
+/* State of the reading of a body's members. */
 struct reading {
     struct gen_request *r;
     const struct model *m;

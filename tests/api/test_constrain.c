@@ -267,7 +267,7 @@ Test(constrain, tool_choice_becomes_a_grammar) {
     world_stop(&w);
 }
 
-/* What takes longer than the loop may is compiled on the pool, and only once. */
+/* Grammars that take longer than the loop may are compiled on the pool, and only once. */
 Test(constrain, what_was_compiled_is_remembered) {
 #define LONG FORMAT(NAMED(R"({"type":"string","pattern":"^([a-z]{1,99}[0-9]{1,99}){99}$"})"))
     static const char body[] = "{" HI "," LONG "}",

@@ -535,7 +535,7 @@ Test(embeddings, refusals_name_the_place) {
     world_stop(&w);
 }
 
-/* Nothing is cut, but a limit that cuts nothing is no reason to refuse. */
+/* Limits that would cut an input are refused; those that cut nothing are accepted. */
 Test(embeddings, of_inputs_that_need_no_cut_are_computed) {
     static const char *const limits[] = {"5", "512", "-1", "\"5\""};
     struct world w;

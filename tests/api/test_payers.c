@@ -37,7 +37,7 @@ static void start(void) {
     unlink(path);
 }
 
-/* Where there are keys, all who have none pay together; else each address pays for itself. */
+/* Clients without a key pay together where there are keys; else each address pays for itself. */
 Test(payers, who_has_no_key_is_one_of_many) {
     for (int keys = 0; keys < 2; keys++) {
         if (keys) {

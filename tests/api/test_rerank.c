@@ -113,7 +113,7 @@ Test(rerank, texts_never_hold_special_tokens) {
     world_stop(&w);
 }
 
-/* As the template's own instruction, a client's never holds special tokens. */
+/* A client's instruction never holds special tokens, as the template's own does not. */
 Test(rerank, takes_an_instruction_where_the_model_knows_one) {
     struct world w;
     struct reply r;

@@ -76,7 +76,7 @@ static void fill_groups(struct sample *s) {
         quant_decode(TENSOR_Q5_0, s->bytes + i * s->source.row_bytes, s->value[i], COLUMNS);
 }
 
-/* What tiles are made of: the types, and groups of 64 columns. */
+/* Sources of tiles: the types, and groups of 64 columns. */
 enum { SAMPLES = ARRAY_SIZE(types) + 1 };
 
 static enum tile_format format_of_sample(size_t i) {
