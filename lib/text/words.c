@@ -5,7 +5,8 @@
  * short.
  *
  * Texts repeat their words, so the results of short words are kept until the end of the text: a
- * table addressed by the hash of the word, where a newer word replaces an older one.
+ * table addressed by the hash of the word, where a newer word replaces an older one. Only the
+ * lengths are cleared: zeros for the whole table would come as new pages for every text.
  */
 
 #include <assert.h>
@@ -23,8 +24,9 @@
 #define PAUSE_WORDS 64u
 
 struct word_cache {
+    uint8_t len[CACHE_SLOTS]; /* bytes of the word; 0: the slot is empty */
     struct cached_word {
-        uint8_t len, n;
+        uint8_t n;
         char text[CACHE_WORD];
         uint32_t id[CACHE_IDS];
     } word[CACHE_SLOTS];
@@ -35,9 +37,10 @@ int words_init(struct words *w, const struct tokenizer *t, size_t text_len, stru
     buf_init(&w->normal, SIZE_MAX / 2);
     buf_init(&w->escaped, SIZE_MAX / 2);
     if (text_len >= CACHE_MIN_TEXT) {
-        w->cache = calloc(1, sizeof(*w->cache));
+        w->cache = malloc(sizeof(*w->cache));
         if (!w->cache)
             return -ENOMEM;
+        memset(w->cache->len, 0, sizeof(w->cache->len));
     }
     return 0;
 }
@@ -178,20 +181,20 @@ static int pause_sometimes(struct words *w) {
 /* Encodes the word @s[0..len), or copies its ids from the cache. */
 static int encode_word(struct words *w, const char *s, size_t len) {
     size_t before = w->out->n;
-    struct cached_word *c;
     int r = 0;
 
-    if (!w->cache || len > CACHE_WORD)
+    if (!w->cache || len == 0 || len > CACHE_WORD)
         return merge_word(w, s, len);
-    c = &w->cache->word[hash_bytes(&w->t->vocab.key, s, len) % CACHE_SLOTS];
-    if (c->len == len && memcmp(c->text, s, len) == 0) {
+    uint32_t slot = hash_bytes(&w->t->vocab.key, s, len) % CACHE_SLOTS;
+    struct cached_word *c = &w->cache->word[slot];
+    if (w->cache->len[slot] == len && memcmp(c->text, s, len) == 0) {
         for (unsigned i = 0; i < c->n && r == 0; i++)
             r = tokens_add(w->out, (int32_t)c->id[i]);
         return r;
     }
     r = merge_word(w, s, len);
     if (r == 0 && w->out->n - before <= CACHE_IDS) {
-        c->len = (uint8_t)len;
+        w->cache->len[slot] = (uint8_t)len;
         c->n = (uint8_t)(w->out->n - before);
         memcpy(c->text, s, len);
         if (c->n) /* there may be no array yet */
