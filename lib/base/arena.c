@@ -30,7 +30,9 @@ void arena_deinit(struct arena *a) {
     a->full = a->starved = false;
 }
 
-void *arena_alloc(struct arena *a, size_t size) {
+/* The allocator gets large blocks of zeros from the kernel as new pages, each of which takes a
+ * fault: chunks are not zeroed, pieces are. */
+void *arena_alloc_raw(struct arena *a, size_t size) {
     struct arena_chunk *c = a->chunks;
 
     assert(a->used <= a->max);
@@ -42,19 +44,26 @@ void *arena_alloc(struct arena *a, size_t size) {
     if (!c || c->cap - c->used < size) {
         size_t cap = MAX(size, (size_t)CHUNK_BYTES);
 
-        c = calloc(1, sizeof(*c) + cap);
+        c = malloc(sizeof(*c) + cap);
         if (!c) {
             a->starved = true;
             return NULL;
         }
-        c->cap = cap;
-        c->next = a->chunks;
+        *c = (struct arena_chunk){.next = a->chunks, .cap = cap};
         a->chunks = c;
     }
     void *p = c->data + c->used;
     c->used += size;
     a->used += size;
     assert(c->used <= c->cap && a->used <= a->max);
+    return p;
+}
+
+void *arena_alloc(struct arena *a, size_t size) {
+    void *p = arena_alloc_raw(a, size);
+
+    if (p)
+        memset(p, 0, size);
     return p;
 }
 
@@ -68,10 +77,13 @@ void *arena_alloc_array(struct arena *a, size_t n, size_t size) {
 
 char *arena_strndup(struct arena *a, const char *s, size_t n) {
     size_t bytes;
-    char *p = size_add(n, 1, &bytes) ? NULL : arena_alloc(a, bytes);
+    char *p = size_add(n, 1, &bytes) ? NULL : arena_alloc_raw(a, bytes);
 
     loop_bytes(n);
-    if (p && n)
+    if (!p)
+        return NULL;
+    if (n)
         memcpy(p, s, n);
+    p[n] = 0;
     return p;
 }

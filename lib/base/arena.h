@@ -30,6 +30,8 @@ void arena_deinit(struct arena *a);
 
 /* Returns @size zeroed bytes, aligned for any type. NULL: the limit or the memory is exhausted. */
 void *arena_alloc(struct arena *a, size_t size);
+/* Does the same, but the bytes have no value yet: for text, which is written before it is read. */
+void *arena_alloc_raw(struct arena *a, size_t size);
 /* Allocates an array of @n elements of @size bytes; NULL also when the product overflows. */
 void *arena_alloc_array(struct arena *a, size_t n, size_t size);
 /* Returns a copy of the @n bytes at @s with a NUL behind them; NULL as arena_alloc(). */

@@ -6,6 +6,7 @@
 
 #include "base/jobs.h"
 
+#define NO_MEMORY "the template needs too much memory"
 #define PAUSE_STEPS 256 /* steps between two calls of job_pause(), some 20 us */
 
 int render_fail(struct render *rd, const char *fmt, ...) {
@@ -47,6 +48,14 @@ void *render_alloc(struct render *rd, size_t n, size_t size) {
     void *p = arena_alloc_array(&rd->arena, n, size);
 
     if (!p)
-        render_fail_limit(rd, "the template needs too much memory");
+        render_fail_limit(rd, NO_MEMORY);
+    return p;
+}
+
+char *render_alloc_text(struct render *rd, size_t size) {
+    char *p = arena_alloc_raw(&rd->arena, size);
+
+    if (!p)
+        render_fail_limit(rd, NO_MEMORY);
     return p;
 }

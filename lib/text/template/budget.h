@@ -76,6 +76,8 @@ static inline uint64_t render_fuel_left(const struct render *rd) {
 /* Allocates @n zeroed objects of @size bytes, which live until the rendering ends. NULL: the error
  * is set. */
 void *render_alloc(struct render *rd, size_t n, size_t size);
+/* Allocates @size bytes for text in the same way; they have no value yet. */
+char *render_alloc_text(struct render *rd, size_t size);
 /* Begins a nested evaluation. Returns 0: render_exit() must follow; or a negative value with the
  * error set. */
 static inline int render_enter(struct render *rd) {

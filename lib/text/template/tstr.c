@@ -281,7 +281,7 @@ int sink_reserve(struct render *rd, struct sink *k, size_t extra) {
         return 0;
     if (size_add(need, need / 2 + 32, &cap))
         return render_fail_limit(rd, "the text becomes too long");
-    char *p = render_alloc(rd, cap, 1);
+    char *p = render_alloc_text(rd, cap);
 
     if (!p || render_charge_bytes(rd, k->len))
         return -1;
