@@ -181,3 +181,99 @@ Test(usage_table, what_is_no_table_is_refused_with_the_line) {
     refused("weft usage 1\n20261123\ta\tk\tm\t1\t2\t3\t4\t5\nend 1\n", "line 2");
     refused("weft usage 1\nend 0\nend 0\n", "line 3");
 }
+
+Test(usage_table, dates_have_a_month_and_at_most_31_days) {
+    static const int64_t dates[] = {100, 131, 1231, 20261100, 20261123, 99991231};
+    static const int64_t others[] = {-1,       -100,     0,        31,       99,       1300,
+                                     20260001, 20261132, 20261199, 20261300, 99991232, 100000101};
+
+    for (size_t i = 0; i < sizeof(dates) / sizeof(*dates); i++)
+        cr_expect(usage_is_date(dates[i]), "%lld", (long long)dates[i]);
+    for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++)
+        cr_expect_not(usage_is_date(others[i]), "%lld", (long long)others[i]);
+}
+
+#define NAME_63 "abcdefghijklmnopqrstuvwxyz_abcdefghijklmnopqrstuvwxyz_123456789"
+
+/* Reads one row. Returns false if it is refused. */
+static bool reads(const char *fields, struct usage_row *row) {
+    struct usage_table t = {0};
+    struct err err = {0};
+    char text[700];
+
+    snprintf(text, sizeof(text), "weft usage 1\n%s\nend 1\n", fields);
+    bool read = usage_table_read(&t, text, strlen(text), &err) == 0;
+    cr_expect_eq(read, t.n == 1, "%s", fields);
+    cr_expect(read || strcmp(err.message, "line 2: is not a row of usage") == 0, "%s: %s", fields,
+              err.message);
+    if (read)
+        *row = t.rows[0];
+    usage_table_deinit(&t);
+    return read;
+}
+
+Test(usage_table, each_field_of_a_row_is_read_to_its_limit) {
+    struct usage_row row = {0};
+
+    cr_assert(reads("20261123\ta%20b\t-\tm%7Fn%C3%A9\t1\t22\t333\t4444", &row));
+    cr_expect_eq(row.date, 20261123u);
+    cr_expect_str_eq(row.tenant, "a b");
+    cr_expect_str_eq(row.key, "");
+    cr_expect_str_eq(row.model, "m\x7fn\xc3\xa9");
+    cr_expect_eq(row.sum.requests, 1u);
+    cr_expect_eq(row.sum.prompt_tokens, 22u);
+    cr_expect_eq(row.sum.cached_tokens, 333u);
+    cr_expect_eq(row.sum.output_tokens, 4444u);
+    cr_expect(reads("20261123\t" NAME_63 "\t" NAME_63 "\tm\t1\t2\t3\t4", &row));
+    cr_expect_str_eq(row.tenant, NAME_63);
+    cr_expect_str_eq(row.key, NAME_63);
+    cr_expect(reads("20261123\t--\tk\tm\t0\t0\t0\t1000000000000000000", &row));
+    cr_expect_str_eq(row.tenant, "--");
+    cr_expect_eq(row.sum.output_tokens, USAGE_COUNT_MAX);
+    static const char *const others[] = {
+        "2026112\ta\tk\tm\t1\t2\t3\t4",
+        "020261123\ta\tk\tm\t1\t2\t3\t4",
+        "20261132\ta\tk\tm\t1\t2\t3\t4",
+        "20261123\t" NAME_63 "x\tk\tm\t1\t2\t3\t4",
+        "20261123\ta\t" NAME_63 "x\tm\t1\t2\t3\t4",
+        "20261123\ta%00\tk\tm\t1\t2\t3\t4",
+        "20261123\ta%c3%A9\tk\tm\t1\t2\t3\t4",
+        "20261123\ta%G0\tk\tm\t1\t2\t3\t4",
+        "20261123\ta%2\tk\tm\t1\t2\t3\t4",
+        "20261123\ta b\tk\tm\t1\t2\t3\t4",
+        "20261123\ta\x7f\tk\tm\t1\t2\t3\t4",
+        "20261123\ta\tk\t\t1\t2\t3\t4",
+        "20261123\ta\tk\tm\t\t2\t3\t4",
+        "20261123\ta\tk\tm\t1000000000000000001\t2\t3\t4",
+        "20261123\ta\tk\tm\t1\t1000000000000000001\t3\t4",
+        "20261123\ta\tk\tm\t1\t2\t1000000000000000001\t4",
+        "20261123\ta\tk\tm\t1\t2\t3\t1000000000000000001",
+        "20261123\ta\tk\tm\t1\t2\t3\t00000000000000000004",
+        "20261123\ta\tk\tm\t1\t2\t3\t:",
+        "20261123\ta\tk\tm\t1\t2\t3\t/",
+        "20261123\ta\tk\tm\t1\t2\t3",
+        "20261123\ta\tk\tm\t1\t2\t3\t4\t",
+    };
+    for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++)
+        cr_expect_not(reads(others[i], &row), "%s", others[i]);
+}
+
+/* Sums stop at their limit instead of starting anew. */
+Test(usage_table, sums_have_a_limit) {
+    struct usage_row row = row_of(NOV_23, "a", "k", "m");
+    struct usage_table t = {0};
+
+    row.sum = (struct usage_sum){USAGE_COUNT_MAX, USAGE_COUNT_MAX - 1, USAGE_COUNT_MAX, 0};
+    cr_assert_eq(usage_table_add(&t, &row), 0);
+    row.sum = (struct usage_sum){1, 1, 2, 1};
+    cr_assert_eq(usage_table_add(&t, &row), 0);
+    cr_expect_eq(t.n, 1);
+    struct usage_sum s = usage_table_sum(&t, "a", row.date, row.date);
+    cr_expect_eq(s.requests, USAGE_COUNT_MAX);
+    cr_expect_eq(s.prompt_tokens, USAGE_COUNT_MAX);
+    cr_expect_eq(s.cached_tokens, USAGE_COUNT_MAX);
+    cr_expect_eq(s.output_tokens, 1u);
+    cr_expect_eq(usage_table_sum(&t, "a", row.date + 1, row.date + 1).requests, 0u);
+    cr_expect_eq(usage_table_sum(&t, "a", row.date - 1, row.date - 1).requests, 0u);
+    usage_table_deinit(&t);
+}
