@@ -183,25 +183,78 @@ Test(http_listen, leaving_serves_what_is_on_its_way_and_closes) {
     world_stop(&w);
 }
 
+static int tcp(struct world *w, const char *host, int port, bool tls, struct err *err) {
+    *err = (struct err){0};
+    return api_listen_tcp(w->api, host, port, tls, NULL, err);
+}
+
+static int local(struct world *w, const char *path, struct err *err) {
+    *err = (struct err){0};
+    return api_listen_unix(w->api, path, err);
+}
+
+static void refused(int got, int want, const struct err *err, const char *text) {
+    cr_expect_eq(got, want, "%d, not %d: %s", got, want, err->message);
+    cr_expect(strstr(err->message, text), "%s has no %s", err->message, text);
+    cr_expect_str_eq(err->param, strstr(text, "TLS") ? "tls-certificate" : "listen");
+    cr_expect_eq(err->status, 0);
+}
+
 Test(http_listen, what_cannot_be_listened_on_is_said) {
+    static const char elsewhere[] = ": address already in use. Stop the program that listens there "
+                                    "(ss -ltnp names it), or choose another address.";
+    static const char any_address[] = "another address; [::] stands for all addresses";
     struct world w;
-    struct err err = {0};
-    int port;
+    struct err err;
+    int port = 0;
 
     started(&w);
-    cr_expect_lt(api_listen_tcp(w.api, "127.0.0.1", w.tcp_port, false, &port, &err), 0);
-    cr_expect(strstr(err.message, "in use"), "%s", err.message);
-    cr_expect_lt(api_listen_tcp(w.api, "not-an-address", 1, false, &port, &err), 0);
-    cr_expect(strstr(err.message, "must be an address"), "%s", err.message);
-    cr_expect_lt(api_listen_unix(w.api, w.path, &err), 0);
+    cr_assert_eq(api_listen_tcp(w.api, "*", 0, false, &port, &err), 0);
+    cr_expect_gt(port, 0);
+    refused(tcp(&w, "127.0.0.1", w.tcp_port, false, &err), UV_EADDRINUSE, &err, elsewhere);
+    refused(tcp(&w, "localhost", w.tcp_port, false, &err), UV_EADDRINUSE, &err, ": 127.0.0.1:");
+    refused(tcp(&w, "0.0.0.0", port, false, &err), UV_EADDRINUSE, &err, any_address);
+    refused(tcp(&w, "*", port, false, &err), UV_EADDRINUSE, &err, any_address);
+    refused(tcp(&w, "192.0.2.1", 0, false, &err), UV_EADDRNOTAVAIL, &err,
+            ". No interface of this machine has this address");
+    refused(tcp(&w, "not-an-address", 1, false, &err), -EINVAL, &err,
+            "listen: not-an-address:1: must be an address");
+    refused(tcp(&w, "1:2", 1, false, &err), -EINVAL, &err, "listen: [1:2]:1: must be");
+    refused(tcp(&w, "127.0.0.1", 0, true, &err), -EINVAL, &err,
+            "an address with TLS needs tls-certificate and tls-key");
+    refused(local(&w, w.path, &err), UV_EADDRINUSE, &err,
+            ". Stop the program that listens there (ss -lxp names it; remove the file");
     cr_expect_eq(access(w.path, F_OK), 0, "a socket in use is not touched");
-    cr_expect_lt(api_listen_unix(w.api, "/no/such/folder/x", &err), 0);
-    char path[300];
-    memset(path, 'x', sizeof(path) - 1);
-    path[sizeof(path) - 1] = 0;
-    cr_expect_lt(api_listen_unix(w.api, path, &err), 0);
+    refused(local(&w, "/no/such/folder/x", &err), UV_ENOENT, &err, "no such file or directory");
+    cr_expect_eq(err.message[strlen(err.message) - 1], 'y', "no advice: %s", err.message);
+    *err.message = 0;
     cr_expect_lt(api_listen_fd(w.api, 12345, false, &err), 0);
+    cr_expect_str_eq(err.message, "listen: inherited descriptor 12345: Bad file descriptor");
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    cr_expect_eq(api_listen_fd(w.api, fd, true, &err), -EINVAL);
+    cr_expect(strstr(err.message, "needs tls-certificate"), "%s", err.message);
+    close(fd);
     world_stop(&w);
+}
+
+/* The longest path that the system takes, and one byte more. */
+Test(http_listen, a_path_may_be_as_long_as_the_system_allows) {
+    char path[sizeof(((struct sockaddr_un *)0)->sun_path) + 1];
+    size_t most = sizeof(path) - 2;
+    struct world w;
+    struct err err;
+
+    memset(path, 'x', sizeof(path));
+    snprintf(path, sizeof(path), "/tmp/weft-test-long-%d", getpid());
+    path[strlen(path)] = '-';
+    path[most + 1] = 0;
+    started(&w);
+    refused(local(&w, path, &err), -EINVAL, &err, "...: the path is longer than 107 bytes");
+    path[most] = 0;
+    cr_expect_eq(local(&w, path, &err), 0, "%s", err.message);
+    cr_expect_eq(access(path, F_OK), 0);
+    world_stop(&w);
+    cr_expect_neq(access(path, F_OK), 0, "%s stays", path);
 }
 
 Test(http_listen, no_socket_file_stays_when_listening_fails) {
