@@ -105,6 +105,18 @@ static inline struct gen_env *env_of(const struct exchange *x) {
     return x->ctx;
 }
 
+/* Returns the time until which @x may wait in the queue, the service's limit or its client's; 0 if
+ * there is none. */
+static inline int64_t queue_deadline(const struct exchange *x) {
+    int64_t ms = env_of(x)->opts.request_timeout_ms;
+
+    if (x->timeout_ms && (!ms || x->timeout_ms < ms))
+        ms = x->timeout_ms;
+    if (!ms)
+        return 0;
+    return x->started_ns + ms * 1000000;
+}
+
 /* Returns the model for requests that name none. */
 static inline struct model *model_first(const struct gen_env *env) {
     return LIST_ENTRY(env->models.list.next, struct model, link);

@@ -845,18 +845,6 @@ static void writer_on_expired(struct waiter *w) {
     writer_fail(CONTAINER_OF(w, struct writer, waiter), &err);
 }
 
-/* Returns the earliest deadline of the answer, the service's or its client's; 0 if there is
- * none. */
-static int64_t deadline_of(const struct exchange *x) {
-    int64_t ms = env_of(x)->opts.request_timeout_ms;
-
-    if (x->timeout_ms && (!ms || x->timeout_ms < ms))
-        ms = x->timeout_ms;
-    if (!ms)
-        return 0;
-    return x->started_ns + ms * 1000000;
-}
-
 /* Notes the request, and tells client, log and operator what was left out of its tools' schemas. */
 static void report_loosened(struct writer *w) {
     struct prompt_job *job = &w->job;
@@ -882,7 +870,7 @@ static int writer_enter(struct writer *w, struct err *err) {
     TRY(writer_charge(w, err));
     if (w->endpoint->prepared)
         TRY(w->endpoint->prepared(w, err));
-    w->waiter.deadline_ns = deadline_of(w->exchange);
+    w->waiter.deadline_ns = queue_deadline(w->exchange);
     respond_wait(w->exchange, job->request.answer.stream);
     return admit_enter(&job->env->admit, &w->waiter, &w->exchange->retry_ms, err);
 }

@@ -179,7 +179,7 @@ static int vectors_load(struct vectors *e, struct vectors_lane *l) {
         .tenant = e->tenant,
         .n = 1,
         .n_context = l->gen->n_prompt,
-        .deadline_ns = l->gen->m.deadline_ns,
+        .deadline_ns = queue_deadline(e->exchange),
         .admitted = vectors_on_admitted,
         .expired = vectors_on_expired,
         .refused = l->input == 0 ? vectors_on_refused : NULL,

@@ -688,3 +688,31 @@ Test(embeddings, are_refused_when_nobody_may_enter) {
     world_drop(&w, fd);
     world_stop(&w);
 }
+
+Test(embeddings, that_wait_longer_than_their_client_are_refused) {
+    static const char body[] = R"({"input":["a","b"]})";
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.opts.max_running = 1;
+    world_start(&w);
+    int fd = world_connect(&w), late = world_connect(&w);
+    world_post(&w, fd, "/v1/completions", R"({"prompt":"a"})");
+    world_turns(&w, 5);
+    world_say(&w, late,
+              "POST " EMBED " HTTP/1.1\r\nHost: localhost\r\nx-stainless-read-timeout: 1\r\n"
+              "Content-Length: %zu\r\n\r\n%s",
+              strlen(body), body);
+    world_turns(&w, 5);
+    world_receive(&w, late, &r);
+    cr_expect_eq(r.status, 503);
+    cr_expect(strstr(r.body.data, R"("code":"queue_timeout")"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "waited in the queue for longer than its time limit"), "%s",
+              r.body.data);
+    reply_deinit(&r);
+    cr_expect_eq(w.port.n, 1, "none of it reached the worker");
+    world_drop(&w, fd);
+    world_drop(&w, late);
+    world_stop(&w);
+}
