@@ -167,7 +167,8 @@ static void take_item(struct reading *r, yyjson_val *e, const char *type) {
         buf_clear(&r->told);
         return;
     }
-    bool at_once = strcmp(r->type, "shell_call") == 0 || strcmp(r->type, "apply_patch_call") == 0 ||
+    bool at_once = strcmp(r->type, "shell_call") == 0 || strcmp(r->type, "local_shell_call") == 0 ||
+                   strcmp(r->type, "apply_patch_call") == 0 ||
                    strcmp(r->type, "tool_search_call") == 0 || strcmp(r->type, "compaction") == 0;
     cr_assert(r->open && !r->part && r->said == !at_once);
     cr_assert_str_eq(str(item, "id"), r->id);

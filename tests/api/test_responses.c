@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <yyjson.h>
 
+#include "api/http/websocket.h"
 #include "api/parts.h"
 #include "base/rng.h"
 #include "responses_support.h"
@@ -247,6 +248,14 @@ Test(native, calls_are_items_of_their_own) {
                      R"(apply_patch_call{"type":"create_file","path":"p","diff":"+x"} completed)");
     responses_expect(&w, tools, CALL("apply_patch", R"({"type": "delete_file", "path": "p"})"),
                      R"(apply_patch_call{"type":"delete_file","path":"p"} completed)");
+    responses_expect(&w, tools,
+                     CALL("local_shell", R"({"command": ["ls", "-l"], "timeout_ms": 7, )"
+                                         R"("working_directory": "/tmp"})"),
+                     R"(local_shell_call{"type":"exec","command":["ls","-l"],"env":{},)"
+                     R"("timeout_ms":7,"working_directory":"/tmp"} completed)");
+    responses_expect(&w, tools, CALL("local_shell", R"({"command": []})"),
+                     R"(local_shell_call{"type":"exec","command":[],"env":{},)"
+                     R"("timeout_ms":null,"working_directory":null} completed)");
     responses_expect(&w, tools, R"(<tool_call>{"name": "shell", "arguments": {"commands": ["l)",
                      R"(shell_call{"commands":[],"timeout_ms":null,"max_output_length":null}! )"
                      "completed");
@@ -649,5 +658,55 @@ Test(responses, top_logprobs_brings_so_many) {
     cr_expect_str_eq(yyjson_get_str(yyjson_obj_get(entry, "token")), "x");
     cr_expect_eq(yyjson_arr_size(yyjson_obj_get(entry, "top_logprobs")), 2);
     yyjson_doc_free(doc);
+    world_stop(&w);
+}
+
+/* ---- messages of a WebSocket ---- */
+
+Test(websocket_messages, that_are_wrong_are_refused_and_the_connection_stays) {
+    static const char *const cases[][2] = {
+        {R"({"type":"response.cancel","input":"a"})",
+         R"("message":"type must be \"response.create\", not \"response.cancel\".)"},
+        {R"({"input":"a"})", R"(type must be \"response.create\", not \"\".)"},
+        {R"({"type":"response.create","input":"a","stream_id":"1"})",
+         "stream_id is not supported: the responses of a connection follow each other."},
+        {R"({"type":"response.create","input":"a","background":true})",
+         "background cannot be given over a WebSocket"},
+        {R"({"type":"response.create","input":"a","generate":1})", "generate must be a boolean"},
+        {R"({"type":"response.create"})",
+         "One of input, previous_response_id and conversation must be given."},
+    };
+    CLEANUP(buf_deinit) struct buf last = {.max = 1 << 20};
+    struct world w;
+
+    responses_init(&w);
+    w.opts.max_stored = 10;
+    w.opts.stored_ttl_s = 60;
+    w.opts.stored_bytes = 1 << 20;
+    w.port.script = "ok";
+    world_start(&w);
+    int fd = world_websocket(&w, "/v1/responses");
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        CLEANUP(buf_deinit) struct buf seen = {.max = 1 << 20};
+
+        world_message(&w, fd, cases[i][0]);
+        cr_assert(world_read_until(&w, fd, &seen, R"({"type":"error","status":400,)"));
+        cr_expect(world_read_until(&w, fd, &seen, cases[i][1]));
+        cr_expect(world_read_until(&w, fd, &seen, "}}"));
+    }
+    cr_expect_eq(w.port.n, 0, "nothing of it reached the worker");
+    buf_clear(&last);
+    world_message(&w, fd, R"({"type":"response.processed","response_id":"a"})");
+    world_message(&w, fd, R"({"type":"response.create","input":"a","generate":false})");
+    cr_assert(world_read_until(&w, fd, &last, "response.completed"));
+    cr_assert_eq(w.port.n, 1);
+    cr_expect_eq(last.data[0] & 0x0f, WEBSOCKET_TEXT, "a receipt has no answer");
+    cr_expect_eq(w.port.r[0].m.max_new, 1, "a response that only warms");
+    buf_clear(&last);
+    world_message(&w, fd, R"({"type":"response.create","input":"a","generate":true})");
+    cr_assert(world_read_until(&w, fd, &last, "response.completed"));
+    cr_assert_eq(w.port.n, 2);
+    cr_expect_gt(w.port.r[1].m.max_new, 1);
+    world_drop(&w, fd);
     world_stop(&w);
 }
