@@ -88,6 +88,11 @@ struct tokenizer *tiny_fim_tokenizer(void) {
                 (const char *const[]){"<fim_prefix>", "<fim_suffix>", "<fim_middle>"}, -1, -1);
 }
 
+struct tokenizer *tiny_named_tokenizer(const char *const special[3], const char *const late[3],
+                                       int bos) {
+    return make(special, late, bos, -1);
+}
+
 struct tokenizer *tiny_fim_keys_tokenizer(void) {
     return make((const char *const[]){"<|im_start|>", "<|im_end|>", "<fim_pad>"},
                 (const char *const[]){"<before>", "<after>", "<between>"}, -1, TINY_CALL);

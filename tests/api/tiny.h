@@ -25,6 +25,10 @@ struct tokenizer *tiny_bos_tokenizer(void);
 /* Returns a tokenizer with <fim_pad> for TINY_EOT and <fim_prefix>, <fim_suffix>, <fim_middle> from
  * TINY_CALL on. */
 struct tokenizer *tiny_fim_tokenizer(void);
+/* Returns a tokenizer with @special from TINY_START on and @late from TINY_CALL on, which begins
+ * texts with @bos unless it is negative. */
+struct tokenizer *tiny_named_tokenizer(const char *const special[3], const char *const late[3],
+                                       int bos);
 /* Returns a tokenizer with <before>, <after>, <between>, which the keys of the file name. */
 struct tokenizer *tiny_fim_keys_tokenizer(void);
 /* Returns a tokenizer with <|endofturn|>, <|stop|>, <|junk|> from TINY_CALL on. */
