@@ -1,6 +1,7 @@
 /* Choice of the payer that loses a place when connections, bodies or unsent output are full:
  * connections without a key, from this one address, beside those of the tenants alice and bob. */
 
+#include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -8,11 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "api/http/conn.h"
 #include "api/http/dialect.h"
 #include "api/http/json.h"
+#include "api/http/payer.h"
 #include "api/http/respond.h"
 #include "api/http/server.h"
 #include "api/parts.h"
@@ -21,6 +24,16 @@
 #define PLACES 8
 
 static struct world w;
+/* the address that every peer seems to have; family 0: its own */
+static struct sockaddr_storage seeming;
+
+/* Replaces the C library's function. */
+int getpeername(int fd, __SOCKADDR_ARG sa, socklen_t *restrict len) {
+    if (!seeming.ss_family)
+        return (int)syscall(SYS_getpeername, fd, sa.__sockaddr__, len);
+    memcpy(sa.__sockaddr__, &seeming, MIN(*len, sizeof(seeming)));
+    return 0;
+}
 
 static void start(void) {
     char path[64];
@@ -495,4 +508,56 @@ Test(payers, a_reader_between_two_requests_keeps_its_place) {
     close(waits);
     close(next);
     stop_server(&s);
+}
+
+/* Returns the payer of a peer with @address. */
+static struct payer *payer_of(struct payers *ps, const char *address) {
+    struct sockaddr_in *v4 = (struct sockaddr_in *)&seeming;
+    struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&seeming;
+
+    memset(&seeming, 0, sizeof(seeming));
+    seeming.ss_family = strchr(address, ':') ? AF_INET6 : AF_INET;
+    if (seeming.ss_family == AF_INET)
+        cr_assert_eq(inet_pton(AF_INET, address, &v4->sin_addr), 1, "%s", address);
+    else
+        cr_assert_eq(inet_pton(AF_INET6, address, &v6->sin6_addr), 1, "%s", address);
+    v4->sin_port = (in_port_t)rand(); /* is not a part of the address */
+    struct payer *p = payer_of_peer(ps, -1);
+    memset(&seeming, 0, sizeof(seeming));
+    return p;
+}
+
+/* Of an IPv6 address its network of 64 bits pays, of another address all of it. */
+Test(payers, an_address_is_that_of_a_host_or_of_a_network) {
+    static const struct {
+        const char *one, *other;
+        bool same;
+    } cases[] = {
+        {"10.0.0.1", "10.0.0.1", true},
+        {"10.0.0.1", "10.0.0.2", false},
+        {"10.0.0.1", "11.0.0.1", false},
+        {"2001:db8::1", "2001:db8::ffff:2", true},
+        {"2001:db8::1", "2001:db8:0:0:8000::1", true},
+        {"2001:db8::1", "2001:db8:0:1::1", false},
+        {"::ffff:10.0.0.1", "::ffff:10.0.0.1", true},
+        {"::ffff:10.0.0.1", "::ffff:10.0.0.2", false},
+        {"::ffff:10.0.0.1", "10.0.0.1", false},
+        {"a00:1::", "10.0.0.1", false},
+    };
+    struct payers ps;
+
+    for (int keys = 0; keys < 2; keys++) {
+        memset(&ps, 0, sizeof(ps));
+        cr_assert_eq(payers_init(&ps, keys), 0);
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+            struct payer *one = payer_of(&ps, cases[i].one);
+            struct payer *other = payer_of(&ps, cases[i].other);
+
+            cr_expect_eq(one == other, cases[i].same, "%s, %s", cases[i].one, cases[i].other);
+            cr_expect_eq(one->n_refs, cases[i].same ? 2u : 1u);
+            payer_release(one);
+            payer_release(other);
+        }
+        payers_deinit(&ps); /* asserts that none is left */
+    }
 }
