@@ -125,6 +125,42 @@ Test(decisions, a_score_is_the_expected_level) {
     world_stop(&w);
 }
 
+/* The same in OpenAI's form, which lists the levels with their numbers. */
+Test(decisions, a_score_lists_its_levels) {
+    struct world w;
+
+    responses_start(&w);
+    yyjson_doc *doc = ask(&w, DECISIONS,
+                          R"({"input":"T","questions":[{"type":"score","name":"tone",)"
+                          R"("instructions":"How?","levels":[{"label":"calm"},)"
+                          R"({"label":"cross"},{"label":"mad","description":"d"}]}]})",
+                          "2", '0');
+    cr_expect(strstr(responses_prompt(&w), "0: calm\n1: cross\n2: mad - d\nAnswer with one label "
+                                           "from 0 to 2 and nothing else."),
+              "%s", responses_prompt(&w));
+    cr_expect_str_eq(text(doc, "/answers/0/type"), "score");
+    cr_expect_str_eq(text(doc, "/answers/0/name"), "tone");
+    expect_near(doc, "/answers/0/score", 2 * FIRST);
+    expect_near(doc, "/answers/0/confidence", (3 * FIRST - 1) / 2);
+    for (int i = 0; i < 3; i++) {
+        static const char *const labels[] = {"calm", "cross", "mad"};
+        const double p[] = {1 - FIRST, 0, FIRST};
+        char place[60];
+
+        snprintf(place, sizeof(place), "/answers/0/probabilities/%d/label", i);
+        cr_expect_str_eq(text(doc, place), labels[i]);
+        snprintf(place, sizeof(place), "/answers/0/probabilities/%d/value", i);
+        cr_expect_eq(number(doc, place), i);
+        snprintf(place, sizeof(place), "/answers/0/probabilities/%d/probability", i);
+        expect_near(doc, place, p[i]);
+    }
+    const struct fake_request *r = &w.port.r[0];
+    cr_expect_eq(number(doc, "/usage/input_tokens"), r->m.n_prompt);
+    cr_expect_eq(number(doc, "/usage/total_tokens"), r->m.n_prompt + 1);
+    yyjson_doc_free(doc);
+    world_stop(&w);
+}
+
 Test(decisions, system_one_names_its_options) {
     struct world w;
 
