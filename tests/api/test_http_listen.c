@@ -352,3 +352,39 @@ Test(http_listen, addresses_that_others_reach_without_keys_are_told) {
     world_stop(&w);
     fclose(f);
 }
+
+/* Of two daemons that share a socket, only the one that owns its path removes the file. */
+Test(http_listen, the_file_of_a_socket_is_its_owners) {
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    socklen_t len = sizeof(sa);
+    struct world w;
+    struct reply r;
+    struct err err = {0};
+
+    started(&w);
+    int fd = api_last_fd(w.api);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(getsockname(fd, (struct sockaddr *)&sa, &len), 0);
+    cr_expect_str_eq(sa.sun_path, w.path, "the socket that was listened on last");
+    int twin = dup(fd); /* as the next daemon inherits it */
+    api_own_paths(w.api, false);
+    char path[sizeof(w.path)];
+    snprintf(path, sizeof(path), "%s", w.path);
+    snprintf(w.path, sizeof(w.path), "/nowhere"); /* which world_stop() asserts to be gone */
+    world_stop(&w);
+    cr_expect_eq(access(path, F_OK), 0, "the file stays for the next daemon");
+
+    world_init(&w);
+    world_start(&w);
+    cr_assert_eq(api_listen_fd(w.api, twin, false, &err), 0, "%s", err.message);
+    cr_expect_eq(api_last_fd(w.api), twin);
+    api_own_paths(w.api, true);
+    snprintf(w.path, sizeof(w.path), "%s", path);
+    int client = world_connect_unix(&w);
+    world_say(&w, client, "GET /health HTTP/1.1\r\nHost: anything\r\n\r\n");
+    world_receive(&w, client, &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    world_drop(&w, client);
+    world_stop(&w); /* removes both files */
+}
