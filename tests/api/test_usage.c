@@ -448,3 +448,44 @@ Test(usage, the_database_has_the_rows_of_a_table, .init = setup, .fini = teardow
     usage_table_deinit(&naive);
     end(&p, false);
 }
+
+/* What is no file of an earlier version: neither waited for nor read. */
+Test(usage, what_is_no_file_is_told, .init = setup, .fini = teardown) {
+    static struct process p;
+
+    cr_assert_eq(mkdir(old_path, 0700), 0);
+    begin(&p);
+    cr_expect(n_troubles == 1 && trouble == -EISDIR, "%d %d", n_troubles, trouble);
+    count(&p, "k");
+    cr_expect_eq(end(&p, false), 0);
+    cr_expect(is_there(old_path, ""), "it stays");
+    cr_assert_eq(rmdir(old_path), 0);
+    cr_assert_eq(symlink("/dev/zero", old_path), 0);
+    n_troubles = 0;
+    begin(&p);
+    cr_expect(n_troubles == 1 && trouble == -EOPNOTSUPP, "%d %d", n_troubles, trouble);
+    cr_expect_eq(end(&p, false), 0);
+    cr_expect(is_there(old_path, ""));
+    cr_assert_eq(unlink(old_path), 0);
+    n_troubles = 0;
+    begin(&p); /* without a file */
+    cr_expect_eq(n_troubles, 0);
+    cr_expect_eq(requests_of(&p.u), 1);
+    end(&p, false);
+}
+
+Test(usage, an_empty_file_is_taken_and_a_huge_one_is_not, .init = setup, .fini = teardown) {
+    static struct process p;
+
+    write_file(old_path, "");
+    begin(&p);
+    end(&p, false);
+    cr_expect_eq(n_troubles, 0);
+    cr_expect(is_there(old_path, ".imported"));
+    write_file(old_path, "");
+    cr_assert_eq(truncate(old_path, (64 << 20) + 1), 0);
+    begin(&p);
+    cr_expect(n_troubles == 1 && trouble == -EINVAL, "%d %d", n_troubles, trouble);
+    end(&p, false);
+    cr_expect(is_there(old_path, ".damaged"));
+}
