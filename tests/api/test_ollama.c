@@ -606,3 +606,74 @@ Test(ollama, curl_needs_no_content_type) {
     }
     world_stop(&w);
 }
+
+/* What each list says of a model of another kind. */
+Test(ollama, a_model_of_another_kind_is_told_in_all_lists) {
+    static const struct {
+        bool encoder, ranks;
+        const char *path, *body, *want;
+    } cases[] = {
+        {true, false, "/v1/models", NULL, R"("capabilities":["embedding"])"},
+        {true, true, "/v1/models", NULL, R"("capabilities":["embedding","rerank"])"},
+        {false, false, "/v1/models", NULL, R"("capabilities":["completion","embedding"])"},
+        {true, false, "/api/show", "{" ME "}", R"("capabilities":["embedding"])"},
+        {true, false, "/api/v0/models", NULL, R"("type":"embeddings")"},
+        {false, false, "/api/v0/models", NULL, R"("type":"llm")"},
+    };
+    struct world w;
+    struct reply r;
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        world_init(&w);
+        w.model.encoder = cases[i].encoder;
+        w.model.ranks = cases[i].ranks;
+        w.model.pair.before = w.model.pair.between = w.model.pair.behind = "";
+        world_start(&w);
+        if (cases[i].body)
+            world_ask(&w, cases[i].path, cases[i].body, &r);
+        else
+            world_get(&w, cases[i].path, &r);
+        cr_expect_eq(r.status, 200);
+        cr_expect(strstr(r.body.data, cases[i].want), "%s has no %s", r.body.data, cases[i].want);
+        reply_deinit(&r);
+        world_stop(&w);
+    }
+}
+
+Test(ollama, sizes_have_units) {
+    static const struct {
+        uint64_t n;
+        const char *size;
+    } cases[] = {
+        {0, ""},
+        {1, "0K"},
+        {999499, "999K"},
+        {1000000, "1.00M"},
+        {25829888, "25.83M"},
+        {1000000000, "1.0B"},
+        {30532122624, "30.5B"},
+    };
+    char want[80];
+    struct world w;
+    struct reply r;
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        world_init(&w);
+        w.model.arch = "qwen3";
+        w.model.n_params = cases[i].n;
+        w.model.system = "Be brief.";
+        world_start(&w);
+        world_ask(&w, "/api/show", "{" ME "}", &r);
+        snprintf(want, sizeof(want),
+                 R"("family":"qwen3","families":["qwen3"],"parameter_size":"%s")", cases[i].size);
+        cr_expect(strstr(r.body.data, want), "%s has no %s", r.body.data, want);
+        cr_expect(strstr(r.body.data, R"("system":"Be brief.")"), "%s", r.body.data);
+        cr_expect(strstr(r.body.data, R"("general.architecture":"qwen3")"), "%s", r.body.data);
+        cr_expect(strstr(r.body.data, R"("qwen3.context_length":512)"), "%s", r.body.data);
+        snprintf(want, sizeof(want), R"("general.parameter_count":%llu,)",
+                 (unsigned long long)cases[i].n);
+        cr_expect_eq(strstr(r.body.data, want) != NULL, cases[i].n > 0, "%s", r.body.data);
+        reply_deinit(&r);
+        world_stop(&w);
+    }
+}
