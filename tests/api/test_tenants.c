@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "api/generation/gen.h"
@@ -1030,5 +1031,42 @@ Test(tenants, ended_and_waiting_requests_are_shown_to_the_operator) {
     answer(fd, &r);
     cr_expect_eq(api_tenants(w.api, &first, 1), 1);
     cr_expect_eq(info_of("bob").weight, 3);
+    stop();
+}
+
+/* Anthropic's names of the limits, with the time at which they are whole again. */
+Test(tenants, limits_are_told_as_anthropic_does) {
+    struct api_tenant rows[] = {
+        {.name = "alice", .weight = 1, .requests_per_minute = 3, .tokens_per_minute = 100000}};
+    static const char body[] = R"({"model":"tiny","max_tokens":5,)" HI "}";
+    static const char *const kinds[] = {"requests", "tokens"};
+    struct reply r;
+    char name[64], text[64];
+    time_t began = time(NULL);
+
+    start(rows, 1);
+    w.port.script = "x";
+    int fd = world_connect(&w);
+    world_say(&w, fd,
+              "POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nx-api-key: ka\r\n"
+              "Content-Length: %zu\r\n\r\n%s",
+              strlen(body), body);
+    world_turns(&w, 3);
+    cr_expect_eq(answer(fd, &r), 200);
+    cr_expect_eq(header(&r, "anthropic-ratelimit-requests-limit"), 3);
+    cr_expect_eq(header(&r, "anthropic-ratelimit-requests-remaining"), 2);
+    cr_expect_eq(header(&r, "anthropic-ratelimit-tokens-limit"), 100000);
+    double left = header(&r, "anthropic-ratelimit-tokens-remaining");
+    cr_expect(left < 100000 && left > 99000, "%f", left);
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        struct tm tm = {0};
+
+        snprintf(name, sizeof(name), "anthropic-ratelimit-%s-reset", kinds[i]);
+        reply_header(&r, name, text, sizeof(text));
+        const char *end = strptime(text, "%Y-%m-%dT%H:%M:%SZ", &tm);
+        cr_assert(end && !*end, "%s: %s", name, text);
+        time_t whole = timegm(&tm);
+        cr_expect(whole >= began + (i ? 0 : 19) && whole <= time(NULL) + 22, "%s: %s", name, text);
+    }
     stop();
 }
