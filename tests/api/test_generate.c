@@ -692,3 +692,34 @@ Test(tenants, prefixes_are_shared_by_tenant_and_salt) {
     cr_expect_neq(memcmp(w.port.r[2].m.isolation_key, w.port.r[3].m.isolation_key, 16), 0);
     world_stop(&w);
 }
+
+Test(tokens, who_leaves_while_the_pool_counts_leaves_nothing) {
+    static const char *const heads[] = {
+        R"({"prompt":")", R"({"model":"tiny","messages":[{"role":"user","content":")"};
+    static const char *const paths[] = {"/tokenize", "/v1/messages/count_tokens"};
+    static const char *const tails[] = {R"("})", R"("}]})"};
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.model.max_context = 1000000;
+    world_start(&w);
+    for (int i = 0; i < 2; i++) {
+        CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+
+        buf_add_str(&b, heads[i]);
+        for (int k = 0; k < 50000; k++)
+            buf_add_str(&b, "word ");
+        buf_add_str(&b, tails[i]);
+        buf_add_char(&b, 0);
+        int fd = world_connect(&w);
+        world_post(&w, fd, paths[i], b.data);
+        world_turns(&w, 2);
+        world_drop(&w, fd);
+        world_turns(&w, 5);
+        world_ask(&w, paths[i], b.data, &r); /* the next one is answered */
+        cr_expect_eq(r.status, 200, "%s", r.body.data);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
