@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "api/http/http.h"
@@ -184,6 +185,87 @@ Test(keys, have_limits) {
     fclose(f);
     cr_expect_eq(auth_reload(&a, &err), -EINVAL);
     cr_expect_str_eq(tenant_of("k4095"), "same", "the old keys stay");
+    stop();
+}
+
+/* Reads the file again. The keys stay as they were if it is refused. */
+static void refused(int want, const char *text) {
+    cr_expect_eq(auth_reload(&a, &err), want);
+    cr_expect(strstr(err.message, text), "%s has no %s", err.message, text);
+    cr_expect_str_eq(tenant_of("ko"), "old");
+}
+
+Test(keys, of_a_file_that_is_refused_do_not_count) {
+    static const char other[] = ":2: a line above has this key, with another name";
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 12};
+
+    start("old:ko\n");
+    write_file("# none\n\n");
+    refused(-EINVAL, ": contains no key: weftctl key new");
+    write_file("a:k expires=2028-12-31\na:k expires=2028-12-30\n");
+    refused(-EINVAL, other);
+    write_file("a:k expires=2028-12-31\na:k\n");
+    refused(-EINVAL, other);
+    for (int n = 1022; n <= 1023; n++) {
+        buf_clear(&b);
+        cr_assert_eq(buf_printf(&b, "#%0*d\nold:ko\n", n - 1, 0), 0);
+        write_file(b.data);
+        if (n == 1022)
+            cr_expect_eq(auth_reload(&a, &err), 0, "%s", err.message);
+        else
+            refused(-EINVAL, ":1: is longer than 1022 bytes or contains a NUL");
+    }
+    write_file("old:ko expires=2028-12-31\nold:ko expires=2028-12-31\n");
+    cr_expect_eq(auth_reload(&a, &err), 0, "twice the same: %s", err.message);
+    unlink(path);
+    err = (struct err){0};
+    refused(-ENOENT, "No such file or directory");
+    cr_assert_eq(mkdir(path, 0700), 0);
+    err = (struct err){0};
+    refused(-EISDIR, ": cannot be read: Is a directory");
+    rmdir(path);
+    stop();
+}
+
+/* Returns the name of the tenant with these header lines, or the error. */
+static const char *told_of(const char *lines) {
+    const struct auth_key *found = NULL;
+    char text[600];
+    struct http h;
+
+    err = (struct err){0};
+    snprintf(text, sizeof(text), "Host: a\r\n%s", lines);
+    read_head(&h, text);
+    int r = auth_check(&a, &h, &found, &err);
+    http_deinit(&h);
+    cr_expect_eq(r == 0, found != NULL);
+    cr_expect(r == 0 || err.status == 401, "%d", err.status);
+    return r == 0 ? a.names[found->tenant] : err.message;
+}
+
+Test(keys, come_in_one_header) {
+    static const char none[] = "No API key was given. Send \"Authorization: Bearer KEY\".";
+    static const char wrong[] = "Incorrect API key provided.";
+    static const char many[] = "More than one API key was given.";
+    static const char *const cases[][2] = {
+        {"", none},
+        {"Authorization: Basic ka\r\n", none},
+        {"Authorization: ka\r\n", none},
+        {"Authorization: Bearer ka\r\n", "alice"},
+        {"AUTHORIZATION: bEARER   ka\r\n", "alice"},
+        {"Authorization: Bearer \r\n", none},
+        {"Authorization: Bearer kax\r\n", wrong},
+        {"X-Api-Key: ka\r\n", "alice"},
+        {"X-Api-Key:\r\n", wrong},
+        {"Authorization: Bearer ka\r\nX-Api-Key: kb\r\n", "alice"},
+        {"Authorization: Basic x\r\nX-Api-Key: kb\r\n", "bob"},
+        {"Authorization: Bearer ka\r\nAuthorization: Bearer ka\r\n", many},
+        {"Authorization: Bearer ka\r\nX-Api-Key: kb\r\nX-Api-Key: kb\r\n", many},
+    };
+
+    start("alice:ka\nbob:kb\n");
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        cr_expect_str_eq(told_of(cases[i][0]), cases[i][1], "%s", cases[i][0]);
     stop();
 }
 
