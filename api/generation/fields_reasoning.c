@@ -46,7 +46,8 @@ READER(field_think) {
  * or a boolean. */
 READER(field_thinking) {
     yyjson_val *type = yyjson_obj_get(v, "type"), *budget = json_given(v, "budget_tokens");
-    struct field number = *f;
+    static const struct field number = {
+        "thinking.budget_tokens", CHAT, field_budget, 0, -1, INT32_MAX, "an integer"};
 
     if (yyjson_is_bool(v))
         return field_switch(r, m, f, v, err);
@@ -58,8 +59,6 @@ READER(field_thinking) {
         r->input.thinking = THINK_AUTO;
     else
         return field_refuse(f, err);
-    number.name = "thinking.budget_tokens";
-    number.is = "an integer";
     if (!budget)
         return 0;
     return field_budget(r, m, &number, budget, err);

@@ -556,6 +556,7 @@ Test(thinking, efforts_reach_the_template) {
     expect_prompt(&w, R"("reasoning_effort":"xhigh")", "hi|high|True|-|<think>");
     expect_prompt(&w, R"("reasoning_effort":"none")", R"(hi|low|False|-|")");
     expect_prompt(&w, R"("thinking_budget":7)", "hi|-|True|7|");
+    expect_prompt(&w, R"("thinking":{"type":"enabled","budget_tokens":7})", "hi|-|True|7|");
     expect_prompt(&w,
                   R"("reasoning_effort":"high","chat_template_kwargs":{"enable_thinking":false,)"
                   R"("reasoning_effort":"own"})",
