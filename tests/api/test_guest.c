@@ -12,8 +12,13 @@
 struct told {
     struct buf text;
     uint32_t n, kind, finish, status;
+    /* output tokens that the request had */
+    uint32_t from;
     char code[40];
     float logprob;
+    /* log probabilities of the prompt, of all events together, and their sum */
+    uint32_t n_prompt_lp, n_prompt_top;
+    float prompt_lp;
     /* number of requests for its pictures, and the last picture */
     uint32_t n_asked, asked;
 };
@@ -23,11 +28,15 @@ static void on_told(void *ctx, struct api_guest *g, const struct event *e) {
 
     cr_expect_eq(api_guest_id(g), 77);
     cr_expect_eq(e->id, 77);
-    cr_assert_eq(e->from, 2 + t->text.len, "each token once");
+    cr_assert_eq(e->from, t->from + t->text.len, "each token once");
     for (uint32_t i = 0; i < e->n_tokens; i++) {
         buf_add_char(&t->text, (char)e->tokens[i]);
         t->logprob = e->logprobs ? e->logprobs[i] : 1;
     }
+    for (uint32_t i = 0; i < e->n_prompt_lp; i++)
+        t->prompt_lp += e->prompt_lp[i];
+    t->n_prompt_lp += e->n_prompt_lp;
+    t->n_prompt_top = MAX(t->n_prompt_top, e->n_prompt_top);
     t->n++;
     t->kind = e->kind;
     t->finish = e->finish;
@@ -82,7 +91,7 @@ static int add(struct world *w, const struct submit *m, uint32_t cut, struct tol
                struct api_guest **out) {
     struct buf b = {.max = 65536};
 
-    *t = (struct told){.text = {.max = 4096}};
+    *t = (struct told){.text = {.max = 4096}, .from = m->n_tokens - m->n_prompt};
     cr_assert_eq(msg_submit_pack(&b, m), 0);
     b.len -= cut;
     int r = api_guest_new(out, api_first_model(w->api), &b, on_told, on_asked, t);
@@ -226,5 +235,32 @@ Test(guest, ends_with_503_where_the_model_cannot_be_loaded) {
     cr_expect_eq(s.t.status, 503);
     cr_expect_str_eq(s.t.code, "model_unavailable");
     cr_expect_eq(s.w.port.n_cancels, 0);
+    world_stop(&s.w);
+}
+
+/* The values of the prompt are told once, with the first tokens. */
+Test(guest, is_told_the_values_of_its_prompt) {
+    static const int32_t tokens[] = {'h', 'i', ' ', 'y', 'o', 'u'};
+    struct scene s;
+
+    setup(&s, 8);
+    s.m.tokens = tokens;
+    s.m.n_prompt = 4;
+    s.m.n_tokens = 4;
+    s.m.n_prompt_top = 2;
+    s.m.flags |= SUBMIT_PROMPT_LOGPROBS;
+    cr_assert_eq(add(&s.w, &s.m, 0, &s.t, &s.g), 0);
+    cr_assert_eq(s.w.port.n, 1);
+    fake_accept(&s.w.port, 0);
+    fake_tokens(&s.w.port, 0, "c");
+    cr_expect_eq(s.t.n_prompt_lp, 3, "each token but the first has one");
+    cr_expect_eq(s.t.n_prompt_top, 2);
+    cr_expect_eq(s.t.prompt_lp, -1.5f, "%f", s.t.prompt_lp);
+    fake_tokens(&s.w.port, 0, "d");
+    cr_expect_eq(s.t.n_prompt_lp, 3);
+    fake_finish(&s.w.port, 0, FINISH_LENGTH);
+    cr_expect(s.t.text.len == 2 && memcmp(s.t.text.data, "cd", 2) == 0);
+    cr_expect_eq(s.t.finish, FINISH_LENGTH);
+    buf_deinit(&s.t.text);
     world_stop(&s.w);
 }
