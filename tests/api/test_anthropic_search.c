@@ -5,6 +5,7 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include <yyjson.h>
 
 #include "api/anthropic/tool_search.h"
+#include "base/rng.h"
 #include "stream.h"
 
 /* ---- the searches ---- */
@@ -129,6 +131,97 @@ Test(tool_search, words_are_ranked) {
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         expect(TOOL_SEARCH_BM25, table[i][0], table[i][1]);
     expect(TOOL_SEARCH_BM25, " ?! ", strerror(EINVAL));
+}
+
+#define WORDS 20
+#define TOOLS_MAX 12
+
+/* A tool as a naive reader sees it: how often it has each word, and its number of words. */
+struct bag {
+    uint32_t counts[WORDS], n;
+};
+
+/* Ranks @bags by the formula of BM25; the first of two that are equal comes first. Returns how many
+ * match. */
+static uint32_t rank_naively(const struct bag *bags, uint32_t n, const bool asked[WORDS],
+                             uint32_t best[TOOL_SEARCH_MOST]) {
+    double score[TOOLS_MAX] = {0}, length = 0;
+    uint32_t n_best = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        length += bags[i].n;
+    for (uint32_t k = 0; k < WORDS; k++) {
+        uint32_t n_tools = 0;
+
+        for (uint32_t i = 0; i < n; i++)
+            n_tools += bags[i].counts[k] > 0;
+        double rarity = log(1 + (n - n_tools + 0.5) / (n_tools + 0.5));
+        for (uint32_t i = 0; i < n && asked[k]; i++) {
+            double f = bags[i].counts[k], share = bags[i].n / (length / n);
+
+            score[i] += rarity * f * 2.2 / (f + 1.2 * (0.25 + 0.75 * share));
+        }
+    }
+    while (n_best < TOOL_SEARCH_MOST) {
+        uint32_t top = n;
+
+        for (uint32_t i = 0; i < n; i++)
+            if (score[i] > 0 && (top == n || score[i] > score[top] * (1 + 1e-12)))
+                top = i;
+        if (top == n)
+            break;
+        best[n_best++] = top;
+        score[top] = 0;
+    }
+    return n_best;
+}
+
+Test(tool_search, the_rank_is_that_of_bm25) {
+    struct rng rng = {68};
+
+    for (uint32_t round = 0; round < 2000; round++) {
+        CLEANUP(buf_deinit) struct buf list = {.max = 1 << 16}, query = {.max = 1 << 12};
+        struct bag bags[TOOLS_MAX] = {0};
+        uint32_t n = 1 + rng_below(&rng, TOOLS_MAX), want[TOOL_SEARCH_MOST];
+        bool asked[WORDS] = {0};
+        yyjson_val *found[TOOL_SEARCH_MOST];
+
+        for (uint32_t i = 0; i < n; i++) {
+            cr_assert_eq(buf_printf(&list, R"(%c{"function":{"name":"tool%u","description":")",
+                                    i ? ',' : '[', i),
+                         0);
+            bags[i].n = 1 + rng_below(&rng, 15); /* with its name */
+            for (uint32_t k = 1; k < bags[i].n; k++) {
+                uint32_t word = rng_below(&rng, WORDS);
+
+                bags[i].counts[word]++;
+                buf_printf(&list, "%c%c ", 'a' + word, 'a' + word);
+            }
+            cr_assert_eq(buf_add_str(&list, R"("},"defer_loading":true})"), 0);
+        }
+        cr_assert_eq(buf_add_str(&list, "]"), 0);
+        uint32_t n_asked = 1 + rng_below(&rng, 4);
+        for (uint32_t k = 0; k < n_asked; k++) {
+            uint32_t word = rng_below(&rng, WORDS);
+
+            asked[word] = true;
+            buf_printf(&query, "%c%c ", 'A' + word, 'a' + word); /* "aA" would be two words */
+        }
+        cr_assert_eq(buf_add_char(&query, 0), 0);
+        yyjson_doc *doc = yyjson_read(list.data, list.len, 0);
+        cr_assert(doc);
+        int got = tool_search(TOOL_SEARCH_BM25, query.data, yyjson_doc_get_root(doc), found);
+        uint32_t n_want = rank_naively(bags, n, asked, want);
+        cr_assert_eq(got, (int)n_want, "%s in %s", query.data, list.data);
+        for (uint32_t i = 0; i < n_want; i++) {
+            char name[20];
+
+            snprintf(name, sizeof(name), "tool%u", want[i]);
+            cr_assert_str_eq(yyjson_get_str(found[i]), name, "%u: %s in %s", i, query.data,
+                             list.data);
+        }
+        yyjson_doc_free(doc);
+    }
 }
 
 /* ---- answers ---- */
