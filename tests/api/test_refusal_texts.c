@@ -331,6 +331,51 @@ Test(refusal_texts, of_keys) {
     unlink(path);
 }
 
+/* What a worker refuses a request with, and what its client is told. */
+Test(refusal_texts, of_the_worker) {
+    static const struct {
+        struct err why;
+        int status;
+        const char *text;
+    } cases[] = {
+        {{400, "stop", "bad", "Too much.", 0, 0},
+         400,
+         R"("message":"Too much.","type":"invalid_request_error","param":"stop","code":"bad")"},
+        {{400, "", "", "", 0, 0},
+         400,
+         R"("message":"The inference worker refused the request without a reason.",)"},
+        {{399, "", "bad", "T.", 0, 0}, 500, R"("code":"engine_error")"},
+        {{600, "", "bad", "T.", 0, 0}, 500, R"("code":"engine_error")"},
+        {{599, "", "bad", "T.", 0, 0}, 500, R"("code":"bad")"},
+        {{500, "", "bad", "T.", 0, 0}, 500, R"("code":"engine_error")"},
+        {{501, "", "bad", "T.", 0, 0}, 501, R"("code":"bad")"},
+        {{501, "", "", "T.", 0, 0}, 501, R"("code":"engine_error")"},
+        {{503, "", "", "T.", 0, 0},
+         503,
+         R"("type":"overloaded_error","param":null,"code":"engine)"},
+        {{429, "", "", "T.", 0, 0}, 429, R"("param":null,"code":"rate_limit_exceeded")"},
+    };
+    struct world w;
+
+    world_init(&w);
+    world_start(&w);
+    for (uint32_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct reply r;
+
+        int fd = world_connect(&w);
+        world_post(&w, fd, CHAT, "{" HI "}");
+        world_turns(&w, 5);
+        cr_assert_eq(w.port.n, i + 1);
+        fake_refuse(&w.port, i, &cases[i].why);
+        world_receive(&w, fd, &r);
+        cr_expect_eq(r.status, cases[i].status, "%u: %d", i, r.status);
+        cr_expect(strstr(r.body.data, cases[i].text), "%u: %s", i, r.body.data);
+        reply_deinit(&r);
+        world_drop(&w, fd);
+    }
+    world_stop(&w);
+}
+
 /* The worker ends a request on its own. */
 Test(refusal_texts, of_requests_that_the_worker_ends) {
     static const struct {
