@@ -129,7 +129,7 @@ static int on_value_complete(llhttp_t *p) {
 
     if (http_of_parser(p)->head_done)
         return 0;
-    while (head->len > 0 && (head->data[head->len - 1] == ' ' || head->data[head->len - 1] == '\t'))
+    while (head->data[head->len - 1] == ' ' || head->data[head->len - 1] == '\t')
         head->len--; /* at most to the NUL behind the name */
     return http_add(http_of_parser(p), "", 1);
 }
