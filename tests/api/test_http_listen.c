@@ -366,7 +366,7 @@ Test(http_listen, the_file_of_a_socket_is_its_owners) {
     cr_assert_geq(fd, 0);
     cr_assert_eq(getsockname(fd, (struct sockaddr *)&sa, &len), 0);
     cr_expect_str_eq(sa.sun_path, w.path, "the socket that was listened on last");
-    int twin = dup(fd); /* as the next daemon inherits it */
+    int inherited = dup(fd); /* as the next daemon inherits it */
     api_own_paths(w.api, false);
     char path[sizeof(w.path)];
     snprintf(path, sizeof(path), "%s", w.path);
@@ -376,8 +376,8 @@ Test(http_listen, the_file_of_a_socket_is_its_owners) {
 
     world_init(&w);
     world_start(&w);
-    cr_assert_eq(api_listen_fd(w.api, twin, false, &err), 0, "%s", err.message);
-    cr_expect_eq(api_last_fd(w.api), twin);
+    cr_assert_eq(api_listen_fd(w.api, inherited, false, &err), 0, "%s", err.message);
+    cr_expect_eq(api_last_fd(w.api), inherited);
     api_own_paths(w.api, true);
     snprintf(w.path, sizeof(w.path), "%s", path);
     int client = world_connect_unix(&w);

@@ -1,5 +1,5 @@
-/* The limits of what a request may have: as many, as long or as large as that is taken, and one more
- * is refused by name. */
+/* The limits of what a request may have: as many, as long or as large as that is taken, and one
+ * more is refused by name. */
 
 #include <criterion/criterion.h>
 #include <stdio.h>

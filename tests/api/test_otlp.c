@@ -427,6 +427,8 @@ Test(otlp, a_span_has_the_parent_of_the_request) {
         "00-" TRACE "-00000000000000aa-0",
         "0x-" TRACE "-00000000000000aa-01",
         "00-" TRACE "_00000000000000aa-01",
+        "00-" TRACE "-00000000000000aa_01",
+        "01-" TRACE "-00000000000000aa-01x",
         "00-" TRACE "-00000000000000aa-0g"};
 
     char origin[100];
