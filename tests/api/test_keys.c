@@ -248,7 +248,7 @@ static const char *told_of(const char *lines) {
 }
 
 Test(keys, come_in_one_header) {
-    static const char none[] = "No API key was given. Send \"Authorization: Bearer KEY\".";
+    static const char none[] = R"(No API key was given. Send "Authorization: Bearer KEY".)";
     static const char wrong[] = "Incorrect API key provided.";
     static const char many[] = "More than one API key was given.";
     static const char *const cases[][2] = {

@@ -10,6 +10,7 @@
 #include "stream.h"
 
 #define LABELS R"({model_name="tiny",engine="0"} )"
+#define LABELLED R"({model_name="tiny",engine="0",)"
 
 static struct world w;
 
@@ -202,11 +203,15 @@ Test(metrics, every_figure_of_a_worker_has_its_line) {
     }
     for (uint32_t k = 0; k < n_source_rows; k++)
         for (uint32_t i = 0; i < MSG_DRAFT_SOURCES; i++)
-            expect_line(page, "\n%s{model_name=\"tiny\",engine=\"0\",source=\"%s\"} %u\n",
+            expect_line(page,
+                        "\n%s" LABELLED R"(source="%s"} %u)"
+                        "\n",
                         source_rows[k].metric, msg_draft_source[i], 100 * (k + 1) + i);
     for (uint32_t k = 0; k < n_device_rows; k++)
         for (uint32_t i = 0; i < 2; i++)
-            expect_line(page, "\n%s{model_name=\"tiny\",engine=\"0\",device=\"%u\"} %.17g\n",
+            expect_line(page,
+                        "\n%s" LABELLED R"(device="%u"} %.17g)"
+                        "\n",
                         device_rows[k].metric, i ? 7u : 3u,
                         (1000 * (i + 1) + k) / device_rows[k].per);
     const uint64_t values[] = {s.n_steps, s.n_drafted, s.n_accepted, s.n_drafts};
@@ -219,11 +224,15 @@ Test(metrics, every_figure_of_a_worker_has_its_line) {
     expect_line(page, "\nvllm:gpu_cache_usage_perc" LABELS "%.17g\n", (double)s.n_used / s.n_pages);
     expect_line(page, "\nvllm:cpu_cache_usage_perc" LABELS "%.17g\n",
                 (double)s.n_host_held / s.n_host_pages);
-    expect_line(page, "sleep_state=\"awake\"} 1\n");
-    expect_line(page, "sleep_state=\"weights_offloaded\"} 0\n");
-    expect_line(page, "sleep_state=\"discard_all\"} 0\n");
+    expect_line(page, R"(sleep_state="awake"} 1)"
+                      "\n");
+    expect_line(page, R"(sleep_state="weights_offloaded"} 0)"
+                      "\n");
+    expect_line(page, R"(sleep_state="discard_all"} 0)"
+                      "\n");
     expect_line(page, "\nvllm:num_requests_running" LABELS "0\n");
-    expect_line(page, "\nvllm:lora_requests_info{max_lora=\"0\",running_lora_adapters=\"\",");
+    expect_line(page, "\nvllm:lora_requests_info"
+                      R"({max_lora="0",running_lora_adapters="",)");
     expect_line(page, "\nweft_serving" LABELS "1\n");
     cr_expect_null(strstr(page, "weft_model_loaded"), "the model is always loaded");
     reply_deinit(&r);
@@ -240,10 +249,14 @@ Test(metrics, a_worker_that_has_not_reported_has_zeros) {
         "\nllamacpp:prompt_tokens_seconds 0\n",
         "\nllamacpp:predicted_tokens_seconds 0\n",
         "\nllamacpp:n_tokens_max 0\n",
-        "\nweft_pictures_total{result=\"decoded\"} 0\n",
-        "\nweft_pictures_total{result=\"known\"} 0\n",
-        "\nvllm:request_success_total{model_name=\"tiny\",engine=\"0\",finished_reason=\"stop\"} "
-        "0\n",
+        "\nweft_pictures_total"
+        R"({result="decoded"} 0)"
+        "\n",
+        "\nweft_pictures_total"
+        R"({result="known"} 0)"
+        "\n",
+        "\nvllm:request_success_total" LABELLED R"(finished_reason="stop"} 0)"
+        "\n",
     };
 
     world_init(&w);

@@ -665,9 +665,8 @@ Test(responses, top_logprobs_brings_so_many) {
 
 Test(websocket_messages, that_are_wrong_are_refused_and_the_connection_stays) {
     static const char *const cases[][2] = {
-        {R"({"type":"response.cancel","input":"a"})",
-         R"("message":"type must be \"response.create\", not \"response.cancel\".)"},
-        {R"({"input":"a"})", R"(type must be \"response.create\", not \"\".)"},
+        {R"({"type":"response.cancel","input":"a"})", "response.cancel"},
+        {R"({"input":"a"})", R"("message":"type must be )"},
         {R"({"type":"response.create","input":"a","stream_id":"1"})",
          "stream_id is not supported: the responses of a connection follow each other."},
         {R"({"type":"response.create","input":"a","background":true})",
