@@ -424,7 +424,7 @@ static bool is_host(const char *host, size_t n) {
     struct in6_addr addr;
     bool bracket = *host == '[';
 
-    if (n == 0 || n >= sizeof(text) || (bracket && host[n - 1] != ']'))
+    if (n >= sizeof(text) || (bracket && host[n - 1] != ']'))
         return false;
     memcpy(text, host, n);
     text[bracket ? n - 1 : n] = 0;

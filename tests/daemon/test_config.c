@@ -691,3 +691,27 @@ Test(config, help_names_each_option_in_short_lines) {
                   "the next word has room: %.100s", line);
     }
 }
+
+/* A host is at most 255 bytes long; what is longer, or has no end, is no address. */
+Test(config, addresses_that_are_wrong_are_refused) {
+    static const char *const wrong[] = {
+        ":80",        "[]:80",       "[::1:80", "[:80",         "::1:80",       "[::g]:80",
+        "[%eth0]:80", "localhost",   "lo:80",   "localhost:",   "127.0.0.1:-1", "127.0.0.1:65536",
+        "1.2.3:80",   "1.2.3.4.5:1", "tls::80", "localhosts:80"};
+    static const int long_hosts[] = {255, 256, 257, 2000};
+    char address[2100], *argv[] = {"weftd", "--model", "m", "--listen", address, NULL};
+
+    for (size_t i = 0; i < ARRAY_SIZE(wrong) + ARRAY_SIZE(long_hosts); i++) {
+        if (i < ARRAY_SIZE(wrong))
+            snprintf(address, sizeof(address), "%s", wrong[i]);
+        else
+            snprintf(address, sizeof(address), "%0*d:80", long_hosts[i - ARRAY_SIZE(wrong)], 0);
+        int r = config_read_args(&config, 5, argv, &err);
+        if (r == 0)
+            r = config_check(&config, &err);
+        cr_expect_eq(r, -EINVAL, "%s", address);
+        cr_expect_str_eq(err.param, "listen", "%s: %s", address, err.param);
+        config_deinit(&config);
+        cr_assert_eq(config_init(&config), 0);
+    }
+}
