@@ -628,3 +628,22 @@ Test(args, a_start_says_what_becomes_of_options) {
         "\n"
         "weftd: environment: --lora: adapters are not supported: merge it into the model\n");
 }
+
+/* A '-' of the table may be typed as '_', and no other letter may differ. */
+Test(args, names_have_lines_of_either_kind) {
+    static const struct {
+        const char *typed;
+        bool is_known;
+    } all[] = {{"--ctx-size", true},   {"--ctx_size", true},   {"__ctx_size", true},
+               {"--ctx+size", false},  {"-+ctx-size", false},  {"--c_x-size", false},
+               {"--ctx-siz", false},   {"--ctx-sizes", false}, {"--CTX-SIZE", false},
+               {"-c", true},           {"_c", true},           {"-", false},
+               {"--root_path", true},  {"--root-path", true},  {"--middleware", true},
+               {"--middlewar", false}, {"--root-path,", false}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++)
+        cr_expect_eq(llama_option_find(all[i].typed, strlen(all[i].typed)) != NULL, all[i].is_known,
+                     "%s", all[i].typed);
+    cr_expect_not_null(llama_option_find("--ctx-size=9", strlen("--ctx-size")));
+    cr_expect_null(llama_option_find("", 0));
+}

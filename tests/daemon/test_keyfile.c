@@ -131,3 +131,31 @@ Test(keyfile, a_file_that_cannot_be_read_is_named) {
     cr_expect_str_eq(err.message, "/: cannot be read: Is a directory");
     cr_expect_eq(keyfile_read("/nowhere", "file", on_pair, heard, NULL), -ENOENT);
 }
+
+Test(keyfile, a_line_has_8190_characters_at_most) {
+    static const struct {
+        int len;
+        const char *end;
+        int code;
+    } cases[] = {{8190, "\n", 0}, {8191, "\n", -EINVAL}, {8190, "", 0}, {8191, "", -EINVAL}};
+    char text[9000];
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        snprintf(text, sizeof(text), "a=%0*d%s", cases[i].len - 2, 0, cases[i].end);
+        cr_expect_eq(read_text(text), cases[i].code, "%zu", i);
+        cr_expect(cases[i].code == 0 || strstr(err.message, ":1: line is longer than 8190 char"),
+                  "%s", err.message);
+    }
+}
+
+/* What begins a comment, an end or a mark elsewhere is text where it has no meaning. */
+Test(keyfile, signs_have_a_meaning_at_their_places_only) {
+    cr_assert_eq(read_text("a==1\nb=:2\nc:=3\nd = [x]\ne = ]\n=5\nf;=6\n[a]b]\n"), -EINVAL);
+    cr_expect_str_eq(heard, "[]a==1;[]b=:2;[]c==3;[]d=[x];[]e=];[]=5;[]f;=6;");
+    cr_assert_eq(read_text("a\t=\v1\f\nb=2\t; c\n[ s ]\nc=3\n[]\nd=4\n"), 0);
+    cr_expect_str_eq(heard, "[]a=1;[]b=2;[ s ]c=3;[]d=4;");
+    expect("a=1\n\xEF\xBB\xBF[s]\n", -EINVAL, "file", ":2: must be a [section] or key = value",
+           "[]a=1;");
+    cr_assert_eq(read_text("\xEF\xBB\xBF"), 0);
+    expect("a=1\n#b\n ;c\nbad=1", -EINVAL, "bad", ":4: bad: no", "[]a=1;");
+}

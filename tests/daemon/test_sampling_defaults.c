@@ -140,3 +140,62 @@ Test(sampling_defaults, the_option_comes_first) {
     cr_expect_eq(read_defaults(&d, "qwen3", "Qwen3-8B", large, &err), -EINVAL);
     cr_expect(strstr(err.message, "seed=18446744073709551616"), "%s", err.message);
 }
+
+/* A number behind a name, or a part of an architecture's name, names another model. */
+Test(sampling_defaults, names_of_models_and_architectures_are_whole) {
+    static const struct {
+        const char *arch, *name, *source;
+    } cases[] = {
+        {"llama", "llama-30b", "weft"},
+        {"llama", "llama_3b", "family:llama-3"},
+        {"llama", "llama 3", "family:llama-3"},
+        {"llama", "llama--3", "weft"},
+        {"llama", "llama-33 llama-3", "family:llama-3"},
+        {"llama", "LLAMA-3.1", "family:llama-3"},
+        {"llama", "smollm3", "family:smollm3"},
+        {"llama", "smollm30", "weft"},
+        {"llama", "magistral", "family:magistral"},
+        {"llama", "magistra", "weft"},
+        {"qwen3next", "x", "family:qwen3"},
+        {"qwen3moe", "x", "family:qwen3"},
+        {"qwen", "x", "weft"},
+        {"wen3", "x", "weft"},
+        {"next", "x", "weft"},
+        {"qwen3 qwen3moe", "x", "family:qwen3"},
+        {"glm4moe", "GLM-4.6", "family:glm-4.6"},
+        {"glm4moe", "GLM-4.5", "weft"},
+    };
+    char *none[] = {NULL};
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct sampling_defaults d;
+        struct err err = {0};
+
+        cr_assert_eq(read_defaults(&d, cases[i].arch, cases[i].name, none, &err), 0);
+        cr_expect_str_eq(d.source, cases[i].source, "%s, %s: %s", cases[i].arch, cases[i].name,
+                         d.source);
+    }
+}
+
+Test(sampling_defaults, an_option_is_a_name_and_a_whole_number) {
+    static char *const bad[] = {"",       "=5",      "top_k=",  "top_k=5x",   "seed=", "seed",
+                                "seed=x", "seed=7x", "speed=1", "min_p=0.5 ", "x=1",   "top_p=2"};
+    struct sampling_defaults d;
+    struct err err = {0};
+
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        char *option[] = {"top_k=7", bad[i], "top_k=8", NULL};
+
+        err = (struct err){0};
+        cr_expect_eq(read_defaults(&d, "qwen3", "m", option, &err), -EINVAL, "%s", bad[i]);
+        cr_expect_eq(d.values.top_k, 7, "%s", bad[i]);
+        cr_expect(*err.message && *err.param, "%s", bad[i]);
+    }
+    char *good[] = {"seed=18446744073709551615", "top_p=0.5", "top_k=9", "temperature=0", NULL};
+    cr_expect_eq(read_defaults(&d, "qwen3", "m", good, &err), 0, "%s", err.message);
+    cr_expect(d.has_seed && d.seed == UINT64_MAX);
+    cr_expect(d.values.top_p == 0.5 && d.values.top_k == 9 && d.values.temperature == 0);
+    char *off[] = {"seed=3", "seed=-1", NULL};
+    cr_expect_eq(read_defaults(&d, "qwen3", "m", off, &err), 0, "%s", err.message);
+    cr_expect_not(d.has_seed);
+}

@@ -222,3 +222,33 @@ Test(tenants, there_are_at_most_1024_and_sections_go_on) {
     cr_expect_eq(read_text(text), -EINVAL);
     cr_expect(strstr(err.message, "at most 1024 tenants"), "%s", err.message);
 }
+
+/* [default] fills each kind of key that a section leaves out, and none that it has. */
+Test(tenants, each_kind_of_key_is_filled_once) {
+    char text[4000] = "[a]\nkeys = ";
+
+    cr_assert_eq(read_text("[default]\nclass = batch\nmax-running = 3\nkv-tokens = 5000000000\n"
+                           "weight = 0.5\nmodels = x y\nloop-breaker = 9\n"
+                           "[a]\n[b]\nclass = normal\nmax-running = 0\nkv-tokens = 0\nweight = 2\n"
+                           "models =\nloop-breaker = 0\n[c]\nmax-queued = 1\n"),
+                 0, "%s", err.message);
+    cr_assert_eq(n, 3); /* a section without a key is none */
+    cr_expect_str_eq(row[1].name, "b");
+    cr_expect(row[1].class == 0 && row[1].max_running == 0 && row[1].kv_tokens == 0);
+    cr_expect(row[1].weight == 2 && row[1].n_models == 0 && row[1].loop_tokens == 0);
+    cr_expect(row[2].class == 2 && row[2].max_running == 3 && row[2].kv_tokens == 5000000000);
+    cr_expect(row[2].weight == 0.5 && row[2].n_models == 2 && row[2].loop_tokens == 9);
+    cr_expect(row[2].max_queued == 1 && row[0].max_queued == 0);
+    cr_expect_str_eq(row[2].models[1], "y");
+    for (int i = 0; i <= API_TENANT_KEYS; i++) {
+        sprintf(text + strlen(text), " ,k%d", i);
+        cr_expect_eq(read_text(text), i < API_TENANT_KEYS ? 0 : -EINVAL, "%d", i);
+        cr_expect(i == API_TENANT_KEYS || row[0].n_keys == (uint32_t)i + 1);
+    }
+    cr_assert_eq(read_text("[a]\nkeys = k k\nuids = 5, 5,\n[b]\nuids = 6\n"), 0, "%s", err.message);
+    cr_expect(row[0].n_keys == 2 && row[0].n_uids == 2 && row[1].n_uids == 1);
+    expect_error("[default]\nuids = 1\n", 2, "cannot be set in [default]");
+    expect_error("[a]\nloop-breaker = 1x\n", 2, "loop-breaker: must be a whole number from 0");
+    expect_error("[a]\nmax-queued =\n", 2, "max-queued");
+    expect_error("[a]\nweight = 1000x\n", 2, "weight");
+}
