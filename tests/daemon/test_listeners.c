@@ -199,6 +199,24 @@ Test(listeners, a_daemon_started_by_hand_chooses_its_admin_socket) {
     cr_expect_eq(l.n, 1);
 }
 
+/* A path has no port that could name the admin socket. */
+Test(listeners, a_daemon_without_a_port_names_its_admin_socket_by_its_number) {
+    struct err err = {0};
+    char text[300];
+
+    setenv("XDG_RUNTIME_DIR", folder, 1);
+    set("admin-socket", "auto");
+    snprintf(text, sizeof(text), "unix:%s", in_folder("http"));
+    set("listen", text);
+    cr_assert_eq(listeners_open(&l, &err), 0, "%s", err.message);
+    snprintf(text, sizeof(text), "%s/weft/pid-%d.sock", folder, (int)getpid());
+    cr_expect_str_eq(l.chosen, text);
+    snprintf(text, sizeof(text), "listen /pid-%d.sock;", (int)getpid());
+    cr_expect_str_eq(did, text);
+    unlink(in_folder("http"));
+    rmdir(in_folder("weft"));
+}
+
 /* The daemon keeps the admin socket that the previous one chose, or had by its options. */
 Test(listeners, a_chosen_admin_socket_is_handed_on) {
     struct err err = {0};

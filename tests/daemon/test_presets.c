@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
@@ -623,4 +624,18 @@ Test(presets, a_kill_during_a_refused_change_changes_nothing) {
     check_refused_kills(&old, &p, "cold old {{ 1 }}");
     drop(&old);
     drop(&p);
+}
+
+/* A daemon may be started without a standard input: its first file has the number 0 then. */
+Test(presets, changes_are_undone_without_a_standard_input, .timeout = 60) {
+    FILE *f = fopen(full("presets/mine.conf.checked"), "w");
+
+    cr_assert(f);
+    fputs("# made by a client\n", f);
+    fclose(f);
+    close(STDIN_FILENO);
+    presets_recover(&own);
+    cr_expect_null(text_of("presets/mine.conf.checked"));
+    presets_recover(&own); /* waits for ever if the first one has kept the lock */
+    cr_expect_eq(open("/dev/null", O_RDONLY), STDIN_FILENO);
 }
