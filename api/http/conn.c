@@ -567,7 +567,7 @@ static void receive_tls(struct conn *c, const char *data, size_t n) {
 /* Reads everything that the socket has, up to the size of the buffer. */
 static void conn_read_some(struct conn *c) {
     char *data = c->server->read_buf;
-    uv_os_fd_t fd;
+    uv_os_fd_t fd = -1;
 
     uv_fileno((uv_handle_t *)&c->h.stream, &fd); /* an open handle has one */
     ssize_t n = recv(fd, data, sizeof(c->server->read_buf), MSG_DONTWAIT);
