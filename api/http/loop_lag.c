@@ -31,8 +31,10 @@ static uint64_t thread_cpu_ns(void) {
 /* There is one loop in a thread. */
 static _Thread_local struct {
     const char *what;
-    uint64_t since_ns; /* by the clock */
-    uint64_t cpu_ns;   /* the CPU time when it was last read */
+    /* by the clock */
+    uint64_t since_ns;
+    /* CPU time when it was last read */
+    uint64_t cpu_ns;
     struct loop_lag_long most;
 } marks;
 

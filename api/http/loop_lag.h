@@ -45,8 +45,8 @@ void loop_lag_init(struct loop_lag *l, uv_loop_t *loop,
                    void (*on_iteration)(void *ctx, uint64_t busy_ns, uint64_t cpu_ns),
                    void (*on_long)(void *ctx, const struct loop_lag_long *it), void *ctx);
 /* Names the activity of the loop's thread from now on; @what must stay valid. Callbacks call it
- * when they begin; the time of a callback that does not counts for the previous one. The CPU time of
- * a callback that takes less than a millisecond by the clock counts as that. */
+ * when they begin; the time of a callback that does not counts for the previous one. Of a callback
+ * that takes less than a millisecond by the clock, this time counts as its CPU time. */
 void loop_lag_mark(const char *what);
 void loop_lag_close(struct loop_lag *l); /* closes the handle; call it before the loop ends */
 /* Returns the longest iteration of the last 30 to 60 s. */

@@ -24,7 +24,8 @@
 #define PAUSE_WORDS 64u
 
 struct word_cache {
-    uint8_t len[CACHE_SLOTS]; /* bytes of the word; 0: the slot is empty */
+    /* bytes of the word; 0: the slot is empty */
+    uint8_t len[CACHE_SLOTS];
     struct cached_word {
         uint8_t n;
         char text[CACHE_WORD];
