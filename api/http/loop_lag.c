@@ -49,8 +49,11 @@ static uint64_t marks_read_cpu(void) {
 void loop_lag_mark(const char *what) {
     uint64_t now = uv_hrtime(), used = now - marks.since_ns;
 
-    if (used >= SHORT_NS) /* the thread may have waited for a core */
-        used = MIN(used, marks_read_cpu());
+    if (used >= SHORT_NS) { /* the thread may have waited for a core */
+        uint64_t cpu = marks_read_cpu();
+
+        used = MIN(used, cpu);
+    }
     if (marks.what && used >= marks.most.in_cpu_ns) {
         marks.most.in = marks.what;
         marks.most.in_cpu_ns = used;
