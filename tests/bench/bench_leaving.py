@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What a client of another address waits for while clients send a request with a key and leave at once.
 
-    tests/bench/bench_leaving.py BUILD WEFTD... [--seconds 5] [--rounds 2] [--clients 16]
+    tests/bench/bench_leaving.py BUILD WEFTD... [--seconds 5] [--rounds 2] [--clients 16] [--stay 0]
 
-Each round starts each WEFTD in turn, so that what else the machine does falls on all of them. The waiting client asks
+--stay: seconds that each client stays. Each round starts each WEFTD in turn, so that what else the machine does falls on all of them. The waiting client asks
 for /health on a new connection and again on the same one. Prints connections a second, processor time of the front,
 the length of the queue of connections that are not accepted, and the times of the waiting client.
 """
@@ -26,6 +26,7 @@ parser.add_argument("weftd", nargs="+")
 parser.add_argument("--seconds", type=float, default=5)
 parser.add_argument("--rounds", type=int, default=2)
 parser.add_argument("--clients", type=int, default=16)
+parser.add_argument("--stay", type=float, default=0)
 arguments = parser.parse_args()
 os.environ["WEFT_BUILD"] = arguments.build
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "e2e"))
@@ -42,6 +43,7 @@ def leave(port, count):
         try:
             with socket.create_connection(("127.0.0.1", port), 30) as s:
                 s.sendall(REQUEST)
+                time.sleep(arguments.stay)
             with count.get_lock():
                 count.value += 1
         except OSError:
