@@ -125,7 +125,7 @@ Test(decisions, a_score_is_the_expected_level) {
     world_stop(&w);
 }
 
-/* The same in OpenAI's form, which lists the levels with their numbers. */
+/* OpenAI's form of a score lists the levels with their numbers. */
 Test(decisions, a_score_lists_its_levels) {
     struct world w;
 

@@ -353,7 +353,7 @@ Test(http_listen, addresses_that_others_reach_without_keys_are_told) {
     fclose(f);
 }
 
-/* Of two daemons that share a socket, only the one that owns its path removes the file. */
+/* Two daemons may share a socket: only the one that owns its path removes the file. */
 Test(http_listen, the_file_of_a_socket_is_its_owners) {
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
     socklen_t len = sizeof(sa);

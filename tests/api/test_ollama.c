@@ -607,7 +607,7 @@ Test(ollama, curl_needs_no_content_type) {
     world_stop(&w);
 }
 
-/* What each list says of a model of another kind. */
+/* Every list tells what a model can do: generate text, embed, rank. */
 Test(ollama, a_model_of_another_kind_is_told_in_all_lists) {
     static const struct {
         bool encoder, ranks;

@@ -527,7 +527,7 @@ static struct payer *payer_of(struct payers *ps, const char *address) {
     return p;
 }
 
-/* Of an IPv6 address its network of 64 bits pays, of another address all of it. */
+/* An IPv6 address pays as its network of 64 bits, any other address as a whole. */
 Test(payers, an_address_is_that_of_a_host_or_of_a_network) {
     static const struct {
         const char *one, *other;

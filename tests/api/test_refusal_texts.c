@@ -331,7 +331,7 @@ Test(refusal_texts, of_keys) {
     unlink(path);
 }
 
-/* What a worker refuses a request with, and what its client is told. */
+/* A worker's reasons to refuse a request, and what its client is told. */
 Test(refusal_texts, of_the_worker) {
     static const struct {
         struct err why;

@@ -449,7 +449,7 @@ Test(usage, the_database_has_the_rows_of_a_table, .init = setup, .fini = teardow
     end(&p, false);
 }
 
-/* What is no file of an earlier version: neither waited for nor read. */
+/* Paths that are no file of an earlier version are neither waited for nor read. */
 Test(usage, what_is_no_file_is_told, .init = setup, .fini = teardown) {
     static struct process p;
 

@@ -148,7 +148,7 @@ Test(keyfile, a_line_has_8190_characters_at_most) {
     }
 }
 
-/* What begins a comment, an end or a mark elsewhere is text where it has no meaning. */
+/* Signs that begin a comment, an end or a mark elsewhere are text where they have no meaning. */
 Test(keyfile, signs_have_a_meaning_at_their_places_only) {
     cr_assert_eq(read_text("a==1\nb=:2\nc:=3\nd = [x]\ne = ]\n=5\nf;=6\n[a]b]\n"), -EINVAL);
     cr_expect_str_eq(heard, "[]a==1;[]b=:2;[]c==3;[]d=[x];[]e=];[]=5;[]f;=6;");
