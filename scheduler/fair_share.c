@@ -166,15 +166,12 @@ static double decayed(double ns, int64_t from, int64_t now) {
     return ns * exp2(-(double)MAX(now - from, 0) / FAIR_HALF_LIFE_NS);
 }
 
-/* Takes the pause of a tenant that comes back into the mean. */
+/* Takes the pause of a tenant that comes back into the part of its pauses that are short. */
 static void note_pause(struct fair_tenant *t, int64_t now) {
-    double pause = (double)MAX(now - t->seen_ns, 1);
+    double is_short = now - t->seen_ns <= FAIR_SOON_NS;
 
-    if (t->seen_ns == 0)
-        return;
-    if (t->pause_ns == 0)
-        t->pause_ns = pause;
-    t->pause_ns = t->pause_ns * FAIR_PAUSE_MEMORY + pause * (1 - FAIR_PAUSE_MEMORY);
+    if (t->seen_ns > 0)
+        t->soon = t->soon * FAIR_SOON_MEMORY + is_short * (1 - FAIR_SOON_MEMORY);
 }
 
 uint16_t fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weight_milli, uint8_t class,
@@ -422,6 +419,13 @@ bool fair_is_shared(const struct fair_share *f, int64_t now) {
     return n > 1;
 }
 
+/* Returns whether @t has no request behind the running step and will have one soon. */
+static bool fair_comes_soon(const struct fair_tenant *t, int64_t now) {
+    if (t->soon < FAIR_SOON_PART || t->n_last < t->n_live)
+        return false;
+    return t->n_live > 0 || now - t->seen_ns <= FAIR_SOON_NS;
+}
+
 bool fair_expects(const struct fair_share *f, int64_t now) {
     double least = 0, most = 0;
 
@@ -430,10 +434,8 @@ bool fair_expects(const struct fair_share *f, int64_t now) {
     for (uint32_t i = 0; i < f->n_tenants; i++) {
         const struct fair_tenant *t = &f->tenant[i];
         double served = fmax(t->served_ns, least - FAIR_BURST_NS / t->weight);
-        bool soon = t->pause_ns > 0 && t->pause_ns <= FAIR_SOON_NS &&
-                    (double)(now - t->seen_ns) <= 2 * t->pause_ns;
 
-        if (t->n_live == 0 && soon && most - served > FAIR_BEHIND_NS / t->weight)
+        if (fair_comes_soon(t, now) && most - served > FAIR_BEHIND_NS / t->weight)
             return true;
     }
     return false;
@@ -522,7 +524,7 @@ static double prompt_ns(const struct fair_share *f, const struct request *r) {
 
 static void count_held(struct fair_share *f) {
     for (uint32_t i = 0; i < f->n_tenants; i++) {
-        f->tenant[i].n_running = f->tenant[i].n_pages = 0;
+        f->tenant[i].n_running = f->tenant[i].n_last = f->tenant[i].n_pages = 0;
         f->tenant[i].coming_ns = 0;
     }
     LIST_FOREACH_ENTRY(r, f->view->running, const struct request, queued.link) {
@@ -530,6 +532,7 @@ static void count_held(struct fair_share *f) {
 
         assert(r->entered && t->n_running < t->n_live);
         t->n_running++;
+        t->n_last += request_is_last(r);
         t->n_pages += request_n_pages(r);
         t->coming_ns = fmax(t->coming_ns, prompt_ns(f, r) / t->weight);
     }

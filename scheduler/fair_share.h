@@ -40,12 +40,14 @@ struct fair_tenant {
     int64_t recent_at;
     /* last arrival or end of a request */
     int64_t seen_ns;
-    /* mean of the times that it had no requests; 0: none yet */
-    double pause_ns;
+    /* part of its last pauses that were short; a pause is a time without requests */
+    double soon;
     /* requests, waiting and running */
     uint32_t n_live;
-    /* requests that run, and the pages that they hold; set before each plan */
+    /* requests that run, those of them whose last token a step computes, and the pages that they
+     * hold; set before each plan */
     uint32_t n_running;
+    uint32_t n_last;
     uint32_t n_pages;
     /* pages promised to its running requests beyond its share; set by fair_note_promises() */
     uint32_t n_beyond;

@@ -43,9 +43,10 @@
 #define FAIR_AHEAD_NS 5e8
 /* Time for which a tenant without requests still counts in shares. Bound. */
 #define FAIR_LATELY_NS INT64_C(300000000000)
-/* A tenant whose pauses are this long on average is expected back for twice their mean. */
-#define FAIR_SOON_NS 250e6
-#define FAIR_PAUSE_MEMORY 0.75 /* weight of the old mean */
+/* A tenant is expected back for this time, if a quarter of its last pauses were no longer. */
+#define FAIR_SOON_NS INT64_C(250000000)
+#define FAIR_SOON_PART 0.25
+#define FAIR_SOON_MEMORY 0.75 /* weight of the earlier pauses */
 /* Time over which the slots that a tenant needs are averaged, and the standard deviations left free
  * beyond the mean. Without: flood, quiet p99 3 times; without the surge priorities p90 +15 %. */
 #define FAIR_SLOTS_NS 10e9

@@ -434,3 +434,40 @@ Test(fair_share, what_was_had_elsewhere_is_forgotten) {
     cr_expect_float_eq(s.tenant[a].served_ns, 2e9, 1);
     cr_expect_float_eq(s.tenant[a].elsewhere_ns, 3e9, 1);
 }
+
+/* Makes tenant @t pause and come back @n times. Returns the time of its last end. */
+static int64_t pause_often(uint32_t t, uint32_t n, int64_t pause_ns, int64_t now) {
+    for (uint32_t i = 0; i < n; i++) {
+        now += pause_ns;
+        fair_exit(&s, fair_enter(&s, t, 1000, 0, now), now);
+    }
+    return now;
+}
+
+Test(fair_share, who_comes_back_soon_is_expected) {
+    static const int64_t soon = 250000000;
+    uint16_t other = fair_enter(&s, 1, 1000, 0, SECOND);
+
+    fair_charge(&s, other, 100e9, 0);
+    int64_t now = pause_often(2, 1, 0, 2 * SECOND);
+    cr_expect_not(fair_expects(&s, now), "of its pauses none is known");
+    now = pause_often(2, 1, soon, now);
+    cr_expect(fair_expects(&s, now));
+    cr_expect(fair_expects(&s, now + soon));
+    cr_expect_not(fair_expects(&s, now + soon + 1));
+    now = pause_often(2, 1, soon + 1, now);
+    cr_expect_not(fair_expects(&s, now), "one of two pauses was long");
+    now = pause_often(2, 3, 1, now);
+    now = pause_often(2, 3, 10 * SECOND, now);
+    cr_expect(fair_expects(&s, now), "three of the last six were short");
+    now = pause_often(2, 3, SECOND, now);
+    cr_expect_not(fair_expects(&s, now));
+
+    now = pause_often(2, 1, 1, now);
+    cr_expect(fair_expects(&s, now));
+    fair_exit(&s, fair_enter(&s, 2, 1000, 0, now), now);
+    fair_charge(&s, fair_enter(&s, 2, 1000, 0, now), 100e9, 0);
+    cr_expect_not(fair_expects(&s, now), "its request is not in its last step");
+    fair_exit(&s, s.tenant[0].id == 2 ? 0 : 1, now);
+    cr_expect_not(fair_expects(&s, now), "it is not behind");
+}

@@ -15,6 +15,7 @@
 #define PREWARM_NS INT64_C(10000000)
 #define ROWS_TURNS 64 /* most successive plans without a row for a decoding request */
 #define LATELY_NS INT64_C(300000000000)
+#define SOON_NS INT64_C(250000000)
 #define PIN_TURNS 32   /* most successive plans in which a request waits for pins beyond a share */
 #define CHECK_PARTS 8  /* keys and copies are checked in one step in this many */
 #define TABLE_STEPS 64 /* the whole table of ids is checked in one step in this many */
@@ -88,6 +89,16 @@ static void note_shares(struct sim *s) {
             s->opts.n_pages * f->tenant[i].weight / MAX(sum, f->tenant[i].weight);
 }
 
+/* Returns whether all requests of @tenant get their last token from the running step. */
+static bool all_are_last(const struct sim *s, uint32_t tenant) {
+    uint32_t n = 0;
+
+    LIST_FOREACH_ENTRY(r, &s->sched->running, const struct request, queued.link) {
+        n += r->tenant == tenant && request_is_last(r);
+    }
+    return n > 0 && n == s->sched->fair.tenant[tenant].n_live;
+}
+
 /* Notes whether a tenant may be expected back. */
 static void note_expected(struct sim *s) {
     const struct fair_share *f = &s->sched->fair;
@@ -97,9 +108,12 @@ static void note_expected(struct sim *s) {
         if (f->tenant[i].n_live > 0)
             most = MAX(most, f->tenant[i].served_ns);
     s->was.expects = false;
-    for (uint32_t i = 0; i < f->n_tenants; i++)
-        s->was.expects |= f->tenant[i].n_live == 0 && f->tenant[i].served_ns < most &&
-                          s->clock.ns - f->tenant[i].seen_ns <= 500000000;
+    for (uint32_t i = 0; i < f->n_tenants; i++) {
+        const struct fair_tenant *t = &f->tenant[i];
+        bool left = t->n_live == 0 && s->clock.ns - t->seen_ns <= SOON_NS;
+
+        s->was.expects |= t->served_ns < most && (left || all_are_last(s, i));
+    }
 }
 
 /* Notes the pages that only pins hold. */
