@@ -70,13 +70,13 @@ static inline bool json_is_empty(yyjson_val *v) {
 }
 
 /* Reads a whole number, which some clients write as 5.0. Returns false, with *@out unchanged, if @v
- * is no whole number or does not fit. */
+ * is no whole number or does not fit. The real -2^63 does not: what is written may be below it. */
 static inline bool json_whole(yyjson_val *v, int64_t *out) {
     double d = yyjson_get_real(v);
 
     if (yyjson_is_int(v) && (yyjson_is_sint(v) || yyjson_get_uint(v) <= INT64_MAX))
         *out = yyjson_get_sint(v);
-    else if (yyjson_is_real(v) && d >= -0x1p63 && d < 0x1p63 && d == (double)(int64_t)d)
+    else if (yyjson_is_real(v) && d > -0x1p63 && d < 0x1p63 && d == (double)(int64_t)d)
         *out = (int64_t)d;
     else
         return false;

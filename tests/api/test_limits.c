@@ -209,7 +209,7 @@ Test(limits, of_numbers) {
         {CHAT, "{" HI R"(,"stop_token_ids":[)", "]}", "259", "260", "ids from 0 to 259; entry 0"},
         {CHAT, "{" HI R"(,"stop_token_ids":[1,)", "]}", "0", "-1", "ids from 0 to 259; entry 1"},
         {CHAT, "{" HI R"(,"seed":)", "}", "18446744073709551615", "18446744073709551616", "seed"},
-        {CHAT, "{" HI R"(,"seed":)", "}", "-9223372036854775808", "-9223372036854777856", "seed"},
+        {CHAT, "{" HI R"(,"seed":)", "}", "-9223372036854775808", "-9223372036854775809", "seed"},
         {TEXT, R"({"prompt":"a","max_tokens":)", "}", "0", "-2", "max_tokens must be 0 or more"},
         {TEXT, R"({"prompt":"a","logprobs":)", "}", "20", "21", "logprobs must be"},
         {TEXT, R"({"prompt":"a","prompt_logprobs":)", "}", "20", "21", "prompt_logprobs must be"},
