@@ -758,10 +758,6 @@ static void gen_tick(struct gen *g, int64_t now) {
         gen_set_failed(g);
     } else if (!g->model->worker_up) {
         gen_submit(g);
-    } else if (g->left && !conn_of(g)) { /* others still want its answer */
-        g->left = false;
-        if (g->model->half != g)
-            gen_queue(g);
     }
 }
 

@@ -166,6 +166,31 @@ Test(background, a_stream_may_be_left_and_taken_up_again) {
     world_stop(&w);
 }
 
+/* The worker has no room at first. When it has, the request's client has left, but the response needs
+ * none. */
+Test(background, a_stream_may_be_left_before_it_is_submitted) {
+    CLEANUP(buf_deinit) struct buf got = {.max = 1 << 20};
+    struct world w;
+    char id[64];
+
+    responses_start(&w);
+    w.port.n_again = 1;
+    int fd = world_connect(&w);
+    world_post(&w, fd, RESPONSES, BACKGROUND R"(,"stream":true})");
+    cr_assert(world_read_until(&w, fd, &got, "event: response.queued"));
+    snprintf(id, sizeof(id), "%.29s", strstr(got.data, "resp_"));
+    cr_assert_eq(w.port.n, 0);
+    close(fd);
+    api_worker_room(api_first_model(w.api)); /* before the loop reads that the client has left */
+    cr_assert_eq(w.port.n, 1);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "Hello");
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_turns(&w, 4);
+    expect_told(&w, id, "", "M<Hello> completed");
+    world_stop(&w);
+}
+
 Test(background, it_is_cancelled_by_its_id) {
     struct world w;
     struct reply r;
