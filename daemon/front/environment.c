@@ -75,7 +75,7 @@ static const struct variable *environment_find(const char *name) {
 }
 
 static bool is_on(const char *value) {
-    static const char *const off[] = {"", "0", "off", "false", "disabled", "no"};
+    static const char *const off[] = {"0", "off", "false", "disabled", "no"};
 
     for (size_t i = 0; i < ARRAY_SIZE(off); i++)
         if (strcasecmp(value, off[i]) == 0)
@@ -112,8 +112,7 @@ static bool environment_seconds(const char *text, uint64_t *out) {
     for (size_t i = 0; end != text && i < ARRAY_SIZE(units); i++)
         if (strcmp(end, units[i].name) == 0 && n * units[i].seconds < 1e8) {
             /* negative: for ever, which is 0 here; 0: at once, for which 1 is the nearest */
-            *out = n < 0 ? 0 : (uint64_t)(n * units[i].seconds);
-            *out += n >= 0 && *out == 0;
+            *out = n < 0 ? 0 : MAX((uint64_t)(n * units[i].seconds), 1u);
             return true;
         }
     return false;
@@ -136,24 +135,20 @@ static int add_address(struct environment *e, const struct variable *v, const ch
     const char *host = scheme ? scheme + 3 : value;
     int len = (int)strcspn(host, "/");
     const char *port = memrchr(host, ':', (size_t)len);
-    bool bare = !port || memchr(host, ']', (size_t)len) > (void *)(uintptr_t)port;
+    const char *local = *host == ':' || len == 0 ? "127.0.0.1" : "";
+    bool bare = !port || memchr(port, ']', (size_t)(host + len - port));
     char address[300];
 
-    if (*host == ':' || len == 0)
-        snprintf(address, sizeof(address), "127.0.0.1%.*s", len, host);
-    else
-        snprintf(address, sizeof(address), "%.*s%s", len, host, bare ? ":11434" : "");
+    snprintf(address, sizeof(address), "%s%.*s%s", local, len, host, bare ? ":11434" : "");
     return environment_add(e, v->option, address);
 }
 
 static int environment_apply_row(struct environment *e, const struct variable *v,
                                  const char *value) {
-    switch (v->kind) {
-    case VARIABLE_SILENT:
+    if (v->kind == VARIABLE_SILENT || (v->kind == VARIABLE_FLAG && !is_on(value)))
         return 0;
+    switch (v->kind) {
     case VARIABLE_FLAG:
-        if (!is_on(value))
-            return 0;
         TRY(environment_add(e, v->option, NULL));
         break;
     case VARIABLE_SECONDS:
@@ -165,19 +160,17 @@ static int environment_apply_row(struct environment *e, const struct variable *v
         break;
     default:
         TRY(environment_add(e, v->option, value));
-        break;
     }
     return buf_printf(&e->used, "%s%s", e->used.len ? ", " : "", v->name);
 }
 
 /* Takes LLAMA_ARG_NAME, which stands for --name. */
 static int apply_argument(struct environment *e, const char *name, const char *value) {
-    char option[NAME_MAX_BYTES + 3] = "--";
-    size_t n = 2;
+    char option[NAME_MAX_BYTES];
+    size_t n = (size_t)snprintf(option, sizeof(option), "--%s", name + strlen("LLAMA_ARG_"));
 
-    for (const char *c = name + strlen("LLAMA_ARG_"); *c && n + 1 < sizeof(option); c++)
-        option[n++] = (char)(*c == '_' ? '-' : tolower((unsigned char)*c));
-    option[n] = 0;
+    for (char *c = option; *c; c++)
+        *c = (char)(*c == '_' ? '-' : tolower((unsigned char)*c));
     const struct llama_option *o = llama_option_find(option, n);
     if (!o && !config_has(option + 2, n - 2))
         return buf_printf(&e->unread, "%s%s", e->unread.len ? ", " : "", name);
