@@ -71,12 +71,21 @@ int listeners_open_given(struct listeners *l, struct err *err) {
 }
 
 static int port_of(int fd) {
-    struct sockaddr_storage sa = {0};
+    struct sockaddr_in6 sa = {.sin6_port = 0}; /* its port is where that of IPv4 is */
     socklen_t len = sizeof(sa);
 
     getsockname(fd, (struct sockaddr *)&sa, &len);
-    return ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&sa)->sin6_port
-                                          : ((struct sockaddr_in *)&sa)->sin_port);
+    return ntohs(sa.sin6_port);
+}
+
+/* Reads the port behind @colon, which may be NULL. Returns -1 if it is none. */
+static int read_port(const char *colon) {
+    char *end;
+
+    if (!colon)
+        return -1;
+    long port = strtol(colon + 1, &end, 10);
+    return end == colon + 1 || *end || port < 0 || port > 65535 ? -1 : (int)port;
 }
 
 /* Listens on one address of the listen option. The first one names the service in messages. */
@@ -94,10 +103,8 @@ static int listen_on(struct listeners *l, const char *address, struct err *err) 
             snprintf(l->url, sizeof(l->url), "%s", address);
         return given ? 0 : add_own_socket(l, address);
     }
-    char *end = NULL;
-    port = colon ? (int)strtol(colon + 1, &end, 10) : -1;
-    if (!colon || colon == at || end == colon + 1 || *end || port < 0 || port > 65535 ||
-        (size_t)(colon - at) >= sizeof(host))
+    port = read_port(colon);
+    if (port < 0 || colon == at || (size_t)(colon - at) >= sizeof(host))
         return err_set(err, 0, "listen", "listen: must be ADDRESS:PORT or unix:PATH, not \"%s\"",
                        at);
     size_t len = (size_t)(colon - at);
@@ -151,21 +158,20 @@ static void drop_socket(struct front_socket *s) {
 
 int listeners_inherit(struct listeners *l, struct kept *kept, struct err *err) {
     struct service_fd fds[SERVICE_FDS_MAX];
-    int n = service_inherited(fds, err), r = 0;
+    int n = service_inherited(fds, err);
 
-    if (n < 0)
-        return n;
-    for (int i = 0; i < n && r == 0; i++) {
+    TRY(n);
+    for (int i = 0; i < n; i++) {
         if (fds[i].kept)
             kept_inherit(kept, fds[i].fd, fds[i].name);
         else
-            r = add_socket(l, (struct front_socket){.fd = fds[i].fd,
+            TRY(add_socket(l, (struct front_socket){.fd = fds[i].fd,
                                                     .admin = fds[i].admin,
                                                     .tls = has_tls(&fds[i]),
                                                     .unwanted = !listeners_is_wanted(l, &fds[i]),
-                                                    .address = fds[i].address});
+                                                    .address = fds[i].address}));
     }
-    return r;
+    return 0;
 }
 
 static int open_admin_at(struct listeners *l, const char *path, struct err *err) {

@@ -144,7 +144,11 @@ Test(listeners, the_addresses_of_the_options_are_bound) {
     cr_expect_str_eq(did, "listen /admin;own;");
     listeners_hand_over(&l); /* the file belongs to the next daemon */
     cr_expect_str_eq(did, "listen /admin;own;hand over;");
-    api_own_paths(w.api, true);
+    api_close(w.api);
+    uv_run(&w.loop, UV_RUN_DEFAULT);
+    cr_expect_eq(access(in_folder("http"), F_OK), 0);
+    unlink(in_folder("http"));
+    unlink(w.path);
 }
 
 Test(listeners, the_first_address_names_the_service) {
@@ -162,14 +166,14 @@ Test(listeners, the_first_address_names_the_service) {
 
 /* Returns the path of an admin socket that the daemon chose, in the folders that XDG_RUNTIME_DIR
  * and HOME name. */
-static const char *chosen_with(const char *runtime, const char *home) {
+static const char *chosen_with(const char *runtime, const char *home, const char *listen) {
     struct err err = {0};
 
     runtime ? setenv("XDG_RUNTIME_DIR", runtime, 1) : unsetenv("XDG_RUNTIME_DIR");
     setenv("HOME", home, 1);
     unsetenv("XDG_STATE_HOME");
     set("admin-socket", "auto");
-    set("listen", "127.0.0.1:0");
+    set("listen", listen);
     l.n = 0;
     l.url[0] = did[0] = 0;
     cr_assert_eq(listeners_open(&l, &err), 0, "%s", err.message);
@@ -179,7 +183,7 @@ static const char *chosen_with(const char *runtime, const char *home) {
 Test(listeners, a_daemon_started_by_hand_chooses_its_admin_socket) {
     char path[200];
 
-    const char *chosen = chosen_with(folder, "/nonexistent");
+    const char *chosen = chosen_with(folder, "/nonexistent", "127.0.0.1:0");
     snprintf(path, sizeof(path), "%s/weft%s.sock", folder, strrchr(l.url, ':'));
     *strrchr(path, ':') = '/';
     cr_expect_str_eq(chosen, path);
@@ -187,13 +191,13 @@ Test(listeners, a_daemon_started_by_hand_chooses_its_admin_socket) {
     cr_expect_eq(access(in_folder("weft"), F_OK), 0);
     rmdir(in_folder("weft"));
 
-    chosen = chosen_with(NULL, folder);
+    chosen = chosen_with(NULL, folder, "127.0.0.1:0");
     cr_expect(strstr(chosen, "/.local/state/weft/"), "%s", chosen);
     rmdir(in_folder(".local/state/weft"));
     rmdir(in_folder(".local/state"));
     rmdir(in_folder(".local"));
 
-    chosen = chosen_with("/dev/null", "/dev/null");
+    chosen = chosen_with("/dev/null", "/dev/null", "127.0.0.1:0");
     cr_expect_str_eq(chosen, "");
     cr_expect_str_eq(did, "", "it serves without one");
     cr_expect_eq(l.n, 1);
@@ -217,6 +221,37 @@ Test(listeners, a_daemon_without_a_port_names_its_admin_socket_by_its_number) {
     rmdir(in_folder("weft"));
 }
 
+/* Returns the length of the path of the admin socket that is chosen where it would have @len bytes,
+ * @name of them for its name; 0: none is chosen. */
+static size_t chosen_of(const char *listen, size_t len, size_t name) {
+    char runtime[200];
+    int rest = (int)(len - strlen(folder) - strlen("//weft/") - name);
+
+    int n = snprintf(runtime, sizeof(runtime), "%s/%0*d", folder, rest, 0);
+    size_t chosen = strlen(chosen_with(runtime, "/dev/null", listen));
+    cr_expect_eq(*did != 0, chosen > 0);
+    snprintf(runtime + n, sizeof(runtime) - (size_t)n, "/weft");
+    rmdir(runtime);
+    runtime[n] = 0;
+    rmdir(runtime);
+    return chosen;
+}
+
+/* The path of a socket has at most 107 bytes. */
+Test(listeners, an_admin_socket_has_a_path_that_fits) {
+    char listen[2][120];
+    size_t by_port = strlen("/12345.sock") - 1, by_pid = 0;
+
+    by_pid = (size_t)snprintf(listen[0], sizeof(listen[0]), "pid-%d.sock", (int)getpid());
+    cr_expect_eq(chosen_of("127.0.0.1:0", 107, by_port), 107);
+    cr_expect_eq(chosen_of("127.0.0.1:0", 108, by_port), 0);
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(listen[i], sizeof(listen[i]), "unix:%s", in_folder(i ? "b" : "a"));
+        cr_expect_eq(chosen_of(listen[i], 107 + i, by_pid), i ? 0 : 107);
+        unlink(listen[i] + strlen("unix:"));
+    }
+}
+
 /* The daemon keeps the admin socket that the previous one chose, or had by its options. */
 Test(listeners, a_chosen_admin_socket_is_handed_on) {
     struct err err = {0};
@@ -224,6 +259,8 @@ Test(listeners, a_chosen_admin_socket_is_handed_on) {
     int admin = bound(in_folder("old.sock"), NULL);
 
     snprintf(name, sizeof(name), "admin=%s", in_folder("old.sock"));
+    pass(bound(NULL, &(int){0}), "http=127.0.0.1:1");
+    pass(bound(NULL, &(int){0}), "http=127.0.0.1:2");
     pass(admin, name);
     pending = true;
     set("admin-socket", "auto");
@@ -237,36 +274,79 @@ Test(listeners, a_chosen_admin_socket_is_handed_on) {
     unlink(in_folder("old.sock"));
 }
 
+/* Expects that listeners_open() refuses option @key with the whole @message. */
+static void expect_refused(const char *key, const char *message) {
+    struct err err = {.status = 9};
+
+    cr_expect_eq(listeners_open(&l, &err), -EINVAL);
+    cr_expect_str_eq(err.message, message, "%s\nis not %s", err.message, message);
+    cr_expect_eq(err.status, 0);
+    cr_expect_str_eq(err.param, key);
+}
+
 Test(listeners, what_cannot_be_bound_is_refused) {
-    struct err err = {0};
-    char text[300];
+    char text[300], message[500];
 
     snprintf(text, sizeof(text), "unix:%s", in_folder("none/http"));
+    snprintf(message, sizeof(message), "listen: %s: the folder %s does not exist",
+             in_folder("none/http"), in_folder("none"));
     set("listen", text);
-    cr_expect_lt(listeners_open(&l, &err), 0);
-    cr_expect(strstr(err.message, "does not exist"), "%s", err.message);
+    expect_refused("listen", message);
     set("listen", "127.0.0.1:0");
     set("admin-socket", in_folder("none/admin"));
-    cr_expect_lt(listeners_open(&l, &err), 0);
-    cr_expect(strstr(err.message, "admin-socket: "), "%s", err.message);
+    snprintf(message, sizeof(message), "admin-socket: %s: the folder %s does not exist",
+             in_folder("none/admin"), in_folder("none"));
+    expect_refused("admin-socket", message);
+    cr_expect_str_eq(did, "");
     set("admin-socket", "");
     set("tls-certificate", "/cert.pem");
-    cr_expect_lt(listeners_open(&l, &err), 0);
-    cr_expect(strstr(err.message, "listen has no tls: address"), "%s", err.message);
+    static const char no_tls[] =
+        "tls-certificate: listen has no tls: address, and no inherited socket is named tls";
+    expect_refused("tls-certificate", no_tls);
+    l.n = 0;
+    pass(bound(NULL, &(int){0}), "http=tls:127.0.0.1:1"); /* the options have it no more */
+    listeners_inherit(&l, NULL, &(struct err){0});
+    cr_expect_eq(l.n, 1);
+    expect_refused("tls-certificate", no_tls);
+}
+
+Test(listeners, a_socket_of_the_service_manager_may_have_tls) {
+    struct err err = {0};
+
+    set("tls-certificate", "/cert.pem");
+    set("admin-socket", "");
+    pass(bound(NULL, &(int){0}), "tls");
+    pass(bound(NULL, &(int){0}), "http");
+    cr_assert_eq(listeners_inherit(&l, NULL, &err), 0, "%s", err.message);
+    cr_expect(l.sockets[0].tls && !l.sockets[1].tls);
+    cr_expect_eq(listeners_open(&l, &err), 0, "%s", err.message);
+    cr_expect_str_eq(passed_on(), "tls\nhttp\n");
+    cr_expect_str_eq(l.url, "inherited sockets");
+    cr_expect_str_eq(did, "");
 }
 
 Test(listeners, an_address_has_a_host_and_a_port) {
-    static const char *const bad[] = {"localhost", ":80", "a:", "a:8x", "a:-1", "a:65536"};
-    char longest[300];
+    static const char *const bad[] = {
+        "localhost", ":80", "a:", "a:8x", "a:-1", "a:65536", "a:4294967376", "a:-4294967296",
+    };
+    char longest[300], message[400];
+    struct err err = {0};
 
     for (size_t i = 0; i <= ARRAY_SIZE(bad); i++) {
-        struct err err = {0};
-
         snprintf(longest, sizeof(longest), "%0256d:0", 0);
         set("listen", i < ARRAY_SIZE(bad) ? bad[i] : longest);
-        cr_expect_lt(listeners_open(&l, &err), 0, "%s", *config.listen);
-        cr_expect(strstr(err.message, "listen: must be ADDRESS:PORT or"), "%s", err.message);
+        snprintf(message, sizeof(message), "listen: must be ADDRESS:PORT or unix:PATH, not \"%s\"",
+                 *config.listen);
+        expect_refused("listen", message);
     }
+    snprintf(longest, sizeof(longest), "%0255d:0", 0);
+    set("listen", longest);
+    cr_expect_lt(listeners_open(&l, &err), 0);
+    cr_expect_null(strstr(err.message, "must be ADDRESS:PORT"), "%s", err.message);
+    set("listen", "[::2]:65535"); /* no address of this machine */
+    cr_expect_lt(listeners_open(&l, &err), 0);
+    cr_expect(strstr(err.message, "listen: [::2]:65535: ") == err.message, "%s", err.message);
+    cr_expect_eq(l.n, 0);
 }
 
 Test(listeners, sockets_of_the_service_manager_come_first) {
