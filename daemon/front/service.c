@@ -52,7 +52,8 @@ static bool is_listening(int fd) {
 static int service_sort(struct service_fd *out, int fd, const char *name, const char *address,
                         struct err *err) {
     *out = (struct service_fd){.fd = fd, .address = address};
-    snprintf(out->name, sizeof(out->name), "%.*s", address ? (int)(address - 1 - name) : 39, name);
+    snprintf(out->name, sizeof(out->name), "%.*s",
+             (int)(address ? strcspn(name, "=") : strlen(name)), name);
     out->admin = strcmp(out->name, "admin") == 0;
     out->kept = strncmp(name, KEPT_PREFIX, strlen(KEPT_PREFIX)) == 0;
     if (out->kept || is_listening(fd))
