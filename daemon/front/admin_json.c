@@ -382,7 +382,7 @@ char *admin_json_health(const struct admin_opts *o) {
     yyjson_mut_obj_add_str(d, root, "worker", w.state);
     if (*w.failure)
         yyjson_mut_obj_add_strcpy(d, root, "reason", w.failure);
-    if (o->url && *o->url)
+    if (*o->url)
         yyjson_mut_obj_add_strcpy(d, root, "url", o->url);
     return admin_json_finish(d);
 }
