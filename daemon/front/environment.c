@@ -217,8 +217,8 @@ int environment_read(struct environment *e, char **envp) {
 }
 
 void environment_deinit(struct environment *e) {
-    for (int i = 0; i < e->n; i++)
-        free(e->v[i]);
+    for (char **v = e->v; v && *v; v++)
+        free(*v);
     free(e->v);
     buf_deinit(&e->used);
     buf_deinit(&e->unread);

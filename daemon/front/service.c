@@ -40,11 +40,12 @@ int service_check_path(const char *key, const char *path, struct err *err) {
 }
 
 static bool is_listening(int fd) {
-    int on = 0, type = 0;
-    socklen_t len = sizeof(on), type_len = sizeof(type);
+    int on, type;
+    socklen_t len = sizeof(on);
 
-    return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &len) == 0 && on &&
-           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_len) == 0 && type == SOCK_STREAM;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &len) < 0 || !on)
+        return false;
+    return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) == 0 && type == SOCK_STREAM;
 }
 
 /* Finds the purpose of @fd by its @name; @address is the part of the name behind '=', NULL if it

@@ -38,6 +38,7 @@ static void expect_line(const char *variable, const char *line) {
 
     cr_expect_str_eq(got, line, "%s: %s", variable, got);
     environment_deinit(&e);
+    environment_deinit(&e); /* it is empty */
     cr_expect(!e.v && e.n == 0 && !e.used.data && !e.unread.data);
 }
 

@@ -428,7 +428,31 @@ Test(listeners, kept_weights_are_no_sockets) {
 Test(listeners, what_is_no_socket_is_refused) {
     struct err err = {0};
 
-    pass(STDERR_FILENO, "http");
-    cr_expect_lt(listeners_inherit(&l, NULL, &err), 0);
-    cr_expect(strstr(err.message, "is not a listening stream socket"), "%s", err.message);
+    pass(bound(NULL, &(int){0}), "http");
+    pass(STDERR_FILENO, "http=a:1");
+    cr_expect_eq(listeners_inherit(&l, NULL, &err), -EINVAL);
+    cr_expect_str_eq(err.message, "descriptor 2 (http=a:1) of the service manager is not a "
+                                  "listening stream socket: a socket unit needs ListenStream= "
+                                  "and Accept=no");
+    cr_expect_str_eq(err.param, "");
+}
+
+Test(listeners, a_daemon_has_at_most_eighty_sockets) {
+    struct err err = {0};
+    int fd = bound(NULL, &(int){0});
+
+    for (int i = 0; i < SERVICE_FDS_MAX; i++)
+        pass(fd, i % 2 ? "http=a:1" : "tlsx=tls:b:1");
+    cr_expect_eq(listeners_inherit(&l, NULL, &err), 0, "%s", err.message);
+    cr_expect_eq(l.n, SERVICE_FDS_MAX);
+    cr_expect(l.sockets[0].tls && !l.sockets[1].tls);
+    cr_expect_str_eq(l.sockets[0].address, "tls:b:1");
+    cr_expect_str_eq(l.sockets[1].address, "a:1");
+    set("listen", "127.0.0.1:0"); /* one more */
+    cr_expect_eq(listeners_open(&l, &err), -EMFILE);
+    pass(fd, "http");
+    l.n = 0;
+    cr_expect_eq(listeners_inherit(&l, NULL, &err), -EINVAL);
+    cr_expect_str_eq(err.message, "more than 80 descriptors were passed");
+    cr_expect_eq(l.n, 0);
 }

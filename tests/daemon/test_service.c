@@ -19,43 +19,57 @@
 #define FIRST_FD 3 /* first descriptor that a service manager passes */
 
 /* Returns a socket of @type bound to @path, which listens if @backlog > 0. */
-static int bound(const char *path, int type, int backlog) {
+static int bound(const char *at, int type, int backlog) {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
 
-    snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
+    snprintf(a.sun_path, sizeof(a.sun_path), "%s", at);
     cr_assert_eq(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
     if (backlog)
         cr_assert_eq(listen(fd, backlog), 0);
     return fd;
 }
 
+static char folder[] = "/tmp/weft-service-XXXXXX", path[80];
+
+/* Expects the whole reason why no socket can be made at `path`; "": it can. */
+static void expect_path(const char *key, const char *reason) {
+    struct err err = {.status = 9};
+
+    cr_expect_eq(service_check_path(key, path, &err), *reason ? -EINVAL : 0, "%s", path);
+    cr_expect_str_eq(err.message, reason, "%s\nis not %s", err.message, reason);
+    if (!*reason)
+        return;
+    cr_expect_str_eq(err.param, key);
+    cr_expect_eq(err.status, 0);
+}
+
 Test(service, a_socket_needs_a_folder_and_no_file_in_its_place) {
-    char folder[] = "/tmp/weft-service-XXXXXX", path[80], file[80];
-    struct err err = {0};
+    char reason[300];
 
     cr_assert(mkdtemp(folder) != NULL);
     snprintf(path, sizeof(path), "%s/none/a.sock", folder);
-    cr_expect_eq(service_check_path("listen", path, &err), -EINVAL);
-    cr_expect(strstr(err.message, "listen: /tmp/weft-service-") == err.message, "%s", err.message);
-    cr_expect(strstr(err.message, "/none does not exist") != NULL, "%s", err.message);
-    cr_expect_eq(err.status, 0);
-    cr_expect_str_eq(err.param, "listen");
+    snprintf(reason, sizeof(reason), "listen: %s: the folder %s/none does not exist", path, folder);
+    expect_path("listen", reason);
+    strcpy(path, "/weft-none.sock");
+    expect_path("listen", "");
+    strcpy(path, "weft-none.sock");
+    expect_path("listen", "");
     snprintf(path, sizeof(path), "%s/a.sock", folder);
-    cr_expect_eq(service_check_path("listen", path, &err), 0);
-    cr_expect_eq(service_check_path("listen", "/weft-none.sock", &err), 0);
-    cr_expect_eq(service_check_path("listen", "weft-none.sock", &err), 0);
+    expect_path("listen", "");
     close(bound(path, SOCK_STREAM, 0));
-    cr_expect_eq(service_check_path("listen", path, &err), 0, "of a process that has ended");
+    expect_path("listen", ""); /* that of a process that has ended */
     unlink(path);
-    snprintf(file, sizeof(file), "%s/file", folder);
-    close(open(file, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
-    err = (struct err){0};
-    cr_expect_eq(service_check_path("admin-socket", file, &err), -EINVAL);
-    cr_expect(strstr(err.message, "/file: exists and is not a socket") != NULL, "%s", err.message);
-    cr_expect_str_eq(err.param, "admin-socket");
-    cr_expect_eq(err.status, 0);
-    unlink(file);
+    close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    snprintf(reason, sizeof(reason), "admin-socket: %s: exists and is not a socket", path);
+    expect_path("admin-socket", reason);
+    snprintf(path + strlen(path), sizeof(path) - strlen(path), "/b.sock");
+    expect_path("listen", ""); /* the start tells why it cannot be bound */
+    path[strlen(path) - strlen("/b.sock")] = 0;
+    unlink(path);
+    cr_assert_eq(symlink("/dev/null", path), 0); /* bind() would not follow it either */
+    expect_path("admin-socket", reason);
+    unlink(path);
     rmdir(folder);
 }
 
@@ -108,14 +122,13 @@ static void inherit(const char *names, const int *fds, int n, struct got *out) {
     cr_assert_eq(waitpid(child, &status, 0), child);
 }
 
-/* Makes three sockets: listening, not listening, and of datagrams. */
-static void sockets(int fds[3]) {
-    char folder[] = "/tmp/weft-service-XXXXXX", path[80];
-
+/* Makes four sockets: listening, not listening, of datagrams, and of packets. */
+static void sockets(int fds[4]) {
     cr_assert(mkdtemp(folder) != NULL);
-    for (int i = 0; i < 3; i++) {
+    static const int types[] = {SOCK_STREAM, SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET};
+    for (int i = 0; i < 4; i++) {
         snprintf(path, sizeof(path), "%s/%d", folder, i);
-        fds[i] = bound(path, i == 2 ? SOCK_DGRAM : SOCK_STREAM, i == 0);
+        fds[i] = bound(path, types[i], i % 3 == 0);
         unlink(path);
     }
     rmdir(folder);
@@ -123,7 +136,7 @@ static void sockets(int fds[3]) {
 
 Test(service, what_is_passed_is_sorted_by_its_name) {
     static struct got g;
-    int s[3], fds[5];
+    int s[4], fds[5];
 
     sockets(s);
     fds[0] = fds[1] = fds[2] = fds[4] = s[0];
@@ -141,7 +154,7 @@ Test(service, what_is_passed_is_sorted_by_its_name) {
     cr_expect_str_eq(g.fds[4].name, "admin=/a");
     cr_expect_not(g.again, "a worker does not take them for its own");
     cr_expect_eq(service_inherited(g.fds, &g.err), 0, "no service manager");
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         close(s[i]);
 }
 
@@ -150,10 +163,10 @@ Test(service, what_cannot_be_used_is_refused) {
         "descriptor 4 (web) of the service manager is not a listening stream socket: a socket "
         "unit needs ListenStream= and Accept=no";
     static struct got g;
-    int s[3], fds[SERVICE_FDS_MAX + 1];
+    int s[4], fds[SERVICE_FDS_MAX + 1];
 
     sockets(s);
-    for (int i = 1; i < 3; i++) {
+    for (int i = 1; i < 4; i++) {
         fds[0] = s[0];
         fds[1] = s[i];
         inherit("http:web", fds, 2, &g);
@@ -179,7 +192,7 @@ Test(service, what_cannot_be_used_is_refused) {
     names[2 * SERVICE_FDS_MAX - 1] = 0;
     inherit(names, fds, SERVICE_FDS_MAX, &g);
     cr_expect_eq(g.r, SERVICE_FDS_MAX, "%s", g.err.message);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         close(s[i]);
 }
 
@@ -252,6 +265,10 @@ Test(service, the_manager_is_told) {
     expect_told("STATUS=2 models", 0);
     service_store_fd(manager, KEPT_PREFIX "7");
     expect_told("FDSTORE=1\nFDNAME=" KEPT_PREFIX "7\nFDPOLL=0", 1);
+    static const char longest[] = KEPT_PREFIX "9012345678901234567890123456789";
+    cr_assert_eq(sizeof(longest), KEPT_NAME_MAX);
+    service_store_fd(manager, longest);
+    expect_told("FDSTORE=1\nFDNAME=" KEPT_PREFIX "9012345678901234567890123456789\nFDPOLL=0", 1);
     service_forget(KEPT_PREFIX "7");
     expect_told("FDSTOREREMOVE=1\nFDNAME=" KEPT_PREFIX "7", 0);
     service_reloading();
