@@ -12,7 +12,7 @@ OPERATORS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==",
 BOUNDS = ("<", "<=", ">", ">=")
 CONSTANTS = (K.CXX_UNARY_EXPR, K.STATIC_ASSERT, K.ENUM_DECL, K.STRUCT_DECL)
 # Calls whose loss is no mistake of what is computed: logs, and releases of memory, which the leak check judges.
-NOT_DROPPED = re.compile(r"log_|wlog|free$|.*_free$|.*_freep?$|.*deinit$|loop_lag_mark|va_end|__")
+NOT_DROPPED = re.compile(r"log_|wlog|free$|.*_free$|.*_freep?$|.*deinit$|loop_lag_mark|api_mark_loop|va_end|__")
 
 SYMMETRIC = re.compile(r"(str|mem)n?(case)?cmp|calloc|arena_alloc_array")
 
