@@ -31,26 +31,6 @@ static void set(const char *key, const char *value) {
     cr_assert_eq(config_set(&config, key, value, &err), 0, "%s", err.message);
 }
 
-static void begin(void) {
-    const struct tiny_model tiny = {.arch = "bert"}; /* has a vocabulary */
-
-    cr_assert_not_null(mkdtemp(folder));
-    tiny_model_save(&tiny, in_folder("a.gguf"));
-    cr_assert_eq(config_init(&config), 0);
-    set("model", in_folder("a.gguf"));
-    set("listen", "unix:/tmp/weft-check.sock");
-}
-
-static void end(void) {
-    unlink(in_folder("a.gguf"));
-    unlink(in_folder("file"));
-    rmdir(in_folder("empty"));
-    rmdir(folder);
-    config_deinit(&config);
-}
-
-TestSuite(check, .init = begin, .fini = end);
-
 /* Returns what the check writes to stdout and stderr; static. @r: its result. */
 static const char *checked(int *r) {
     static char text[2000];
@@ -76,8 +56,39 @@ static const char *checked(int *r) {
     return text;
 }
 
-/* What is written about the model of these tests. */
+/* What is told about the model of these tests. */
 static char about_model[1000];
+
+static void note_model(void) {
+    int r;
+    const char *text = checked(&r), *end = strstr(text, "configuration is valid\n");
+
+    cr_assert(end && strstr(text, "memory: weights 3 MiB + ") == text, "%s", text);
+    cr_assert(strstr(text, " MiB + keys and values 8 MiB, a context of 512 tokens\n"), "%s", text);
+    snprintf(about_model, sizeof(about_model), "%.*s", (int)(end - text), text);
+}
+
+static void begin(void) {
+    const struct tiny_model tiny = {.arch = "bert"}; /* has a vocabulary */
+
+    cr_assert_not_null(mkdtemp(folder));
+    tiny_model_save(&tiny, in_folder("a.gguf"));
+    cr_assert_eq(config_init(&config), 0);
+    set("model", in_folder("a.gguf"));
+    set("listen", "unix:/tmp/weft-check.sock");
+    set("kv-memory", "8M"); /* or it is what the machine has free */
+    note_model();
+}
+
+static void end(void) {
+    unlink(in_folder("a.gguf"));
+    unlink(in_folder("file"));
+    rmdir(in_folder("empty"));
+    rmdir(folder);
+    config_deinit(&config);
+}
+
+TestSuite(check, .init = begin, .fini = end);
 
 /* Expects a configuration that is valid, and of which @told, whole lines or "", is told. */
 static void expect_valid(const char *told) {
@@ -116,11 +127,11 @@ Test(check, folders_are_there_or_can_be_made) {
         {"fault-dir", "empty", ""},
         {"fault-dir", "made-at-the-start", ""},
         {"fault-dir", "none/none", "none: cannot be used: No such file or directory"},
-        {"fault-dir", "file/none", "cannot be used: Not a directory"},
+        {"fault-dir", "file/none", "file/none: cannot be used: Not a directory"},
         {"kv-disk", "made-at-the-start", ""},
         {"kv-disk", "file", "file: cannot be used: Not a directory"},
     };
-    char path[100];
+    char path[100], why[300];
 
     mkdir(in_folder("empty"), 0755);
     close(open(in_folder("file"), O_WRONLY | O_CREAT, 0600));
@@ -128,28 +139,89 @@ Test(check, folders_are_there_or_can_be_made) {
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         snprintf(path, sizeof(path), "%s/%s", folder, cases[i].name);
         set(cases[i].key, path);
+        snprintf(why, sizeof(why), "%s/%s", folder, cases[i].why);
         if (*cases[i].why)
-            expect_refused(cases[i].key, cases[i].why);
+            expect_refused(cases[i].key, why);
         else
-            expect_valid(NULL);
+            expect_valid("");
         set(cases[i].key, "");
     }
     set("models-dir", "auto");
-    expect_valid(NULL);
+    expect_valid("");
 }
 
-Test(check, a_disk_that_is_too_small_is_told) {
-    set("kv-disk", in_folder("made-at-the-start"));
+/* Root can use every folder. */
+Test(check, folders_have_to_be_writable) {
+    static const struct {
+        const char *key;
+        mode_t mode;
+        bool refused;
+    } cases[] = {
+        {"models", 0500, false},    {"models", 0300, true},     {"models", 0400, true},
+        {"fault-dir", 0700, false}, {"fault-dir", 0500, true},  {"fault-dir", 0300, true},
+        {"fault-dir", 0600, true},  {"models-dir", 0300, true}, {"models-dir", 0500, false},
+    };
+    char why[300];
+
+    chmod(folder, 0777);
+    if (geteuid() == 0) {
+        chmod(in_folder("a.gguf"), 0644);
+        cr_assert_eq(setresuid(65534, 65534, 65534), 0);
+    }
+    snprintf(why, sizeof(why), "%s: cannot be used: Permission denied", in_folder("empty"));
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        rmdir(in_folder("empty"));
+        mkdir(in_folder("empty"), cases[i].mode);
+        set(cases[i].key, in_folder("empty"));
+        if (cases[i].refused)
+            expect_refused(cases[i].key, why);
+        else
+            expect_valid("");
+        set(cases[i].key, "");
+    }
+}
+
+static uint64_t room_in(const char *path) {
     struct statvfs fs;
-    unsigned long long room = 0;
+
+    cr_assert_eq(statvfs(path, &fs), 0);
+    return (uint64_t)fs.f_bavail * fs.f_frsize;
+}
+
+/* The file that is there is room, too. Other programs may write meanwhile. */
+Test(check, a_disk_that_is_too_small_is_told) {
+    char disk[] = "/dev/shm/weft-check-XXXXXX", file[60], told[1200], next[40];
+    unsigned long long room;
+    const uint64_t has = 16 << 20;
     int r;
 
+    if (!mkdtemp(disk))
+        cr_skip_test("there is no /dev/shm");
+    snprintf(file, sizeof(file), "%s/prefixes.kv", disk);
+    int fd = open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    cr_assert_eq(posix_fallocate(fd, 0, has), 0);
+    close(fd);
     set("kv-disk-size", "65536G");
-    expect_valid("less than kv-disk-size, 67108864 MiB");
-    const char *told = strstr(checked(&r), "has room for ");
-    cr_assert(told && statvfs(folder, &fs) == 0);
-    cr_expect_eq(sscanf(told, "has room for %llu MiB", &room), 1);
-    cr_expect(room > 0 && room << 20 <= (uint64_t)fs.f_blocks * fs.f_frsize, "%llu MiB", room);
+    for (int i = 0; i < 2; i++) {
+        set("kv-disk", disk);
+        uint64_t before = room_in(disk);
+        const char *text = checked(&r);
+        uint64_t after = room_in(disk), mib = 1 << 20;
+        cr_assert_eq(r, 0, "%s", err.message);
+        snprintf(told, sizeof(told), "weftd: kv-disk: %s has room for ", disk);
+        cr_assert(strncmp(text, told, strlen(told)) == 0, "%s", text);
+        cr_expect_eq(sscanf(text + strlen(told), "%llu MiB", &room), 1);
+        snprintf(next, sizeof(next), "%llu", room);
+        snprintf(told, sizeof(told),
+                 " MiB, less than kv-disk-size, 67108864 MiB\n%sconfiguration is valid\n",
+                 about_model);
+        cr_expect_str_eq(strstr(text, next) + strlen(next), told);
+        uint64_t file_has = i == 0 ? has : 0;
+        cr_expect_geq(room, (MIN(before, after) + file_has) / mib);
+        cr_expect_leq(room, (MAX(before, after) + file_has) / mib);
+        unlink(file);
+    }
+    rmdir(disk);
 }
 
 /* Listens on a port that the system chooses. Returns it; @fd: to be closed. */
@@ -164,55 +236,74 @@ static uint16_t listening(int *fd) {
     return ntohs(sa.sin_port);
 }
 
+/* Expects what is told when @address is not free. */
+static void expect_taken(const char *address, int error) {
+    char told[200];
+
+    snprintf(told, sizeof(told),
+             "weftd: listen: %s cannot be used now: %s (ss -ltnp shows who uses it)\n", address,
+             strerror(error));
+    expect_valid(told);
+}
+
 /* The running daemon may have it, so this is no error. */
 Test(check, a_port_that_is_in_use_is_told) {
     static const char *const hosts[] = {"127.0.0.1", "localhost", "*"};
-    char address[60], told[100];
+    char address[80];
     int fd;
     uint16_t port = listening(&fd);
 
     for (size_t i = 0; i < ARRAY_SIZE(hosts); i++) {
         snprintf(address, sizeof(address), "%s:%u", hosts[i], port);
-        snprintf(told, sizeof(told), "weftd: listen: %s cannot be used now: %s", address,
-                 strerror(EADDRINUSE));
         set("listen", address);
-        expect_valid(told);
+        expect_taken(address, EADDRINUSE);
     }
-    snprintf(address, sizeof(address), "127.0.0.1:1,127.0.0.1:%u", port);
+    snprintf(address, sizeof(address), "127.0.0.2:%u,127.0.0.1:%u", port, port);
     set("listen", address);
-    snprintf(told, sizeof(told), "weftd: listen: 127.0.0.1:%u cannot be used now: ", port);
-    expect_valid(told);
+    expect_taken(strchr(address, ',') + 1, EADDRINUSE);
     snprintf(address, sizeof(address), "name.example:%u", port);
     set("listen", address);
-    expect_valid(NULL); /* names are not looked up */
+    expect_valid(""); /* names are not looked up */
+    snprintf(address, sizeof(address), "%063d:%u", 127, port);
+    set("listen", address);
+    expect_valid("");
+    snprintf(address, sizeof(address), "%064d:%u", 127, port);
+    set("listen", address);
+    expect_valid("");
+    set("listen", "127.0.0.1");
+    expect_valid(""); /* the start refuses it */
     close(fd);
     snprintf(address, sizeof(address), "127.0.0.1:%u", port);
     set("listen", address);
-    expect_valid(NULL);
+    expect_valid("");
     fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return; /* without IPv6 nothing is told */
     close(fd);
     set("listen", "[::2]:1"); /* no address of this machine */
-    expect_valid("weftd: listen: [::2]:1 cannot be used now: ");
+    expect_taken("[::2]:1", EADDRNOTAVAIL);
+    set("listen", "[::2%lo]:1");
+    expect_taken("[::2%lo]:1", EADDRNOTAVAIL);
+    set("listen", "::2:1");
+    expect_valid("");
 }
 
 /* A start serves without them, or they appear with the service. */
 Test(check, places_that_are_missing_are_told) {
     static const struct {
-        const char *key, *name, *told;
+        /* why: "": nothing is told; "none": the folder "none" does not exist */
+        const char *key, *name, *why;
     } cases[] = {
-        {"state-file", "new", NULL},
-        {"state-file", "none/s",
-         "none/s: No such file or directory; nothing would be kept over a restart\n"},
-        {"state-file", "empty", "empty: Is a directory; nothing would be kept over a restart\n"},
-        {"admin-socket", "new", NULL},
-        {"admin-socket", "none/s", "none/s: the folder"},
-        {"admin-socket", "file", "file: exists and is not a socket\n"},
-        {"listen", "new", NULL},
-        {"listen", "none/s", "none/s: the folder"},
+        {"state-file", "new", ""},
+        {"state-file", "none/s", "No such file or directory; nothing would be kept over a restart"},
+        {"state-file", "empty", "Is a directory; nothing would be kept over a restart"},
+        {"admin-socket", "new", ""},
+        {"admin-socket", "none/s", "none"},
+        {"admin-socket", "file", "exists and is not a socket"},
+        {"listen", "new", ""},
+        {"listen", "none/s", "none"},
     };
-    char value[100], told[200];
+    char value[100], why[200], told[500];
 
     mkdir(in_folder("empty"), 0755);
     close(open(in_folder("file"), O_WRONLY | O_CREAT, 0600));
@@ -220,48 +311,89 @@ Test(check, places_that_are_missing_are_told) {
         bool listens = strcmp(cases[i].key, "listen") == 0;
 
         snprintf(value, sizeof(value), "%s%s/%s", listens ? "unix:" : "", folder, cases[i].name);
-        snprintf(told, sizeof(told), "weftd: %s: %s/%s", cases[i].key, folder,
-                 cases[i].told ? cases[i].told : "");
+        snprintf(why, sizeof(why), "%s", cases[i].why);
+        if (strcmp(why, "none") == 0)
+            snprintf(why, sizeof(why), "the folder %s/none does not exist", folder);
+        snprintf(told, sizeof(told), "weftd: %s: %s/%s: %s\n", cases[i].key, folder, cases[i].name,
+                 why);
         set(cases[i].key, value);
-        expect_valid(cases[i].told ? told : NULL);
+        expect_valid(*why ? told : "");
         set(cases[i].key, listens ? "unix:/tmp/weft-check.sock" : "");
     }
     set("admin-socket", "auto");
-    expect_valid(NULL);
+    expect_valid("");
 }
 
 Test(check, a_context_beyond_the_models_is_told) {
-    int r;
-
     set("max-context", "513");
-    cr_expect(strstr(checked(&r), "max-context: 513 is lowered to the model's 512 tokens\n"));
-    cr_expect_eq(r, 0);
+    expect_valid("max-context: 513 is lowered to the model's 512 tokens\n");
     set("max-context", "512");
-    cr_expect_null(strstr(checked(&r), "lowered"));
+    expect_valid("");
 }
 
 Test(check, memory_that_the_machine_lacks_is_an_error) {
+    int r;
+
     set("backend", "cpu");
     set("kv-memory", "4096G");
-    expect_refused("kv-memory", "does not fit");
+    cr_expect_str_eq(checked(&r), "");
+    cr_expect_eq(r, -EINVAL);
+    cr_expect_str_eq(err.param, "kv-memory");
+    cr_expect(strstr(err.message, "kv-memory: does not fit: weights 3 MiB + keys and values "
+                                  "4194304 MiB, this machine has ") == err.message,
+              "%s", err.message);
     set("backend", "cuda"); /* whose memory is not known here */
-    int r;
     cr_expect_null(strstr(checked(&r), "memory:"));
     cr_expect(r == 0 || strstr(err.message, "weft-cuda.so"), "%s", err.message);
 }
 
+/* Expects that option @key is refused, and how the file in its value is told about. */
+static void expect_file(const char *key, int r, const char *why) {
+    char want[400];
+    int got;
+    const char *text = checked(&got);
+
+    snprintf(want, sizeof(want), "%s: %s: %s", key, in_folder("none"), why);
+    cr_expect_eq(got, r);
+    cr_expect_str_eq(text, "");
+    cr_expect_str_eq(err.param, key);
+    cr_expect_str_eq(err.message, want, "%s\nis not %s", err.message, want);
+}
+
 Test(check, files_of_options_are_read) {
-    set("api-keys", in_folder("none"));
-    expect_refused("api-keys", "No such file or directory");
-    set("api-keys", "");
+    static const char missing[] = "cannot be read: No such file or directory";
+    char readable[1200];
+    int r;
+
     set("tls-certificate", in_folder("none"));
-    expect_refused("tls-certificate", "none");
-    set("tls-certificate", "");
+    set("tls-key", in_folder("file"));
+    expect_file("tls-certificate", -ENOENT, missing);
 #ifdef HAVE_ZMQ
     set("kv-events", "tcp://127.0.0.1:x");
-    expect_refused("kv-events", "Invalid argument");
-    set("kv-events", "");
+    expect_refused("kv-events", "tcp://127.0.0.1:x: Invalid argument");
 #endif
-    set("model", in_folder("none.gguf"));
-    expect_refused("model", "No such file or directory");
+    set("api-keys", in_folder("none"));
+    expect_file("api-keys", -ENOENT, missing);
+    set("model", in_folder("none"));
+    expect_file("model", -ENOENT, "No such file or directory");
+    set("model", in_folder("a.gguf"));
+    set("tls-certificate", "");
+    set("kv-events", "");
+    FILE *f = fopen(in_folder("file"), "w");
+    cr_assert(f && fputs("name:0123456789abcdef0123456789abcdef\n", f) >= 0 && fclose(f) == 0);
+    set("api-keys", in_folder("file"));
+    for (int i = 0; i < 2; i++) {
+        chmod(in_folder("file"), i ? 0644 : 0640);
+        const char *text = checked(&r);
+        cr_assert_eq(r, 0, "%s", err.message);
+        const char *event = strstr(text, "keys_readable");
+        cr_expect_eq(event != NULL, i == 1, "%s", text);
+        if (!event)
+            continue;
+        snprintf(readable, sizeof(readable),
+                 "keys_readable path=\"%s\" mode=0644 reason=\"every user can read it: "
+                 "chmod o= FILE\"\n%sconfiguration is valid\n",
+                 in_folder("file"), about_model);
+        cr_expect_str_eq(event, readable);
+    }
 }
