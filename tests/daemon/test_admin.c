@@ -162,7 +162,7 @@ static int on_upgrade(void *ctx, struct err *err) {
     return refusal(err);
 }
 
-static void start(void) {
+static void start_with(const char *template) {
     struct err err = {0};
 
     log_file = tmpfile();
@@ -173,6 +173,8 @@ static void start(void) {
     clock_virtual_init(&virt, NOW_NS);
     w.clock = w.port.clock = &virt.clock;
     w.opts.max_running = 2;
+    if (template)
+        world_use_template(&w, template, strlen(template));
     world_start(&w);
     const struct admin_opts o = {.loop = &w.loop,
                                  .api = w.api,
@@ -188,6 +190,15 @@ static void start(void) {
     cr_assert_eq(admin_listen_unix(admin, path, &err), 0, "%s", err.message);
 }
 
+static void start(void) {
+    start_with(NULL);
+}
+
+/* The model writes calls of tools, as Hermes does. */
+static void start_with_tools(void) {
+    start_with("{{ tools | tojson }}{{ messages[0].content }}<tool_call>");
+}
+
 static void stop(void) {
     admin_close(admin);
     world_stop(&w);
@@ -198,6 +209,7 @@ static void stop(void) {
 }
 
 TestSuite(admin, .init = start, .fini = stop);
+TestSuite(admin_tools, .init = start_with_tools, .fini = stop);
 
 static int ask(const char *request) {
     char api[sizeof(w.path)];
@@ -445,6 +457,27 @@ Test(admin, each_member_of_a_request_is_there) {
            R"("tenant":"default","endpoint":"/v1/completions","status":200,"finish":"stop",)"
            R"("prompt_tokens":1,"cached_tokens":0,"output_tokens":1,"queue_ms":0,)"
            R"("ttft_ms":1760,"total_ms":1800,"ago_ms":3012}]})");
+}
+
+/* A schema may have what no grammar holds. */
+Test(admin_tools, what_is_not_enforced_is_told) {
+    int fd = world_connect(&w);
+    char text[500], want[500];
+
+    world_post(&w, fd, "/v1/chat/completions",
+               R"({"messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function",)"
+               R"("function":{"name":"get","parameters":{"type":"object","properties":)"
+               R"({"a":{"type":"string","pattern":"\\bx"}}}}}]})");
+    world_turns(&w, 5);
+    cr_assert_eq(w.port.n, 1);
+    unsigned long long id = w.port.r[0].id;
+    snprintf(text, sizeof(text), "GET /requests/%llu/why", id);
+    snprintf(want, sizeof(want),
+             R"({"id":%llu,"age_ms":0,"now":"pages: waited for pages of the KV cache",)"
+             R"("not_enforced":"get#/properties/a/pattern","records":[]})",
+             id);
+    expect(text, 200, want);
+    world_drop(&w, fd);
 }
 
 #define NOTHING R"("running":0,"queued":0,"context_tokens":0,"reserved_tokens":0,)"
