@@ -45,14 +45,14 @@ static int check_folder(const char *key, const char *path, bool writes, char at_
 }
 
 static int check_disk(const struct config *c, struct err *err) {
-    char at[PATH_MAX], file[PATH_MAX];
+    char at[PATH_MAX], file[PATH_MAX + 16];
     struct statvfs fs;
     struct stat st;
     uint64_t has = 0;
 
     TRY(check_folder("kv-disk", c->kv_disk, true, at, err));
-    if (snprintf(file, sizeof(file), "%s/prefixes.kv", c->kv_disk) < (int)sizeof(file) &&
-        stat(file, &st) == 0)
+    snprintf(file, sizeof(file), "%s/prefixes.kv", c->kv_disk);
+    if (stat(file, &st) == 0)
         has = (uint64_t)st.st_blocks * 512;
     if (statvfs(at, &fs) < 0)
         return 0;
@@ -109,14 +109,14 @@ static void check_port(const char *address) {
     struct sockaddr_storage sa = {0};
     struct sockaddr_in *v4 = (void *)&sa;
     struct sockaddr_in6 *v6 = (void *)&sa;
-    char host[64];
+    char host[64]; /* room for each address, whose zone may be cut off */
     int yes = 1;
 
     if (strncmp(address, "unix:", 5) == 0) {
         check_socket_path("listen", address + 5);
         return;
     }
-    if (!colon || (size_t)(colon - at) >= sizeof(host))
+    if (!colon)
         return;
     uint16_t port = htons((uint16_t)strtoul(colon + 1, NULL, 10));
     snprintf(host, sizeof(host), "%.*s", (int)(colon - at), at);

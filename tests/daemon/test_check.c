@@ -179,6 +179,22 @@ Test(check, folders_have_to_be_writable) {
             expect_valid("");
         set(cases[i].key, "");
     }
+    for (int i = 0; i < 3; i++) {
+        static const mode_t modes[] = {0300, 0500, 0600};
+        char path[120], told[400];
+
+        chmod(in_folder("empty"), modes[i]);
+        snprintf(path, sizeof(path), "%s/state", in_folder("empty"));
+        snprintf(told, sizeof(told),
+                 "weftd: state-file: %s: Permission denied; nothing would be kept over a restart\n",
+                 path);
+        set("state-file", path);
+        expect_valid(i ? told : "");
+    }
+    set("state-file", "");
+    cr_assert_eq(chdir(folder), 0);
+    set("fault-dir", "made-at-the-start");
+    expect_valid("");
 }
 
 static uint64_t room_in(const char *path) {
@@ -230,15 +246,31 @@ static uint16_t listening(int *fd) {
     socklen_t len = sizeof(sa);
 
     *fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)); /* as the daemon's own */
     cr_assert_eq(bind(*fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
     cr_assert_eq(listen(*fd, 1), 0);
     cr_assert_eq(getsockname(*fd, (struct sockaddr *)&sa, &len), 0);
     return ntohs(sa.sin_port);
 }
 
+/* Closes @fd, which listens on @port, after a connection that the server has closed first: the
+ * system keeps such a port for a while, which is no obstacle. */
+static void leave_behind(int fd, uint16_t port) {
+    struct sockaddr_in sa = {
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
+    int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    cr_assert_eq(connect(client, (struct sockaddr *)&sa, sizeof(sa)), 0);
+    close(accept(fd, NULL, NULL));
+    char c;
+    cr_expect_eq(read(client, &c, 1), 0);
+    close(client);
+    close(fd);
+}
+
 /* Expects what is told when @address is not free. */
 static void expect_taken(const char *address, int error) {
-    char told[200];
+    char told[300];
 
     snprintf(told, sizeof(told),
              "weftd: listen: %s cannot be used now: %s (ss -ltnp shows who uses it)\n", address,
@@ -249,7 +281,7 @@ static void expect_taken(const char *address, int error) {
 /* The running daemon may have it, so this is no error. */
 Test(check, a_port_that_is_in_use_is_told) {
     static const char *const hosts[] = {"127.0.0.1", "localhost", "*"};
-    char address[80];
+    char address[120];
     int fd;
     uint16_t port = listening(&fd);
 
@@ -264,15 +296,9 @@ Test(check, a_port_that_is_in_use_is_told) {
     snprintf(address, sizeof(address), "name.example:%u", port);
     set("listen", address);
     expect_valid(""); /* names are not looked up */
-    snprintf(address, sizeof(address), "%063d:%u", 127, port);
-    set("listen", address);
-    expect_valid("");
-    snprintf(address, sizeof(address), "%064d:%u", 127, port);
-    set("listen", address);
-    expect_valid("");
     set("listen", "127.0.0.1");
     expect_valid(""); /* the start refuses it */
-    close(fd);
+    leave_behind(fd, port);
     snprintf(address, sizeof(address), "127.0.0.1:%u", port);
     set("listen", address);
     expect_valid("");
@@ -282,8 +308,9 @@ Test(check, a_port_that_is_in_use_is_told) {
     close(fd);
     set("listen", "[::2]:1"); /* no address of this machine */
     expect_taken("[::2]:1", EADDRNOTAVAIL);
-    set("listen", "[::2%lo]:1");
-    expect_taken("[::2%lo]:1", EADDRNOTAVAIL);
+    snprintf(address, sizeof(address), "[::2%%%080d]:1", 0); /* a long zone */
+    set("listen", address);
+    expect_taken(address, EADDRNOTAVAIL);
     set("listen", "::2:1");
     expect_valid("");
 }
@@ -344,7 +371,14 @@ Test(check, memory_that_the_machine_lacks_is_an_error) {
               "%s", err.message);
     set("backend", "cuda"); /* whose memory is not known here */
     cr_expect_null(strstr(checked(&r), "memory:"));
-    cr_expect(r == 0 || strstr(err.message, "weft-cuda.so"), "%s", err.message);
+    if (r == 0)
+        return;
+    cr_expect_str_eq(err.param, "backend");
+    cr_expect_eq(err.status, 0);
+    cr_expect(strstr(err.message, "backend: ") == err.message, "%s", err.message);
+    cr_expect(strcmp(err.message, "backend: cuda: weft-cuda.so is not installed") == 0 ||
+                  strstr(err.message, "(not used: "),
+              "%s", err.message);
 }
 
 /* Expects that option @key is refused, and how the file in its value is told about. */

@@ -6,8 +6,13 @@
 
 #include "daemon/front/device_nodes.h"
 
-/* A nvidia-modprobe that makes files: the devices are listed only after the control node exists. */
+/* A nvidia-modprobe that makes files: the devices are listed only after the control node exists. It
+ * fails unless its output is dropped and its environment empty. */
 static const char program[] = "#!/bin/sh\n"
+                              R"(out=$(readlink /proc/$$/fd/1) err=$(readlink /proc/$$/fd/2))"
+                              "\n"
+                              R"(test "$out$err$HOME" = /dev/null/dev/null || exit 1)"
+                              "\n"
                               R"(cd "${0%/*}" && echo "$*" >> said || exit 1)"
                               "\n"
                               R"(case "$*" in)"
@@ -56,6 +61,7 @@ static void clear(void) {
 Test(device_nodes, after_a_boot_without_a_display) {
     struct device_nodes m = machine();
 
+    setenv("HOME", "/", 1);
     device_nodes_make(&m);
     cr_expect_str_eq(said(), "-c 255\n-c 0\n-c 1\n-c 0 -u\n");
     device_nodes_make(&m);
@@ -71,12 +77,23 @@ Test(device_nodes, only_what_is_missing_and_nothing_without_devices) {
     fclose(fopen(node, "w"));
     device_nodes_make(&m);
     cr_expect_str_eq(said(), "", "no device: %s", said());
+    snprintf(node, sizeof(node), "%s/none", dev);
+    device_nodes_make(&(struct device_nodes){dev, node, path});
+    cr_expect_str_eq(said(), "", "no driver: %s", said());
+    snprintf(node, sizeof(node), "%s/.hidden", gpus);
+    mkdir(node, 0700);
     snprintf(node, sizeof(node), "%s/0000:17:00.0", gpus);
     mkdir(node, 0700);
     snprintf(node, sizeof(node), "%s/nvidia0", dev);
     fclose(fopen(node, "w"));
     device_nodes_make(&m);
     cr_expect_str_eq(said(), "-c 0 -u\n");
+    snprintf(node, sizeof(node), "%s/nvidia-uvm", dev);
+    unlink(node);
+    chmod(path, 0600);
+    device_nodes_make(&m);
+    cr_expect_str_eq(said(), "-c 0 -u\n", "a file that is no program is not run");
+    cr_expect_lt(access(node, F_OK), 0);
     unlink(path);
     device_nodes_make(&m);
     clear();

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/util.h"
 #include "daemon/front/audit.h"
 #include "daemon/front/process.h"
 
@@ -66,6 +67,50 @@ Test(process, a_limit_on_threads_is_an_error) {
     cr_expect_eq(process_make_ready(), 0, "what was missing is made");
 }
 
+/* Returns the number of page faults while more of the stack is used. */
+static __attribute__((noinline)) long faults_of_stack(void) {
+    struct rusage before, after;
+    volatile char more[200 << 10];
+
+    getrusage(RUSAGE_THREAD, &before);
+    for (size_t i = 0; i < sizeof(more); i += 1024)
+        more[i] = 1;
+    getrusage(RUSAGE_THREAD, &after);
+    return after.ru_minflt - before.ru_minflt;
+}
+
+/* A stack that cannot grow ends the process. */
+Test(process, its_stack_is_there) {
+    cr_assert_eq(process_make_ready(), 0);
+    long faults = faults_of_stack();
+    cr_expect_lt(faults, 25, "%ld of 50 pages were not there", faults);
+}
+
+Test(process, an_error_begins_with_its_option) {
+    static const struct {
+        int r;
+        const char *message, *want;
+    } cases[] = {
+        {0, "it is old", "it is old"},
+        {-EINVAL, "line 3", "api-keys: line 3"},
+        {-EINVAL, "api-keys: line 3", "api-keys: line 3"},
+        {-ENOENT, "", "api-keys: No such file or directory"},
+        {0, "", ""},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        bool changed = strcmp(cases[i].message, cases[i].want) != 0;
+        struct err err = {.status = 9};
+
+        snprintf(err.message, sizeof(err.message), "%s", cases[i].message);
+        cr_expect_eq(process_name_key(cases[i].r, "api-keys", &err), cases[i].r);
+        cr_expect_str_eq(err.message, cases[i].want);
+        cr_expect_eq(err.status, changed ? 0 : 9);
+        if (changed)
+            cr_expect_str_eq(err.param, "api-keys");
+    }
+}
+
 /* ---- the audit log ---- */
 
 static char line[1000];
@@ -107,7 +152,9 @@ Test(audit, who_did_what_and_how_it_ended) {
     err = (struct err){0};
     listen_to_log();
     cr_expect_eq(audit_admin("uid=7", "unload", NULL, NULL, -ENOMEM, &err), -ENOMEM);
-    cr_expect(strstr(logged("audit"), R"(refused reason="Cannot allocate memory")"), "%s", line);
+    cr_expect_str_eq(logged("audit"), R"(audit action=unload target="" detail="" by=admin )"
+                                      R"(client=uid=7 result=refused )"
+                                      R"(reason="Cannot allocate memory")");
     listen_to_log();
     audit_signal("reload");
     cr_expect_str_eq(logged("audit"), "audit action=reload by=signal result=accepted");
@@ -121,8 +168,11 @@ Test(audit, keys_that_every_user_can_read_are_told_of) {
     fchmod(fd, 0664);
     listen_to_log();
     audit_key_file(path);
-    cr_expect(strstr(logged("keys_readable"), R"(mode=0664 reason="every user can read it)"), "%s",
-              line);
+    char want[200];
+    snprintf(want, sizeof(want),
+             R"(keys_readable path="%s" mode=0664 reason="every user can read it: chmod o= FILE")",
+             path);
+    cr_expect_str_eq(logged("keys_readable"), want);
     fchmod(fd, 0660);
     listen_to_log();
     audit_key_file(path);
