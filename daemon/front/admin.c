@@ -55,7 +55,7 @@ static const struct admin_opts *opts_of(const struct exchange *x) {
 }
 
 static void admin_refuse(struct exchange *x, int status, const char *message) {
-    struct err err = {0};
+    struct err err;
 
     err_set(&err, status, NULL, "%s", message);
     respond_error(x, &err);
