@@ -277,10 +277,7 @@ void admin_reload_over(struct admin *a, const char *const *later, uint32_t n,
     for (uint32_t i = 0; i < n; i++)
         json_cstring(&j, later[i]);
     json_print(&j, "]}");
-    if (j.error < 0 || buf_add(&b, "", 1) < 0)
-        respond_errno(x, -ENOMEM);
-    else
-        respond_line(x, b.data);
+    respond_line(x, j.error < 0 ? NULL : b.data);
 }
 
 static void upgrade_abandon(struct exchange *x, void *state) {

@@ -261,7 +261,6 @@ char *admin_json_ended(const struct admin_opts *o, const struct api_ended_filter
     }
     uint32_t n = (uint32_t)*r;
     val_t *list = yyjson_mut_obj_add_arr(d, root, "requests");
-    *r = 0;
     for (uint32_t i = 0; i < n; i++) {
         val_t *v = yyjson_mut_arr_add_obj(d, list);
 
@@ -364,7 +363,7 @@ char *admin_json_tenants(const struct admin_opts *o) {
 char *admin_json_usage(const struct admin_opts *o) {
     CLEANUP(buf_deinit) struct buf b = {.max = USAGE_MAX};
 
-    return api_usage(o->api, &b) < 0 || buf_add_char(&b, 0) < 0 ? NULL : STEAL(b.data);
+    return api_usage(o->api, &b) < 0 ? NULL : STEAL(b.data);
 }
 
 char *admin_json_health(const struct admin_opts *o) {

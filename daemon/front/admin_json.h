@@ -12,7 +12,8 @@
 char *admin_json_stats(const struct admin_opts *o);
 char *admin_json_models(const struct admin_opts *o);
 char *admin_json_requests(const struct admin_opts *o);
-/* Returns the answer to GET /requests/ended; *r: 0, -ENOENT if there is no such tenant, -ENOMEM. */
+/* Returns the answer to GET /requests/ended; *r: at least 0, -ENOENT if there is no such tenant,
+ * -ENOMEM. */
 char *admin_json_ended(const struct admin_opts *o, const struct api_ended_filter *f, int *r);
 /* *known: false, with NULL, if no worker has a record of @id and it does not wait for one. */
 char *admin_json_why(const struct admin_opts *o, uint64_t id, bool *known);

@@ -666,6 +666,36 @@ Test(admin, a_reload_is_answered_when_it_is_over) {
     admin_reload_over(admin, keys, 2, NULL); /* no client waits */
 }
 
+/* Reads the answer @text and leaves the connection open. */
+static void expect_first_answer(int fd, const char *text) {
+    struct reply r;
+
+    world_receive(&w, fd, &r);
+    cr_expect(r.body.data && strncmp(r.body.data, text, strlen(text)) == 0, "%s", r.body.data);
+    reply_deinit(&r);
+}
+
+/* A client that has its answer, and leaves later, is not the one that waits then. */
+Test(admin, who_has_an_answer_waits_no_more) {
+    static const char *const none[1] = {NULL};
+    int first = ask_and_wait("POST /reload", "reload");
+
+    admin_reload_over(admin, none, 0, NULL);
+    expect_first_answer(first, R"({"reloaded":true,"needs_restart":[]})");
+    int second = ask_and_wait("POST /reload", "reload");
+    world_drop(&w, first);
+    admin_reload_over(admin, none, 0, NULL);
+    expect_answer(second, 200, R"({"reloaded":true,"needs_restart":[]})");
+
+    first = ask_and_wait("POST /upgrade", "upgrade");
+    admin_upgrade_over(admin, 1, NULL);
+    expect_first_answer(first, R"({"upgraded":true,"pid":1})");
+    second = ask_and_wait("POST /upgrade", "upgrade");
+    world_drop(&w, first);
+    admin_upgrade_over(admin, 2, NULL);
+    expect_answer(second, 200, R"({"upgraded":true,"pid":2})");
+}
+
 Test(admin, a_pull_tells_its_lines) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
     struct api_task *t;
