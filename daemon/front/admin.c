@@ -522,7 +522,7 @@ static gid_t admin_group(int fd) {
     struct stat st;
 
     if (getsockname(fd, (struct sockaddr *)&at, &len) < 0 || at.sun_family != AF_UNIX ||
-        !at.sun_path[0] || stat(at.sun_path, &st) < 0)
+        stat(at.sun_path, &st) < 0)
         return 0;
     return st.st_gid;
 }

@@ -30,7 +30,7 @@ static FILE *log_file; /* in place of stderr */
 static char path[64];
 static char did[400]; /* the last operation of the daemon */
 static bool refuses, scans, short_of_memory;
-static struct flight *flight;
+static struct flight *first_flight, *flight; /* the recorders of the models */
 static struct api_task *pull;
 static uint64_t budget;
 static int n_rescans;
@@ -89,6 +89,7 @@ const char *models_bad_preset(const struct models *m, size_t i, const char **why
 }
 
 void models_info(const struct models *m, uint32_t i, struct models_info *out) {
+    cr_assert_lt(i, ARRAY_SIZE(infos));
     *out = infos[i];
     out->info = &w.model;
     out->workers = (const struct workers *)&infos[i];
@@ -129,13 +130,8 @@ void workers_stats(const struct workers *of, struct workers_stats *out) {
     *out = of == (const struct workers *)&infos[1] ? other_worker : worker;
 }
 
-/* Returns the recorder of the second model, and an empty one for other models. */
 const struct flight *workers_flight(const struct workers *of) {
-    static struct flight *none;
-
-    if (!none)
-        none = calloc(1, FLIGHT_BYTES);
-    return of == (const struct workers *)&infos[1] ? flight : none;
+    return of == (const struct workers *)&infos[1] ? flight : first_flight;
 }
 
 int workers_dump(const struct workers *of, struct buf *out) {
@@ -168,7 +164,8 @@ static void start_with(const char *template) {
     log_file = tmpfile();
     cr_assert(log_file && dup2(fileno(log_file), STDERR_FILENO) >= 0);
     flight = calloc(1, FLIGHT_BYTES);
-    cr_assert(flight);
+    first_flight = calloc(1, FLIGHT_BYTES);
+    cr_assert(flight && first_flight);
     world_init(&w);
     clock_virtual_init(&virt, NOW_NS);
     w.clock = w.port.clock = &virt.clock;
@@ -202,9 +199,9 @@ static void start_with_tools(void) {
 static void stop(void) {
     admin_close(admin);
     world_stop(&w);
-    cr_expect_lt(access(path, F_OK), 0);
     admin_free(admin);
     free(flight);
+    free(first_flight);
     fclose(log_file);
 }
 
@@ -1055,6 +1052,10 @@ Test(admin, decisions_about_a_request_are_told) {
         flight_note(flight, &(uint64_t){0}, 10 + i, rows[i].why, 1, rows[i].detail, START_NS);
         expect(request, 200, want);
     }
+    flight_note(first_flight, &(uint64_t){0}, 99, WHY_ENDED, 1, 1, START_NS);
+    char want[400];
+    snprintf(want, sizeof(want), ENDED("stop"), (size_t)99);
+    expect("GET /requests/99/why", 200, want);
 }
 
 Test(admin, recordings_are_files) {
@@ -1117,14 +1118,14 @@ Test(admin, the_file_is_handed_over) {
     cr_expect_eq(access(path, F_OK), 0);
     cr_expect_lt(connect(fd, (struct sockaddr *)&at, sizeof(at)), 0, "it accepts nobody");
     close(fd);
+    admin_close(admin);
+    cr_expect_eq(access(path, F_OK), 0);
     unlink(path);
 }
 
-/* The next daemon, which listens on the socket that it got, removes the file at its end. */
-Test(admin, the_file_is_taken_over) {
-    admin_hand_over(admin);
-    admin_own_paths(admin);
-    cr_expect_eq(access(path, F_OK), 0);
+Test(admin, its_file_goes_with_it) {
+    admin_close(admin);
+    cr_expect_lt(access(path, F_OK), 0);
 }
 
 Test(admin, sockets_are_listened_on_by_path_and_by_number) {
@@ -1146,8 +1147,10 @@ Test(admin, sockets_are_listened_on_by_path_and_by_number) {
     strcpy(path, other);
     expect("GET /health", 200, R"({"health":"serving","worker":"up"})");
     strcpy(path, own);
-    unlink(other);
     cr_expect_null(admin_free(NULL));
+    admin_own_paths(admin); /* it removes the file of a socket that it got */
+    admin_close(admin);
+    cr_expect_lt(access(other, F_OK), 0);
 }
 
 Test(admin, the_file_is_for_the_group) {
@@ -1157,10 +1160,11 @@ Test(admin, the_file_is_for_the_group) {
     cr_expect_eq(st.st_mode & 07777u, 0660);
 }
 
-/* Returns true if a process of this user and these groups gets an answer. */
-static bool answers(uid_t uid, gid_t gid, gid_t other) {
-    const gid_t groups[] = {65534, other};
+/* Returns true if a process of this user and these groups gets an answer from a daemon of the user
+ * @own. */
+static bool answers_as(uid_t own, uid_t uid, gid_t gid, gid_t other) {
     static const char request[] = "GET /tenants HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    const gid_t groups[] = {65534, other};
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     int status = 0;
     char c;
@@ -1175,25 +1179,41 @@ static bool answers(uid_t uid, gid_t gid, gid_t other) {
             _exit(2);
         _exit(send(fd, request, sizeof(request) - 1, MSG_NOSIGNAL) > 0 && read(fd, &c, 1) == 1);
     }
+    cr_assert_eq(seteuid(own), 0);
     while (waitpid(pid, &status, WNOHANG) == 0)
         world_turn(&w);
+    cr_assert_eq(seteuid(0), 0);
     cr_assert(WIFEXITED(status));
     if (WEXITSTATUS(status) == 2)
         cr_skip_test("this user namespace lacks the users and groups");
     return WEXITSTATUS(status) == 1;
 }
 
+static bool answers(uid_t uid, gid_t gid, gid_t other) {
+    return answers_as(0, uid, gid, other);
+}
+
 /* Members of root's group are no operators. */
 Test(admin, operators_are_root_and_members_of_the_group, .timeout = 60) {
+    char own[sizeof(path)];
+
     if (geteuid() != 0)
         cr_skip_test("only root can become others");
     cr_assert_eq(chmod(path, 0666), 0);
     cr_expect(answers(0, 0, 0));
     cr_expect_not(answers(65534, 65534, 65534));
     cr_expect_not(answers(65534, 0, 0));
+    cr_expect(answers_as(65534, 65534, 65534, 65534));
+    cr_expect(answers_as(65534, 0, 0, 0));
+    cr_expect_not(answers_as(65534, 1, 1, 1));
     if (chown(path, 0, 1234) < 0)
         cr_skip_test("this user namespace lacks the group");
     cr_expect(answers(65534, 1234, 65534));
     cr_expect(answers(65534, 65534, 1234));
     cr_expect_not(answers(65534, 65534, 65534));
+    strcpy(own, path);
+    snprintf(path, sizeof(path), "%.55s.moved", own);
+    cr_assert_eq(rename(own, path), 0); /* so that nothing tells its group */
+    cr_expect_not(answers(65534, 1, 1));
+    unlink(path);
 }
