@@ -271,6 +271,10 @@ static void expect_audited(const char *want) {
 }
 
 #define ERROR(status, text) R"({"error":{"message":")" text R"(","code":)" #status "}}"
+#define ACCEPTED(action, target)                                                                   \
+    "action=" action R"( target=")" target R"(" detail="" by=admin USER result=accepted )"         \
+    R"(reason="")"                                                                                 \
+    "\n"
 #define NO_MEMORY ERROR(503, "Out of memory. Try again later.")
 
 Test(admin, each_path_has_one_action) {
@@ -634,10 +638,7 @@ Test(admin, an_upgrade_is_answered_when_it_is_over) {
     fd = ask_and_wait("POST /upgrade", "upgrade");
     world_drop(&w, fd);
     admin_upgrade_over(admin, 42, NULL); /* no client waits */
-    expect_audited(
-        "action=upgrade target=\"\" detail=\"\" by=admin USER result=accepted reason=\"\"\n"
-        "action=upgrade target=\"\" detail=\"\" by=admin USER result=accepted reason=\"\"\n"
-        "action=upgrade target=\"\" detail=\"\" by=admin USER result=accepted reason=\"\"\n");
+    expect_audited(ACCEPTED("upgrade", "") ACCEPTED("upgrade", "") ACCEPTED("upgrade", ""));
 }
 
 Test(admin, a_reload_is_answered_when_it_is_over) {
@@ -645,8 +646,7 @@ Test(admin, a_reload_is_answered_when_it_is_over) {
     const struct err err = {.message = "line 3"}, none = {0};
     int fd = ask_and_wait("POST /reload", "reload");
 
-    expect_audited(
-        "action=reload target=\"\" detail=\"\" by=admin USER result=accepted reason=\"\"\n");
+    expect_audited(ACCEPTED("reload", ""));
     admin_reload_over(admin, keys, 2, NULL);
     expect_answer(fd, 200, R"({"reloaded":true,"needs_restart":["listen","threads"]})");
     fd = ask_and_wait("POST /reload", "reload");
@@ -693,6 +693,10 @@ Test(admin, who_has_an_answer_waits_no_more) {
     expect_answer(second, 200, R"({"upgraded":true,"pid":2})");
 }
 
+#define FIRST                                                                                      \
+    R"({"a":1})"                                                                                   \
+    "\n\r\n"
+
 Test(admin, a_pull_tells_its_lines) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
     struct api_task *t;
@@ -706,10 +710,10 @@ Test(admin, a_pull_tells_its_lines) {
         cr_expect_str_eq(did, "pull hf:a/b");
         t = pull;
         t->line(t, R"({"a":1}, and more)", 7);
-        cr_expect(world_read_until(&w, fd, &b, "\r\n8\r\n{\"a\":1}\n\r\n"));
+        cr_expect(world_read_until(&w, fd, &b, "\r\n8\r\n" FIRST));
         t->over(t, fails ? &gone : NULL);
         cr_expect(world_read_until(&w, fd, &b, "\r\n0\r\n\r\n"));
-        const char *last = strstr(b.data, "{\"a\":1}\n\r\n") + strlen("{\"a\":1}\n\r\n");
+        const char *last = strstr(b.data, FIRST) + strlen(FIRST);
         cr_expect_str_eq(last + (fails ? strcspn(last, "{") : 0),
                          fails ? ERROR(404, "gone") "\n\r\n0\r\n\r\n" : "0\r\n\r\n");
         cr_expect(strstr(b.data, "HTTP/1.1 200 OK\r\n") == b.data);
@@ -998,10 +1002,7 @@ Test(admin, live_requests_are_cancelled) {
     const unsigned long long id = w.port.r[10].id;
     cr_assert_gt(id, 9);
     snprintf(text, sizeof(text), "POST /requests/%llu/cancel", id);
-    snprintf(
-        audited, sizeof(audited),
-        "action=cancel target=\"%llu\" detail=\"\" by=admin USER result=accepted reason=\"\"\n",
-        id);
+    snprintf(audited, sizeof(audited), ACCEPTED("cancel", "%llu"), id);
     expect(text, 200, R"({"cancelled":true})");
     cr_expect(w.port.r[10].cancelled);
     expect(text, 404, ERROR(404, "no live request has this id; weftctl requests lists them"));

@@ -425,8 +425,9 @@ Test(check, files_of_options_are_read) {
         if (!event)
             continue;
         snprintf(readable, sizeof(readable),
-                 "keys_readable path=\"%s\" mode=0644 reason=\"every user can read it: "
-                 "chmod o= FILE\"\n%sconfiguration is valid\n",
+                 R"(keys_readable path="%s" mode=0644 reason="every user can read it: )"
+                 R"(chmod o= FILE")"
+                 "\n%sconfiguration is valid\n",
                  in_folder("file"), about_model);
         cr_expect_str_eq(event, readable);
     }

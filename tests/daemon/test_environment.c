@@ -15,7 +15,7 @@ static struct environment e;
 static const char *line_of(char **envp) {
     static char text[1000];
 
-    mallopt(M_PERTURB, 0xa5); /* memory is not 0 unless somebody sets it */
+    mallopt(M_PERTURB, 0xa5); /* memory is not 0 before it is set */
     cr_assert_eq(environment_read(&e, envp), 0);
     cr_assert(e.n > 0 && e.v[e.n] == NULL);
     cr_expect_str_eq(e.v[0], "weftd");

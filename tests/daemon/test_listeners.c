@@ -335,7 +335,7 @@ Test(listeners, an_address_has_a_host_and_a_port) {
     for (size_t i = 0; i <= ARRAY_SIZE(bad); i++) {
         snprintf(longest, sizeof(longest), "%0256d:0", 0);
         set("listen", i < ARRAY_SIZE(bad) ? bad[i] : longest);
-        snprintf(message, sizeof(message), "listen: must be ADDRESS:PORT or unix:PATH, not \"%s\"",
+        snprintf(message, sizeof(message), R"(listen: must be ADDRESS:PORT or unix:PATH, not "%s")",
                  *config.listen);
         expect_refused("listen", message);
     }
