@@ -188,7 +188,7 @@ static int open_admin_at(struct listeners *l, const char *path, struct err *err)
 static int open_admin_in(struct listeners *l, int place, struct err *err) {
     char folder[sizeof(l->chosen)];
     const char *port = strrchr(l->url, ':');
-    bool has_port = port && port[1] >= '0' && port[1] <= '9';
+    bool has_port = strncmp(l->url, "http", 4) == 0;
     size_t size = sizeof(l->chosen);
 
     if (!files_socket_folder(place, folder, sizeof(folder)))

@@ -414,6 +414,9 @@ Test(listeners, sockets_of_the_previous_daemon_are_kept) {
     cr_expect_lt(close(old_port), 0);
     cr_expect_str_eq(passed_on(), text);
     unlink(in_folder("admin"));
+    api_close(w.api);
+    uv_run(&w.loop, UV_RUN_DEFAULT);
+    cr_expect_lt(access(in_folder("u"), F_OK), 0, "it is this daemon's");
 }
 
 Test(listeners, kept_weights_are_no_sockets) {
