@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -58,13 +59,36 @@ static void clear(void) {
     cr_assert(system(command) == 0);
 }
 
+/* Returns the lowest descriptor that is free. */
+static int free_fd(void) {
+    int fd = dup(STDIN_FILENO);
+
+    close(fd);
+    return fd;
+}
+
+/* Makes the nodes. What the program writes would go to a file. */
+static void make(const struct device_nodes *m) {
+    int saved[] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)}, lowest = free_fd();
+    int out = open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+    cr_assert(out >= 0 && dup2(out, STDOUT_FILENO) >= 0 && dup2(out, STDERR_FILENO) >= 0);
+    close(out);
+    device_nodes_make(m);
+    cr_expect_eq(free_fd(), lowest, "a descriptor is left open");
+    for (int i = 0; i < 2; i++) {
+        dup2(saved[i], i ? STDERR_FILENO : STDOUT_FILENO);
+        close(saved[i]);
+    }
+}
+
 Test(device_nodes, after_a_boot_without_a_display) {
     struct device_nodes m = machine();
 
     setenv("HOME", "/", 1);
-    device_nodes_make(&m);
+    make(&m);
     cr_expect_str_eq(said(), "-c 255\n-c 0\n-c 1\n-c 0 -u\n");
-    device_nodes_make(&m);
+    make(&m);
     cr_expect_str_eq(said(), "-c 255\n-c 0\n-c 1\n-c 0 -u\n", "what is there is not made");
     clear();
 }
@@ -75,10 +99,10 @@ Test(device_nodes, only_what_is_missing_and_nothing_without_devices) {
 
     snprintf(node, sizeof(node), "%s/nvidiactl", dev);
     fclose(fopen(node, "w"));
-    device_nodes_make(&m);
+    make(&m);
     cr_expect_str_eq(said(), "", "no device: %s", said());
     snprintf(node, sizeof(node), "%s/none", dev);
-    device_nodes_make(&(struct device_nodes){dev, node, path});
+    make(&(struct device_nodes){dev, node, path});
     cr_expect_str_eq(said(), "", "no driver: %s", said());
     snprintf(node, sizeof(node), "%s/.hidden", gpus);
     mkdir(node, 0700);
@@ -86,15 +110,15 @@ Test(device_nodes, only_what_is_missing_and_nothing_without_devices) {
     mkdir(node, 0700);
     snprintf(node, sizeof(node), "%s/nvidia0", dev);
     fclose(fopen(node, "w"));
-    device_nodes_make(&m);
+    make(&m);
     cr_expect_str_eq(said(), "-c 0 -u\n");
     snprintf(node, sizeof(node), "%s/nvidia-uvm", dev);
     unlink(node);
     chmod(path, 0600);
-    device_nodes_make(&m);
+    make(&m);
     cr_expect_str_eq(said(), "-c 0 -u\n", "a file that is no program is not run");
     cr_expect_lt(access(node, F_OK), 0);
     unlink(path);
-    device_nodes_make(&m);
+    make(&m);
     clear();
 }
