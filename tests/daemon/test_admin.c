@@ -312,6 +312,10 @@ Test(admin, each_path_has_one_action) {
                    "\n"
                    R"(action=drain target="" detail="" by=admin USER result=accepted reason="")"
                    "\n");
+    expect_action("POST /models/tiny/unload", 200, accepted, "unload tiny");
+    expect_action("POST /models/tiny/swap", 200, accepted, "swap tiny -");
+    expect_action("POST /models/b/load", 200, accepted, "load b");
+    expect_audited(ACCEPTED("unload", "tiny") ACCEPTED("swap", "tiny") ACCEPTED("load", "b"));
     refuses = true;
     for (size_t i = 0; i < ARRAY_SIZE(refused); i++)
         expect_action(refused[i][0], 409, ERROR(409, "not now"), refused[i][1]);
@@ -574,6 +578,8 @@ Test(admin, what_is_not_understood_is_refused) {
         {"POST /requests/x/cancel", paths, 404},
         {"POST /requests/1x/cancel", paths, 404},
         {"POST /requests/:/cancel", paths, 404},
+        {"POST /requests/+1/cancel", paths, 404},
+        {"POST /requests/-1/cancel", paths, 404},
         {"GET /requests/a%2fb/why", paths, 404},
         {"POST /stats", ERROR(405, "this path has another method"), 405},
         {"POST /requests/7/cancel",
