@@ -530,9 +530,6 @@ static void args_translate_option(struct reading *d, const struct llama_option *
     case LLAMA_FLAG:
         args_add(d, "--%s", o->ours);
         break;
-    case LLAMA_NOTED:
-        args_note(d, name, "%s", o->ours);
-        break;
     case LLAMA_PRESET:
         args_add_preset(d, o->ours);
         break;

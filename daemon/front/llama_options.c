@@ -283,7 +283,6 @@ bool llama_option_has_no_value(const struct llama_option *o) {
     switch (o->kind) {
     case LLAMA_FLAG:
     case LLAMA_HERE:
-    case LLAMA_NOTED:
     case LLAMA_REFUSED:
     case LLAMA_UNIFIED:
     case LLAMA_PRESET:

@@ -23,9 +23,7 @@ enum llama_kind {
     LLAMA_HERE_VALUE,
     /* as LLAMA_HERE, followed by "on", "off", "auto" or nothing */
     LLAMA_HERE_SWITCH,
-    /* as LLAMA_HERE, with `ours`, a sentence that is printed */
-    LLAMA_NOTED,
-    /* as LLAMA_NOTED, with a value */
+    /* as LLAMA_HERE_VALUE, with `ours`, a sentence that is printed */
     LLAMA_NOTED_VALUE,
     /* has no equivalent and no value; `ours` advises what to do */
     LLAMA_REFUSED,
