@@ -218,13 +218,12 @@ static int tenants_add_item(struct reading *r, const struct key *k, struct api_t
     return tenants_own(r, t, tenants_hash_uid(uid));
 }
 
-/* Replaces the entries of @t by those of @text, which are separated by spaces or commas. */
+/* Adds the entries of @text, which are separated by spaces or commas, to the list @k of @t. */
 static int tenants_set_list(struct reading *r, const struct key *k, struct api_tenant *t,
                             const char *text) {
     char item[200];
     int e = 0;
 
-    *count_of(k, t) = 0;
     while (*text && e == 0) {
         size_t skip = strspn(text, " ,"), len = strcspn(text + skip, " ,");
 
