@@ -673,6 +673,7 @@ static int args_resolve(struct config *c, const char *key, const char *text, str
     CLEANUP(model_dirs_deinit) struct model_dirs dirs = {0};
     CLEANUP(model_list_deinit) struct model_list list = {0};
     const struct model_file *file = NULL;
+    struct err why = {0};
 
     if (files_is_folder(text))
         return resolve_folder(c, key, text, err);
@@ -680,15 +681,13 @@ static int args_resolve(struct config *c, const char *key, const char *text, str
         return 0;
     TRY(model_dirs_init(&dirs, NULL));
     TRY(model_list_read(&list, &dirs));
-    int r = model_find(&list, text, &file, NULL);
+    int r = model_find(&list, text, &file, &why);
     if (r == 0)
         return config_set(c, key, file->path, err);
     if (r == -ENOENT)
         return args_refuse_name(&list, key, text, err);
     /* several models have the name, or shards are missing: the reason names them */
-    if (r == -EINVAL)
-        model_find(&list, text, &file, err);
-    return r;
+    return err_set(err, 0, key, "%s: %s", key, why.message);
 }
 
 /* Prints the lines of @text, behind @from. */
