@@ -169,7 +169,7 @@ static void add_context(struct reading *d) {
         args_add(d, "--max-seqs=%llu", (unsigned long long)p->parallel);
         args_add(d, "--max-running=%llu", (unsigned long long)p->parallel);
     }
-    if (p->parallel > 1 && !p->unified)
+    if (p->parallel && !p->unified)
         context = (context + p->parallel - 1) / p->parallel;
     if (p->has_context)
         args_add(d, "--max-context=%llu", (unsigned long long)context);
@@ -186,7 +186,7 @@ static void args_add_keys(struct reading *d, const char *keys) {
     }
     CLEANUP(freep) char *lines = NULL;
     int n = asprintf(&lines, "%s\n", keys);
-    for (char *p = n < 0 ? NULL : lines; p && (p = strchr(p, ',')); p++)
+    for (char *p = n < 0 ? NULL : lines; p && (p = strchr(p, ','));)
         *p = '\n';
     if (n < 0 || fchmod(fd, 0600) < 0 || ftruncate(fd, d->keys_end) < 0 ||
         pwrite(fd, lines, (size_t)n, d->keys_end) != n)

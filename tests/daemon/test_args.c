@@ -195,6 +195,8 @@ Test(args, each_line_has_one_outcome) {
         {"--host /x.sock,/y.sock", "--listen=unix:/x.sock,unix:/y.sock"},
         {"--host a.sock,b --port 4 --ssl-cert-file c",
          "--tls-certificate=c --listen=unix:a.sock,tls:b:4"},
+        {"--host a,::1,.sock --ssl-cert-file c",
+         "--tls-certificate=c --listen=tls:a:8080,tls:[::1]:8080,tls:.sock:8080"},
         {"--host a.sock:b", "--listen=[a.sock:b]:8080"},
         {"--host a.soc", "--listen=a.soc:8080"},
         {"--host ::1,a.sock,h --ssl-cert-file c",
@@ -394,6 +396,7 @@ Test(args, each_line_has_one_outcome) {
         {"--lora", "(refused) --lora: needs a value;"},
         {"--model", "--model"},
         {"--model x", "--model x"},
+        {"--model=/100%%.gguf --tags a%%b", "--model=/100%%.gguf --tags a%%b"},
         {"--model=x -fa", "--model=x (ignored) -fa"},
         {"--models-dir /d --threads 3", "--models-dir /d --threads=3"},
         {"--threads", "(refused) --threads: needs a value;"},
@@ -735,7 +738,7 @@ Test(args, every_row_can_be_typed) {
 }
 
 Test(args, keys_lie_in_a_file_that_only_we_can_read) {
-    CLEANUP(args_deinit) struct args a = translated("--api-key one,two --api-key three");
+    CLEANUP(args_deinit) struct args a = translated("--api-key one,,two, --api-key ,three");
     char text[64] = "";
     struct stat st;
 
@@ -744,7 +747,7 @@ Test(args, keys_lie_in_a_file_that_only_we_can_read) {
     FILE *f = fopen(path, "r");
     cr_assert(f && fread(text, 1, sizeof(text) - 1, f) > 0);
     fclose(f);
-    cr_expect_str_eq(text, "one\ntwo\nthree\n");
+    cr_expect_str_eq(text, "one\n\ntwo\n\n\nthree\n");
     cr_assert_eq(stat(path, &st), 0);
     cr_expect_eq(st.st_mode & 0777, 0600);
     CLEANUP(args_deinit) struct args again = translated("--api-key four");
@@ -820,6 +823,7 @@ Test(args, a_folder_stands_for_its_model) {
     put_file(folder, "config.json", "{}");
     put_file(folder, "model.safetensors", "");
     cr_expect_str_eq(found("model", folder), folder);
+    cr_expect_str_eq(found("draft-model", folder), folder);
     snprintf(command, sizeof(command), "rm -r %s", folder);
     cr_assert_eq(system(command), 0);
 }
@@ -872,6 +876,9 @@ Test(args, models_have_names) {
     put_file(folder, "Other-Q8_0-00001-of-00002.gguf", "GGUF");
     cr_expect_str_eq(found("draft-model", "other"),
                      "draft-model: Other-Q8_0: 1 of its 2 files are missing");
+    cr_expect_str_eq(found("model", "iny-Q8"),
+                     "model: iny-Q8: no file and no model has this name; is Tiny-Q8_0 meant? "
+                     "(weftctl models lists the models of this machine)");
     snprintf(command, sizeof(command), "rm -r %s", folder);
     cr_assert_eq(system(command), 0);
 }
@@ -975,6 +982,8 @@ Test(args, arguments_may_be_of_any_form) {
         snprintf(told, sizeof(told), "%s: %s\n", all[i].argument, all[i].told);
         cr_expect_str_eq(a.refused.data, told);
         cr_expect(a.n_refused == 1 && a.n == 1 && !a.v[1] && strcmp(a.v[0], "weftd") == 0);
+        args_deinit(&a);
+        cr_expect(!a.v && a.n == 0 && !a.refused.data);
     }
     cr_assert_eq(args_translate(&none, &(struct args_pairs){0}, 0, (char *[]){NULL}), 0);
     cr_expect(none.n == 0 && none.n_refused == 0);
