@@ -155,36 +155,36 @@ Test(args, each_line_has_one_outcome) {
         {"-c 100", "--max-context=100"},
         {"-c 0", "--max-context=0"},
         {"-c 4294967295", "--max-context=4294967295"},
-        {"-c 4294967296", "(refused) -c: \"4294967296\" is too large;"},
-        {"-c -4", "(refused) -c: \"-4\" is not a whole number;"},
-        {"-c x", "(refused) -c: \"x\" is not a whole number;"},
-        {"-c /", "(refused) -c: \"/\" is not a whole number;"},
-        {"-c :", "(refused) -c: \":\" is not a whole number;"},
-        {"-c 4x", "(refused) -c: \"4x\" is not a whole number;"},
+        {"-c 4294967296", R"((refused) -c: "4294967296" is too large;)"},
+        {"-c -4", R"((refused) -c: "-4" is not a whole number;)"},
+        {"-c x", R"((refused) -c: "x" is not a whole number;)"},
+        {"-c /", R"((refused) -c: "/" is not a whole number;)"},
+        {"-c :", R"((refused) -c: ":" is not a whole number;)"},
+        {"-c 4x", R"((refused) -c: "4x" is not a whole number;)"},
         {"-c 0123456789012345678901234567890123456789012345678901234567890",
-         "(refused) -c: \"012345678901234567890123456789012345678901234567890123456789\" is too "
+         R"((refused) -c: "012345678901234567890123456789012345678901234567890123456789" is too )"
          "large;"},
         {"-c x123456789012345678901234567890123456789012345678901234567890",
-         "(refused) -c: \"x12345678901234567890123456789012345678901234567890123456789\" is not a "
+         R"((refused) -c: "x12345678901234567890123456789012345678901234567890123456789" is not a )"
          "whole number;"},
         {"-np 1", "--max-seqs=1 --max-running=1"},
         {"-np 2", "--max-seqs=2 --max-running=2"},
         {"-np 0", ""},
         {"-np -1", ""},
-        {"-np x", "(refused) -np: \"x\" is not a whole number;"},
+        {"-np x", R"((refused) -np: "x" is not a whole number;)"},
         {"-np 3 -c 100", "--max-seqs=3 --max-running=3 --max-context=34"},
         {"-np 3 -c 99", "--max-seqs=3 --max-running=3 --max-context=33"},
         {"-np 3 -c 0", "--max-seqs=3 --max-running=3 --max-context=0"},
         {"-np 1 -c 7", "--max-seqs=1 --max-running=1 --max-context=7"},
         {"-np 3 -c 100 -kvu", "--max-seqs=3 --max-running=3 --max-context=100 (ignored) -kvu"},
-        {"-np 3 -c x", "--max-seqs=3 --max-running=3 (refused) -c: \"x\" is not a whole number;"},
+        {"-np 3 -c x", R"(--max-seqs=3 --max-running=3 (refused) -c: "x" is not a whole number;)"},
         {"-kvu", "(ignored) -kvu"},
         {"--host 127.0.0.1", "--listen=127.0.0.1:8080"},
         {"--host 0.0.0.0 --port 9", "--listen=0.0.0.0:9"},
         {"--port 0", "--listen=127.0.0.1:0"},
-        {"--port x", "--listen=127.0.0.1:8080 (refused) --port: \"x\" is not a whole number;"},
+        {"--port x", R"(--listen=127.0.0.1:8080 (refused) --port: "x" is not a whole number;)"},
         {"--port 1 --port x",
-         "--listen=127.0.0.1:8080 (refused) --port: \"x\" is not a whole number;"},
+         R"(--listen=127.0.0.1:8080 (refused) --port: "x" is not a whole number;)"},
         {"--host ::1", "--listen=[::1]:8080"},
         {"--host a,::1,b --port 3", "--listen=a:3,[::1]:3,b:3"},
         {"--host ,a", "--listen=:8080,a:8080"},
@@ -222,7 +222,7 @@ Test(args, each_line_has_one_outcome) {
         {"-cram 0", ""},
         {"-cram -1", ""},
         {"-cram 100", "--host-kv-memory=100M"},
-        {"-cram x", "(refused) -cram: \"x\" is not a whole number;"},
+        {"-cram x", R"((refused) -cram: "x" is not a whole number;)"},
         {"-hf o/r", "--model=hf:o/r"},
         {"-hf hf:o/r:Q8_0", "--model=hf:o/r:Q8_0"},
         {"-a one", "--model-name=one"},
@@ -258,7 +258,7 @@ Test(args, each_line_has_one_outcome) {
          "(refused) --context-shift: a prompt that does not fit is refused, never cut;"},
         {"--context-shift --ignore-eos",
          "(refused) --context-shift: a prompt that does not fit is refused, never "
-         "cut;--ignore-eos: send it in requests: \"ignore_eos\": true;"},
+         R"(cut;--ignore-eos: send it in requests: "ignore_eos": true;)"},
         {"--context-shift=1",
          "(refused) --context-shift: a prompt that does not fit is refused, never cut;"},
         {"--no-slots --no-webui", "--slots=no --web-page=no"},
@@ -268,14 +268,14 @@ Test(args, each_line_has_one_outcome) {
         {"--draft-max 0", "--speculation=off"},
         {"--draft-max 1", "--max-draft=1"},
         {"--draft-max -1", "--speculation=off"},
-        {"--draft-max 4x", "(refused) --draft-max: \"4x\" is not a whole number;"},
+        {"--draft-max 4x", R"((refused) --draft-max: "4x" is not a whole number;)"},
         {"--draft-max 32", "--max-draft=32"},
         {"--draft-max 33", "--max-draft=32 (noted) --draft-max: 33 is more than weftd uses: 32;"},
         {"--max-num-seqs 0", ""},
         {"--max-num-seqs 1000", "--max-seqs=1000"},
         {"--max-num-seqs 1001",
          "--max-seqs=1000 (noted) --max-num-seqs: 1001 is more than weftd uses: 1000;"},
-        {"--max-num-seqs 4294967296", "(refused) --max-num-seqs: \"4294967296\" is too large;"},
+        {"--max-num-seqs 4294967296", R"((refused) --max-num-seqs: "4294967296" is too large;)"},
         {"--max-num-batched-tokens 65537",
          "--max-batch-rows=65536 (noted) --max-num-batched-tokens: 65537 is more than weftd uses: "
          "65536;"},
@@ -284,12 +284,12 @@ Test(args, each_line_has_one_outcome) {
         {"--max-model-len 32K", "--max-context=32768"},
         {"--max-model-len auto", ""},
         {"--max-model-len -1", ""},
-        {"--max-model-len k", "(refused) --max-model-len: \"k\" is not a whole number;"},
-        {"--max-model-len 1M", "(refused) --max-model-len: \"1M\" is not a whole number;"},
+        {"--max-model-len k", R"((refused) --max-model-len: "k" is not a whole number;)"},
+        {"--max-model-len 1M", R"((refused) --max-model-len: "1M" is not a whole number;)"},
         {"--max-model-len 4294967295K", "--max-context=4398046510080"},
-        {"--max-model-len 4294967296K", "(refused) --max-model-len: \"4294967296\" is too large;"},
+        {"--max-model-len 4294967296K", R"((refused) --max-model-len: "4294967296" is too large;)"},
         {"--max-model-len 00000000000000000000005k",
-         "(refused) --max-model-len: \"00000000000000000000005k\" is not a whole number;"},
+         R"((refused) --max-model-len: "00000000000000000000005k" is not a whole number;)"},
         {"--max-model-len 0000000000000000000005k", "--max-context=5000"},
         {"--max-model-len", "(refused) --max-model-len: needs a value;"},
         {"-tp 1", ""},
@@ -297,8 +297,8 @@ Test(args, each_line_has_one_outcome) {
         {"-pp 16", "--devices=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15"},
         {"-tp 17", "(refused) -tp: " SHARE},
         {"-tp 0", "(refused) -tp: " SHARE},
-        {"-tp x", "(refused) -tp: \"x\" is not a whole number;"},
-        {"-tp 4294967296", "(refused) -tp: \"4294967296\" is too large;"},
+        {"-tp x", R"((refused) -tp: "x" is not a whole number;)"},
+        {"-tp 4294967296", R"((refused) -tp: "4294967296" is too large;)"},
         {"-dp 1", "(ignored) -dp"},
         {"-dp 2", "(refused) -dp: start one weftd for each, behind a router;"},
         {"-dp 11", "(refused) -dp: start one weftd for each, behind a router;"},
@@ -435,7 +435,7 @@ Test(args, each_line_has_one_outcome) {
         {"_c 5", "--max-context=5"},
         {"--ctx_size=5", "--max-context=5"},
         {"--flash_attn auto --no_slots", "--slots=no (ignored) --flash_attn"},
-        {"-c 5 -c x", "(refused) -c: \"x\" is not a whole number;"},
+        {"-c 5 -c x", R"((refused) -c: "x" is not a whole number;)"},
         {"-np 4 -np -1 -c 8", "--max-seqs=4 --max-running=4 --max-context=2"},
         {"-kvu -np 2 -c 8", "--max-seqs=2 --max-running=2 --max-context=8 (ignored) -kvu"},
         {"--path /x --tools a --ui-mcp-proxy",
@@ -569,10 +569,14 @@ Test(args, all_that_cannot_be_used_is_told_at_once) {
                      "--thread: unknown option; is --threads meant?\n"
                      "x.gguf: not an option; a model is given with --model FILE\n"
                      "-ctk: format q5_1 does not exist here: use --kv-type-k " KV_TYPE_NAMES "\n"
-                     "-c: \"4x\" is not a whole number\n"
-                     "-c: \"-4\" is not a whole number\n"
-                     "-c: \"18446744073709551615\" is too large\n"
-                     "--port: \"http\" is not a whole number\n"
+                     R"(-c: "4x" is not a whole number)"
+                     "\n"
+                     R"(-c: "-4" is not a whole number)"
+                     "\n"
+                     R"(-c: "18446744073709551615" is too large)"
+                     "\n"
+                     R"(--port: "http" is not a whole number)"
+                     "\n"
                      "-m: needs a value\n");
     cr_expect_str_eq(a.here.data, "--jinja");
     cr_expect(a.n == 2 && strcmp(a.v[1], "--listen=127.0.0.1:8080") == 0);
@@ -656,8 +660,8 @@ Test(args, a_line_completes_the_pairs_of_an_earlier_one) {
         {"-c 801", "--max-seqs=2 --max-running=2 --max-context=801"},
         {"--ssl-cert-file c", "--tls-certificate=c --listen=tls:a:5"},
         {"--embd-gemma-default", "--model=hf:ggml-org/embeddinggemma-300M-qat-q4_0-GGUF"},
-        {"-c x", "--max-seqs=2 --max-running=2 (refused) -c: \"x\" is not a whole number;"},
-        {"--port x", "--listen=tls:a:8080 (refused) --port: \"x\" is not a whole number;"},
+        {"-c x", R"(--max-seqs=2 --max-running=2 (refused) -c: "x" is not a whole number;)"},
+        {"--port x", R"(--listen=tls:a:8080 (refused) --port: "x" is not a whole number;)"},
         {"", ""},
     };
     struct args_pairs pairs = {0};
@@ -922,13 +926,13 @@ Test(args, a_start_says_what_becomes_of_options) {
                      "weftd: --no\\x1bsuch: unknown option (weftd --help lists all)\n");
     char *wrong[] = {"weftd", "--numa", "x", "-fa", "--threads=x", NULL};
     cr_expect_str_eq(
-        notes_of(5, wrong, "threads: must be a whole number from 0 to 1024, not \"x\""),
+        notes_of(5, wrong, R"(threads: must be a whole number from 0 to 1024, not "x")"),
         "weftd: --numa: numactl binds weftd to a node\n"
         "weftd: ignored, because it always applies or weftd decides it: -fa\n");
     environ = (char *[]){"OLLAMA_KEEP_ALIVE=5x", "LLAMA_ARG_\033=1", NULL};
     cr_expect_str_eq(notes_of(5, usable,
                               "keep-alive-s: must be a whole number from 0 to 31536000, "
-                              "not \"5x\""),
+                              R"(not "5x")"),
                      "weftd: from the environment: OLLAMA_KEEP_ALIVE\n"
                      "weftd: not read from the environment: LLAMA_ARG_\\x1b\n");
     environ = (char *[]){"LLAMA_ARG_CTX_SIZE=4x", "LLAMA_ARG_LORA=a", "VLLM_X=1", "OLLAMA_X=1",
@@ -942,7 +946,7 @@ Test(args, a_start_says_what_becomes_of_options) {
         "weftd: environment: --lora: adapters are not supported: merge it into the model\n");
 }
 
-/* A reload has nobody to tell. */
+/* A reload writes no notes. */
 Test(args, what_is_wrong_is_an_error_without_notes) {
     char *argv[] = {"weftd", "--lora", "a", "-fa", "--numa", "x", NULL};
     struct err err = {0};

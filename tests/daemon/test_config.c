@@ -36,8 +36,8 @@ static int read_text(const char *text) {
     return config_read_file(&config, path, &err);
 }
 
-/* Asserts that the error is about @param, which may be cut, and that its text is @message. No client
- * is to blame. */
+/* Asserts that the error is about @param, which may be cut, and that its text is @message. It blames
+ * no client. */
 static void expect_told(const char *param, const char *message) {
     cr_expect_str_eq(err.message, message);
     cr_expect_eq(strncmp(err.param, param, sizeof(err.param) - 1), 0, "%s: %s", message, err.param);
@@ -189,15 +189,15 @@ Test(config, names_of_other_servers_and_slips_are_answered_with_ours) {
 Test(config, what_a_shell_would_have_done_is_refused) {
     /* NULL: the value is taken */
     static const char *const values[][2] = {
-        {"\"/m.gguf\"", "model: must be written without quotes, not \"/m.gguf\""},
+        {R"("/m.gguf")", R"(model: must be written without quotes, not "/m.gguf")"},
         {"'m'", "model: must be written without quotes, not 'm'"},
-        {"\"\"", "model: must be written without quotes, not \"\""},
-        {"~", "model: ~ is not expanded here: write the whole path, not \"~\""},
-        {"~/m", "model: ~ is not expanded here: write the whole path, not \"~/m\""},
+        {R"("")", R"(model: must be written without quotes, not "")"},
+        {"~", R"(model: ~ is not expanded here: write the whole path, not "~")"},
+        {"~/m", R"(model: ~ is not expanded here: write the whole path, not "~/m")"},
         {"m #1", "model: a comment needs a line of its own"},
-        {"\"", NULL},
+        {R"(")", NULL},
         {"'", NULL},
-        {"\"m'", NULL},
+        {R"("m')", NULL},
         {"m'", NULL},
         {"'m", NULL},
         {"mm", NULL},
@@ -241,7 +241,7 @@ Test(config, address_without_host_or_port_says_how_one_looks) {
         cr_expect_eq(config_check(&config, &err), -EINVAL, "%s", wrong[i]);
         snprintf(message, sizeof(message),
                  "listen: must be ADDRESS:PORT, such as 127.0.0.1:8080, [IPv6]:PORT, "
-                 "tls:ADDRESS:PORT or unix:PATH, with a port of at most 65535, not \"%s\"",
+                 R"(tls:ADDRESS:PORT or unix:PATH, with a port of at most 65535, not "%s")",
                  wrong[i]);
         expect_told("listen", message);
     }
@@ -382,7 +382,7 @@ Test(config, wrong_types_and_ranges_say_what_is_allowed) {
         size_t n = strlen(all[i].allowed);
 
         snprintf(text, sizeof(text), "\n[%s]\n%s = %s\n", all[i].section, all[i].key, all[i].value);
-        snprintf(told, sizeof(told), "%s: must be %s%s not \"%s\"", all[i].key, all[i].allowed,
+        snprintf(told, sizeof(told), R"(%s: must be %s%s not "%s")", all[i].key, all[i].allowed,
                  all[i].allowed[n - 1] == ',' ? "" : ",", all[i].value);
         expect_error(text, 3, all[i].key, told);
         cr_expect_eq(config_set(&config, all[i].key, all[i].value, &err), -EINVAL);
@@ -689,7 +689,7 @@ Test(config, a_size_has_at_most_one_unit) {
             cr_expect_eq(config.engine.kv_bytes, all[i].bytes, "%s", all[i].text);
     }
     expect_told("kv-memory",
-                "kv-memory: must be a size from 0 to 4096G, such as 512M or 4G, not \"1 \"");
+                R"(kv-memory: must be a size from 0 to 4096G, such as 512M or 4G, not "1 ")");
 }
 
 Test(config, yes_and_no_have_four_words_each) {
@@ -860,40 +860,40 @@ Test(config, options_that_need_another_say_so) {
          "FILE below [model] in the file of --config"},
         {{"--allowed-hosts", "https://x.com/"},
          "allowed-hosts",
-         "must be the name of a host alone, such as gpu.lan, not \"https://x.com/\""},
+         R"(must be the name of a host alone, such as gpu.lan, not "https://x.com/")"},
         {{"--allowed-hosts", "x.com:80"},
          "allowed-hosts",
-         "must be the name of a host alone, such as gpu.lan, not \"x.com:80\""},
+         R"(must be the name of a host alone, such as gpu.lan, not "x.com:80")"},
         {{"--allowed-hosts", "a, x/y"},
          "allowed-hosts",
-         "must be the name of a host alone, such as gpu.lan, not \"x/y\""},
+         R"(must be the name of a host alone, such as gpu.lan, not "x/y")"},
         {{"--allowed-hosts", "[::1]/"},
          "allowed-hosts",
-         "must be the name of a host alone, such as gpu.lan, not \"[::1]/\""},
+         R"(must be the name of a host alone, such as gpu.lan, not "[::1]/")"},
         {{"--allowed-hosts", "x.com, [::1], *"}, NULL, NULL},
         {{"--picture-hosts", "https://x.com"},
          "picture-hosts",
-         "must be the name of a host, perhaps with :PORT, such as gpu.lan, not \"https://x.com\""},
+         R"(must be the name of a host, perhaps with :PORT, such as gpu.lan, not "https://x.com")"},
         {{"--picture-hosts", "x.com:444"}, NULL, NULL},
         {{"--cors-origins", "x.com"},
          "cors-origins",
-         "must be * or SCHEME://HOST[:PORT], such as https://chat.example.com, not \"x.com\""},
+         R"(must be * or SCHEME://HOST[:PORT], such as https://chat.example.com, not "x.com")"},
         {{"--cors-origins", "null, https://x.com/"},
          "cors-origins",
          "must be * or SCHEME://HOST[:PORT], such as https://chat.example.com, not "
-         "\"https://x.com/\""},
+         R"("https://x.com/")"},
         {{"--cors-origins", "https://x/"},
          "cors-origins",
-         "must be * or SCHEME://HOST[:PORT], such as https://chat.example.com, not \"https://x/\""},
+         R"(must be * or SCHEME://HOST[:PORT], such as https://chat.example.com, not "https://x/")"},
         {{"--cors-origins", "**"},
          "cors-origins",
-         "must be * or SCHEME://HOST[:PORT], such as https://chat.example.com, not \"**\""},
+         R"(must be * or SCHEME://HOST[:PORT], such as https://chat.example.com, not "**")"},
         {{"--cors-origins", "https://*.x.*"},
          "cors-origins",
-         "an origin has at most one *, not as \"https://*.x.*\""},
+         R"(an origin has at most one *, not as "https://*.x.*")"},
         {{"--cors-origins", "https://**"},
          "cors-origins",
-         "an origin has at most one *, not as \"https://**\""},
+         R"(an origin has at most one *, not as "https://**")"},
         {{"--cors-origins", "https://x.com:8080, *, null, localhost"}, NULL, NULL},
         {{"--cors-origins", "app://*, *://x.com, http://192.168.*"}, NULL, NULL},
         {{"--listen", ""}, "listen", "at least one address is needed, such as 127.0.0.1:8080"},

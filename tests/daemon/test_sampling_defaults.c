@@ -127,7 +127,8 @@ Test(sampling_defaults, are_those_of_any_of_three_names) {
 Test(sampling_defaults, are_those_of_the_file_if_it_has_any) {
     static const struct {
         const char *key, *to;
-        size_t offset; /* of a double, or of top_k */
+        /* of a double, or of top_k */
+        size_t offset;
         double value;
         const char *source;
     } cases[] = {
@@ -263,7 +264,7 @@ Test(sampling_defaults, an_option_is_a_name_and_a_whole_number) {
         }
         snprintf(told, sizeof(told),
                  "sampling: must be openai, or parameters of requests with numbers, such as "
-                 "temperature=0.7,top_p=0.9, not \"%s\"",
+                 R"(temperature=0.7,top_p=0.9, not "%s")",
                  bad[i]);
         cr_expect_str_eq(err.message, told);
         cr_expect(strcmp(err.param, "sampling") == 0 && err.status == 0);
