@@ -7,6 +7,7 @@
 
 #include "base/util.h"
 #include "daemon/config/config.h"
+#include "tests/support/tiny_model.h"
 
 static struct config config;
 static struct err err;
@@ -436,6 +437,32 @@ Test(config, packed_section_is_read_back_whole) {
     cr_expect_eq(config_unpack(&config, "thread\0001", 9), -EPROTO);
     cr_expect_eq(config_unpack(&config, NULL, 0), 0);
     cr_expect_eq(config_unpack(&config, "draft-sources\0oracle", 21), -EPROTO);
+}
+
+/* Values of the option replace those of a file, up to the first that does not suit it. */
+Test(config, values_of_a_model_file_are_replaced) {
+    static const char *const keys[] = {"a.b", "a.c", "a.d"};
+    struct tiny_model t = {.n_layer = 1};
+    char file[64];
+    struct gguf *g;
+    struct gguf_str value;
+
+    tiny_model_temp(&t, file);
+    cr_assert_eq(gguf_open(&g, file, &err), 0, "%s", err.message);
+    cr_expect_eq(config_override(&config, g, &err), 0);
+    cr_assert_eq(config_set(&config, "override-kv", "a.b=str:x,a.c=str:y", &err), 0);
+    cr_expect_eq(config_override(&config, g, &err), 0, "%s", err.message);
+    for (int i = 0; i < 3; i++) {
+        cr_expect_eq(gguf_string(g, keys[i], &value), i < 2 ? 0 : -ENOENT, "%s", keys[i]);
+        cr_expect(i == 2 || (value.len == 1 && *value.data == "xy"[i]));
+    }
+    cr_assert_eq(config_set(&config, "override-kv", "a.b=str:z,a.c=x:y,a.d=str:z", &err), 0);
+    cr_expect_eq(config_override(&config, g, &err), -EINVAL);
+    expect_told("override-kv", "override-kv: a.c: the type must be int, float, bool or str");
+    cr_expect(gguf_string(g, "a.b", &value) == 0 && *value.data == 'z');
+    cr_expect_eq(gguf_string(g, "a.d", &value), -ENOENT);
+    gguf_free(g);
+    unlink(file);
 }
 
 /* Bits stand for draft sources in the order of the messages between daemon and worker. */
@@ -882,6 +909,10 @@ Test(config, options_that_need_another_say_so) {
          "cors-origins",
          "must be * or SCHEME://HOST[:PORT], such as https://chat.example.com, not "
          R"("https://x.com/")"},
+        {{"--cors-origins", "https:///"},
+         "cors-origins",
+         "must be * or SCHEME://HOST[:PORT], such as https://chat.example.com, not "
+         R"("https:///")"},
         {{"--cors-origins", "https://x/"},
          "cors-origins",
          R"(must be * or SCHEME://HOST[:PORT], such as https://chat.example.com, not "https://x/")"},
