@@ -7,7 +7,7 @@
 
 #include "daemon/config/keyfile.h"
 
-static char path[64], heard[8192];
+static char path[64], heard[8400];
 static struct err err;
 
 /* Records its calls; refuses a key called "bad", and fails with -ENOMEM for "full". */
@@ -42,15 +42,21 @@ static int read_text(const char *text) {
     return read_bytes(text, strlen(text));
 }
 
+/* Asserts that the error is about @param and says "@file@rest". It blames no client. */
+static void expect_told(const char *param, const char *file, const char *rest) {
+    char message[400];
+
+    snprintf(message, sizeof(message), "%s%s", file, rest);
+    cr_expect_str_eq(err.message, message);
+    cr_expect_str_eq(err.param, param);
+    cr_expect(err.status == 0 && !*err.code);
+}
+
 /* Asserts that reading fails with @code and "FILE@rest", after the pairs @before. */
 static void expect(const char *text, int code, const char *param, const char *rest,
                    const char *before) {
-    char message[256];
-
     cr_assert_eq(read_text(text), code);
-    snprintf(message, sizeof(message), "%s%s", path, rest);
-    cr_expect_str_eq(err.message, message);
-    cr_expect_str_eq(err.param, param);
+    expect_told(param, path, rest);
     cr_expect_str_eq(heard, before);
 }
 
@@ -111,24 +117,34 @@ Test(keyfile, a_long_line_is_refused_and_not_cut) {
     memset(text, 'x', sizeof(text));
     memcpy(text, "a = 1\nb = ", 10);
     text[sizeof(text) - 1] = 0;
-    cr_assert_eq(read_text(text), -EINVAL);
-    cr_expect_not_null(strstr(err.message, ":2: line is longer than "), "%s", err.message);
-    cr_expect_str_eq(heard, "[]a=1;");
+    expect(text, -EINVAL, "", ":2: line is longer than 8190 characters", "[]a=1;");
 }
 
 Test(keyfile, text_of_wide_characters_is_named) {
     static const char text[] = "\xff\xfe[\0s\0]\0\n\0a\0=\0";
 
     cr_assert_eq(read_bytes(text, sizeof(text) - 1), -EINVAL);
-    cr_expect_not_null(strstr(err.message, ":1: has a NUL byte; save the file as UTF-8"), "%s",
-                       err.message);
+    expect_told("", path, ":1: has a NUL byte; save the file as UTF-8");
+    cr_expect_str_eq(heard, "");
+    cr_assert_eq(read_bytes("a = 1\nb = 2\0\n", 14), -EINVAL);
+    expect_told("", path, ":2: has a NUL byte; save the file as UTF-8");
+    cr_expect_str_eq(heard, "[]a=1;");
 }
 
 Test(keyfile, a_file_that_cannot_be_read_is_named) {
-    cr_expect_eq(keyfile_read("/nowhere/weft.conf", "file", on_pair, heard, &err), -ENOENT);
-    cr_expect_str_eq(err.message, "/nowhere/weft.conf: cannot be read: No such file or directory");
-    cr_expect_eq(keyfile_read("/", "file", on_pair, heard, &err), -EISDIR);
-    cr_expect_str_eq(err.message, "/: cannot be read: Is a directory");
+    static const struct {
+        const char *path;
+        int error;
+        const char *rest;
+    } all[] = {
+        {"/nowhere/weft.conf", ENOENT, ": cannot be read: No such file or directory"},
+        {"/", EISDIR, ": cannot be read: Is a directory"},
+    };
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
+        cr_expect_eq(keyfile_read(all[i].path, "file", on_pair, heard, &err), -all[i].error);
+        expect_told("file", all[i].path, all[i].rest);
+    }
     cr_expect_eq(keyfile_read("/nowhere", "file", on_pair, heard, NULL), -ENOENT);
 }
 
@@ -143,8 +159,10 @@ Test(keyfile, a_line_has_8190_characters_at_most) {
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         snprintf(text, sizeof(text), "a=%0*d%s", cases[i].len - 2, 0, cases[i].end);
         cr_expect_eq(read_text(text), cases[i].code, "%zu", i);
-        cr_expect(cases[i].code == 0 || strstr(err.message, ":1: line is longer than 8190 char"),
-                  "%s", err.message);
+        if (cases[i].code < 0)
+            expect_told("", path, ":1: line is longer than 8190 characters");
+        else
+            cr_expect_eq(strlen(heard), (size_t)cases[i].len + strlen("[];"));
     }
 }
 
@@ -158,4 +176,35 @@ Test(keyfile, signs_have_a_meaning_at_their_places_only) {
            "[]a=1;");
     cr_assert_eq(read_text("\xEF\xBB\xBF"), 0);
     expect("a=1\n#b\n ;c\nbad=1", -EINVAL, "bad", ":4: bad: no", "[]a=1;");
+}
+
+/* Records pairs with their lines; refuses that of line 5 with a long reason. */
+static int on_number(void *ctx, uint32_t line, const char *section, const char *name,
+                     const char *value, struct err *e) {
+    char *out = ctx;
+
+    (void)section;
+    sprintf(out + strlen(out), "%u %s=%s;", line, name, value);
+    return line == 5 ? err_set(e, 0, name, "%0400d", 0) : 0;
+}
+
+Test(keyfile, lines_are_counted_and_files_are_closed) {
+    char out[200] = "", want[400];
+    int before = dup(0);
+
+    close(before);
+    cr_assert_eq(read_text("a=1\n\n[s]\nb=2\n"), 0);
+    int fd = mkstemp(strcpy(path, "/tmp/weft-keyfile-XXXXXX"));
+    dprintf(fd, "\na=1\n# x\n[s]\nb=2\nc=3\n");
+    close(fd);
+    cr_expect_eq(keyfile_read(path, "file", on_number, out, &err), -EINVAL);
+    cr_expect_str_eq(out, "2 a=1;5 b=2;");
+    snprintf(want, sizeof(want), ":5: %0300d", 0);
+    expect_told("b", path, want);
+    *out = 0;
+    cr_expect_eq(keyfile_read(path, "file", on_number, out, NULL), -EINVAL, "without an error");
+    unlink(path);
+    int after = dup(0);
+    cr_expect_eq(after, before);
+    close(after);
 }
