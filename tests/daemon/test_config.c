@@ -1059,9 +1059,9 @@ Test(config, a_host_has_at_most_255_bytes) {
 /* A host is at most 255 bytes long; what is longer, or has no end, is no address. */
 Test(config, addresses_that_are_wrong_are_refused) {
     static const char *const wrong[] = {
-        ":80",        "[]:80",       "[::1:80", "[:80",         "::1:80",       "[::g]:80",
-        "[%eth0]:80", "localhost",   "lo:80",   "localhost:",   "127.0.0.1:-1", "127.0.0.1:65536",
-        "1.2.3:80",   "1.2.3.4.5:1", "tls::80", "localhosts:80"};
+        ":80",        "[]:80",       "[::1:80", "[:80",          "::1:80",       "[::g]:80",
+        "[%eth0]:80", "localhost",   "lo:80",   "localhost:",    "127.0.0.1:-1", "127.0.0.1:65536",
+        "1.2.3:80",   "1.2.3.4.5:1", "tls::80", "localhosts:80", "127.0.0.1:8K"};
     static const int long_hosts[] = {255, 256, 257, 2000};
     char address[2100], *argv[] = {"weftd", "--model", "m", "--listen", address, NULL};
 
