@@ -92,12 +92,9 @@ static int bad_number(struct reading *r, const struct key *k, const char *text) 
 
 static int tenants_set_number(struct reading *r, const struct key *k, char *at, const char *text) {
     char *end;
-    unsigned long long v = 0;
+    unsigned long long v = strtoull(text, &end, 10); /* of more digits: the largest, above k->max */
 
-    errno = 0;
-    if (*text >= '0' && *text <= '9')
-        v = strtoull(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end || errno || v > k->max)
+    if (*text < '0' || *text > '9' || *end || v > k->max)
         return bad_number(r, k, text);
     memcpy(at, &v, k->type == KEY_UINT32 ? sizeof(uint32_t) : sizeof(uint64_t));
     return 0;

@@ -92,6 +92,12 @@ Test(tenants, what_is_wrong_is_named_with_its_line) {
          R"(max-running: must be a whole number from 0 (no limit) to 100000, not "-1")"},
         {"[a]\nmax-running = 100001\n", 2, "max-running",
          R"(max-running: must be a whole number from 0 (no limit) to 100000, not "100001")"},
+        {"[a]\nmax-running = 18446744073709551616\n", 2, "max-running",
+         "max-running: must be a whole number from 0 (no limit) to 100000, not "
+         R"("18446744073709551616")"},
+        {"[a]\nmax-running = -18446744073709551615\n", 2, "max-running",
+         "max-running: must be a whole number from 0 (no limit) to 100000, not "
+         R"("-18446744073709551615")"},
         {"[a]\nmax-queued =\n", 2, "max-queued",
          R"(max-queued: must be a whole number from 0 (no limit) to 100000, not "")"},
         {"[a]\nloop-breaker = 1x\n", 2, "loop-breaker",
@@ -274,7 +280,7 @@ Test(tenants, there_are_at_most_1024_and_sections_go_on) {
     cr_expect_str_eq(row[1023].name, "t1023");
     strcat(text, "[t7]\nmax-running = 2\n");
     cr_expect_eq(read_text(text), 0, "%s", err.message);
-    cr_expect(row[7].max_running == 2 && row[7].max_queued == 1);
+    cr_expect(row[7].max_running == 2 && row[7].max_queued == 1 && row[7].weight == 1);
     strcat(text, "[t1024]\nweight = 1\n");
     expect_error(text, 2052, "", "the file has more sections than the limit: at most 1024 tenants");
 }
