@@ -231,6 +231,7 @@ Test(args, each_line_has_one_outcome) {
         {"-a b,a", "--model-name=a --aliases=b,"},
         {"-a ab,a", "--model-name=a --aliases=ab,"},
         {"-a a,ab", "--model-name=a --aliases=,ab"},
+        {"-a b,a,a", "--model-name=a --aliases=b,,a"},
         {"-a b,,a", "--model-name=a --aliases=b,,"},
         {"-a ,b", "--model-name= --aliases=,b"},
         {"-a aa,ab,aaa", "--model-name=aa --aliases=,ab,aaa"},
