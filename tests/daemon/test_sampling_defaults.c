@@ -27,19 +27,26 @@ static void override(struct gguf *file, const char *key, const char *value) {
     cr_assert_eq(gguf_override(file, text, &err), 0, "%s", err.message);
 }
 
+static struct gguf *open_model(const char *arch) {
+    struct tiny_model t = {.n_layer = 1};
+    char architecture[80];
+    struct gguf *file;
+    struct err err = {0};
+
+    if (!*path)
+        tiny_model_temp(&t, path);
+    cr_assert_eq(gguf_open(&file, path, &err), 0, "%s", err.message);
+    snprintf(architecture, sizeof(architecture), "str:%s", arch);
+    override(file, "general.architecture", architecture);
+    return file;
+}
+
 /* Reads the defaults of a model of architecture @arch that is called @name. @key: a key of its file
  * that has @value, TYPE:VALUE; NULL: none. */
 static int read_with(struct sampling_defaults *out, const char *arch, const char *name,
                      const char *key, const char *value, char *const *option, struct err *err) {
-    struct tiny_model t = {.n_layer = 1};
-    char architecture[80];
-    struct gguf *file;
+    struct gguf *file = open_model(arch);
 
-    if (!*path)
-        tiny_model_temp(&t, path);
-    cr_assert_eq(gguf_open(&file, path, err), 0, "%s", err->message);
-    snprintf(architecture, sizeof(architecture), "str:%s", arch);
-    override(file, "general.architecture", architecture);
     if (key)
         override(file, key, value);
     int r = sampling_defaults_read(out, file, name, option, err);
@@ -167,6 +174,24 @@ Test(sampling_defaults, are_those_of_the_file_if_it_has_any) {
         cr_expect_eq(memcmp(&d.values, &want, sizeof(want)), 0, "%s %s", cases[i].key, cases[i].to);
         cr_expect(!d.has_seed && d.seed == 0);
     }
+}
+
+/* Names and values of a file count together. */
+Test(sampling_defaults, are_those_of_several_keys) {
+    struct gguf *file = open_model("qwen3");
+    char *none[] = {NULL};
+    struct sampling_defaults d;
+    struct err err = {0};
+
+    override(file, "general.basename", "str:other");
+    cr_assert_eq(sampling_defaults_read(&d, file, "DeepSeek-R1", none, &err), 0);
+    cr_expect_str_eq(d.source, "family:deepseek-r1");
+    override(file, "general.sampling.temp", "float:0.25");
+    override(file, "general.sampling.top_k", "int:7");
+    cr_assert_eq(sampling_defaults_read(&d, file, "DeepSeek-R1", none, &err), 0);
+    cr_expect_str_eq(d.source, "model-file");
+    cr_expect(d.values.temperature == 0.25 && d.values.top_k == 7 && d.values.top_p == 0.95);
+    gguf_free(file);
 }
 
 Test(sampling_defaults, the_option_comes_first) {
