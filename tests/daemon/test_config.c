@@ -984,6 +984,9 @@ Test(config, options_that_need_another_say_so) {
 
 /* Help has at most 78 columns except for longer words, and names each option once. */
 Test(config, help_names_each_option_in_short_lines) {
+    static const char usage[] = "usage: weftd --model FILE [--config FILE] [--KEY VALUE ...]\n";
+    static const char last[] =
+        "75 trying again may help; 78 configuration or model cannot be used.\n";
     static const char *const heads[] = {
         "\n  --model TEXT\n",
         "\n  --listen A,B,... (127.0.0.1:8080)\n",
@@ -1021,7 +1024,11 @@ Test(config, help_names_each_option_in_short_lines) {
         for (const char *word = config_table[i].help; *word;) {
             size_t n = strcspn(word, " ");
 
-            at += strspn(at, " \n");
+            size_t indent = *at == '\n' ? 7 : 1;
+            if (word == config_table[i].help)
+                indent = 6;
+            cr_expect_eq(strspn(at, " \n"), indent, "%s: %.20s", config_table[i].key, at);
+            at += indent;
             cr_assert_eq(strncmp(at, word, n), 0, "%s: %.20s", config_table[i].key, word);
             at += n;
             cr_expect(*at == ' ' || *at == '\n', "%.20s", at);
@@ -1031,6 +1038,9 @@ Test(config, help_names_each_option_in_short_lines) {
     }
     for (size_t i = 0; i < ARRAY_SIZE(heads); i++)
         cr_expect(strstr(text, heads[i]), "%s", heads[i]);
+    cr_expect_eq(strncmp(text, usage, strlen(usage)), 0, "%.80s", text);
+    cr_assert_gt(strlen(text), strlen(last));
+    cr_expect_str_eq(text + strlen(text) - strlen(last), last);
     for (const char *line = text, *next; *line; line = next) {
         size_t len = strcspn(line, "\n");
 
