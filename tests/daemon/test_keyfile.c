@@ -174,6 +174,10 @@ Test(keyfile, signs_have_a_meaning_at_their_places_only) {
     cr_expect_str_eq(heard, "[]a=1;[]b=2;[ s ]c=3;[]d=4;");
     expect("a=1\n\xEF\xBB\xBF[s]\n", -EINVAL, "file", ":2: must be a [section] or key = value",
            "[]a=1;");
+    cr_assert_eq(read_text("\xEF\xBB\xBF"
+                           "ab=1\n"),
+                 0);
+    cr_expect_str_eq(heard, "[]ab=1;");
     cr_assert_eq(read_text("a=;x\nb:;\n"), 0);
     cr_expect_str_eq(heard, "[]a=;x;[]b=;;");
     cr_expect(!*err.message && !*err.param, "no error is left behind");
