@@ -5,14 +5,18 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -24,6 +28,8 @@
 #include "daemon/models/models_find.h"
 #include "daemon/models/models_private.h"
 #include "daemon/workers/workers_private.h"
+#include "engine/backend.h"
+#include "engine/keep.h"
 #include "tests/api/world.h"
 #include "tests/support/tiny_model.h"
 
@@ -57,6 +63,21 @@ int stat(const char *path, struct stat *out) {
     return (int)syscall(SYS_newfstatat, AT_FDCWD, path, out, 0);
 }
 
+#ifndef __SANITIZE_ADDRESS__
+/* Puts an address that nothing may use behind an array, so that a loop that goes on to it fails. */
+void *reallocarray(void *old, size_t n, size_t size) {
+    const uintptr_t bad = UINTPTR_MAX / 3;
+    char *new;
+
+    if (size > 0 && n > PTRDIFF_MAX / size)
+        return NULL;
+    new = realloc(old, n * size + sizeof(bad));
+    if (new)
+        memcpy(new + n *size, &bad, sizeof(bad));
+    return new;
+}
+#endif
+
 /* Starts a program that sleeps in place of a worker. */
 int uv_spawn(uv_loop_t *loop, uv_process_t *process, const uv_process_options_t *o) {
     char *args[] = {"sleep", "1000", NULL};
@@ -65,6 +86,19 @@ int uv_spawn(uv_loop_t *loop, uv_process_t *process, const uv_process_options_t 
 
     *(void **)&spawn = dlsym(RTLD_NEXT, "uv_spawn");
     return spawn(loop, process, strcmp(o->file, "/proc/self/exe") == 0 ? &sleeper : o);
+}
+
+static char kept_told[200]; /* calls to the service manager */
+
+static void keep(int fd, const char *name) {
+    cr_assert_gt(fd, STDERR_FILENO);
+    strncat(kept_told, name, 20);
+    strcat(kept_told, " kept;");
+}
+
+static void forget(const char *name) {
+    strncat(kept_told, name, 20);
+    strcat(kept_told, " forgotten;");
 }
 
 static int log_file;
@@ -102,7 +136,7 @@ static void log_back(int saved) {
 /* Starts the models of a folder, or the one of the option model. */
 static void start_models(bool several) {
     const struct tiny_model tiny = {.arch = "bert"}; /* has a vocabulary */
-    const struct kept_opts none = {0};
+    const struct kept_opts manager = {.store = keep, .forget = forget};
     struct err err = {0};
 
     log_file = open("/tmp", O_TMPFILE | O_RDWR | O_APPEND, 0600);
@@ -121,7 +155,7 @@ static void start_models(bool several) {
     } else {
         set("model", file_of("a"));
     }
-    cr_assert_eq(kept_new(&kept, &none), 0);
+    cr_assert_eq(kept_new(&kept, &manager), 0);
     struct models_opts o = {.loop = &w.loop,
                             .config = &config,
                             .clock = &machine.clock,
@@ -174,7 +208,8 @@ static struct served *find(const char *name) {
 static struct served *load(const char *name) {
     struct served *s = find(name);
 
-    s->front = calloc(1, sizeof(*s->front));
+    if (!s->front)
+        s->front = calloc(1, sizeof(*s->front));
     cr_assert(s->front);
     models_set_state(s, SERVED_QUEUED);
     models_set_state(s, SERVED_LOADING);
@@ -1532,4 +1567,509 @@ Test(only_model, has_to_fit_beside_a_running_daemon) {
         uv_run(&w.loop, UV_RUN_NOWAIT);
         models_free(beside);
     }
+}
+
+/* ---- limits, numbers and texts ---- */
+
+/* Closes @m, which is another one than that of the suite. */
+static void close_others(struct models *m) {
+    models_stop(m);
+    uv_run(&w.loop, UV_RUN_NOWAIT);
+    models_free(m);
+}
+
+/* A model that is loaded at the start may have a quarter of the memory for its pages; models of a
+ * folder share nine tenths, and each may have an eighth of that. */
+Test(models, memory_is_divided_by_the_kind_of_daemon) {
+    static const struct {
+        const char *key, *memory, *keep_alive;
+        bool several, on_demand;
+    } cases[] = {
+        {"model", "", "0", false, false},         {"model", "", "1", false, true},
+        {"model", "3G", "0", false, false},       {"models", "", "0", true, true},
+        {"models-dir", "", "0", true, true},      {"models-dir", "3G", "0", true, true},
+        {"models-dir", "1000G", "1", true, true},
+    };
+    struct models_opts o = models->opts;
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct err err = {0};
+        struct models *m;
+        struct config c;
+
+        cr_assert_eq(config_init(&c), 0);
+        cr_assert_eq(config_set(&c, cases[i].key, folder, &err), 0);
+        cr_assert_eq(config_set(&c, "keep-alive-s", cases[i].keep_alive, &err), 0);
+        if (*cases[i].memory)
+            cr_assert_eq(config_set(&c, "models-memory", cases[i].memory, &err), 0);
+        o.config = &c;
+        cr_assert_eq(models_new(&m, &o), 0);
+        uint64_t quarter = m->available / 4, all = m->available / 10 * 9;
+        if (*cases[i].memory)
+            all = c.models_memory;
+        cr_expect_eq(m->several, cases[i].several, "%zu", i);
+        cr_expect_eq(m->on_demand, cases[i].on_demand, "%zu", i);
+        cr_expect_eq(m->budget, all, "%zu", i);
+        cr_expect_eq(m->kv_bytes, cases[i].several ? MIN(quarter, all / 8) : quarter, "%zu", i);
+        cr_expect_eq(m->started_ns, machine.ns);
+        cr_expect_eq(models_budget(m), cases[i].on_demand ? all : 0, "%zu", i);
+        cr_expect(!m->ready_told && !m->stopping && !m->disk_waits && m->n == 0);
+        close_others(m);
+        config_deinit(&c);
+    }
+}
+
+/* Checks the options of the workers of @s. */
+static void expect_workers(const struct served *s, uint64_t kv_bytes, uint64_t memory, int disk_fd,
+                           bool waits) {
+    const struct workers_opts *o = &s->workers->opts;
+
+    cr_expect(o->loop == &w.loop && o->config == &s->config && o->clock == &machine.clock);
+    cr_expect(o->kept == kept && o->ctx == s);
+    cr_expect_eq(o->kv_bytes, kv_bytes);
+    cr_expect_eq(o->memory_bytes, memory);
+    cr_expect_eq(o->disk_fd, disk_fd);
+    cr_expect_eq(o->disk_waits, waits);
+    cr_expect_null(o->on_blocks);
+    cr_expect(s->room.kv_bytes == kv_bytes && s->room.memory_bytes == memory);
+}
+
+Test(models, workers_get_the_options_of_their_model) {
+    struct models_opts o = models->opts;
+    struct models *both;
+    struct err err = {0};
+
+    for (uint32_t i = 0; i < 2; i++) {
+        expect_workers(models->served[i], models->kv_bytes, 1 << 30, -1, false);
+        cr_expect_not(models->served[i]->room.has_disk);
+        cr_expect(models->served[i]->workers->port.want && models->served[i]->workers->port.use);
+    }
+    set("model", file_of("a"));
+    o.disk_fd = 0; /* is not read here */
+    o.beside = o.waits = true;
+    cr_assert_eq(models_new(&both, &o), 0);
+    cr_assert_eq(models_open(both, &err), 0, "%s", err.message);
+    cr_assert_eq(both->n, 2);
+    expect_workers(both->served[0], both->kv_bytes, 1 << 30, 0, true);
+    expect_workers(both->served[1], both->kv_bytes, 1 << 30, -1, true);
+    cr_expect(both->served[0]->room.has_disk && both->served[1]->room.has_disk);
+    cr_expect(both->served[0]->first && !both->served[1]->first);
+    cr_expect(!both->served[0]->found && both->served[1]->found);
+    cr_expect_eq(models_bytes_at_start(both),
+                 memory_for_model(both->available) ? both->served[0]->front->memory_bytes : 0);
+    cr_expect_eq(models_bytes_at_start(models), 0, "none is loaded at the start");
+    close_others(both);
+}
+
+Test(only_model, has_all_memory) {
+    struct served *s = models->served[0];
+
+    expect_workers(s, 0, models->available, -1, false);
+    cr_expect_null(s->workers->port.want);
+    cr_expect_eq(models->kv_bytes, models->available / 4);
+    cr_expect_geq(models->budget, s->front->memory_bytes);
+    cr_expect(s->first && !s->found);
+    cr_expect_eq(models_unload_ms(s), -1);
+    s->config.keep_alive_s = 60;
+    load("a")->used_ns = machine.ns;
+    cr_expect_eq(models_unload_ms(s), -1, "not before it is loaded on demand");
+    decide_at(machine.ns);
+    cr_expect_not(uv_is_active((uv_handle_t *)&models->timer));
+    models->on_demand = true;
+    cr_expect_eq(models_unload_ms(s), 60000);
+    models->on_demand = false;
+}
+
+/* A list shows a model by its file's name and time, and all else when a thread has read it. */
+Test(models, one_is_described_by_its_file, .timeout = 60) {
+    static const struct timespec times[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
+    struct served *s = find("b");
+    struct stat st;
+
+    cr_assert_eq(lstat(file_of("b"), &st), 0);
+    cr_expect_str_eq(s->info.id, "b");
+    cr_expect_str_eq(s->info.file, "b.gguf");
+    cr_expect_eq(s->info.n_bytes, (uint64_t)st.st_size);
+    cr_expect_eq(s->bytes, (uint64_t)st.st_size);
+    cr_expect_eq(s->info.created_unix, st.st_mtime);
+    cr_expect_eq(s->info.keep_alive_s, 0);
+    cr_expect_neq(s->file, 0);
+    cr_expect_not(s->model->opened);
+    cr_assert_eq(utimensat(AT_FDCWD, file_of("b"), times, 0), 0);
+    struct api_model before = s->info;
+    models_want(s);
+    run_until(s, SERVED_LOADING);
+    const struct front_model *f = s->front;
+    cr_expect(s->info.id == before.id && s->info.aliases == before.aliases);
+    cr_expect_eq(s->info.tags, before.tags);
+    cr_expect_eq(s->info.created_unix, 1000);
+    cr_expect_eq(s->file, s->seen.id);
+    cr_expect_eq(s->bytes, f->memory_bytes);
+    cr_expect_eq(s->file_bytes, f->api.n_bytes);
+    cr_expect_eq(s->info.n_params, f->api.n_params);
+    cr_expect_eq(s->info.tokenizer, f->tokenizer);
+    cr_expect_eq(s->workers->opts.file, f->file);
+    cr_expect(!s->workers->opts.draft && !s->workers->opts.projector);
+    cr_expect_eq(s->workers->keys, f->keep_key);
+    cr_expect_eq(s->experts_fd, -1);
+    cr_expect_null(s->opened);
+    cr_expect(s->model->opened);
+    cr_expect(s->loading_ns == machine.ns && s->queued_ns == machine.ns);
+}
+
+/* A request names a model in each of its states. */
+Test(models, one_is_wanted_unless_it_comes) {
+    static const enum served_state states[] = {SERVED_OPENING, SERVED_QUEUED,  SERVED_LOADING,
+                                               SERVED_READY,   SERVED_LEAVING, SERVED_ENDING};
+    struct served *s = find("a");
+
+    models->away = true; /* nothing is decided */
+    s->front = calloc(1, sizeof(*s->front));
+    cr_assert(s->front);
+    for (size_t i = 0; i < ARRAY_SIZE(states); i++) {
+        models_set_state(s, states[i]);
+        machine.ns++;
+        uv_timer_stop(&models->timer);
+        models_want(s);
+        cr_expect_eq(s->wanted, s->state < SERVED_QUEUED || s->state > SERVED_READY, "%zu", i);
+        cr_expect_eq(s->used_ns, machine.ns);
+        cr_expect_eq(uv_timer_get_due_in(&models->timer), 0);
+        cr_expect(uv_is_active((uv_handle_t *)&models->timer));
+    }
+    s->next = find("b");
+    models_want(s);
+    cr_expect_not(s->wanted, "the next one is");
+    s->next = NULL;
+    s->retired = true;
+    models_want(s);
+    cr_expect_not(s->wanted);
+    s->retired = false;
+    models_want(s);
+    cr_expect(s->wanted);
+}
+
+/* Requests see the progress of a load only while it lasts. */
+Test(models, progress_is_told_during_a_load) {
+    struct served *s = load("a");
+
+    s->workers->opts.on_progress(s, 0.25f);
+    cr_expect_eq(s->progress, 0.25f);
+    cr_expect_eq(s->model->progress, 0);
+    cr_expect_eq(s->model->state, API_MODEL_ABSENT);
+}
+
+Test(only_model, progress_is_that_of_the_daemon) {
+    struct served *s = models->served[0];
+
+    models_set_state(s, SERVED_QUEUED);
+    models_set_state(s, SERVED_LOADING);
+    s->workers->opts.on_progress(s, 0.25f);
+    cr_expect_eq(s->model->progress, 0);
+    models->on_demand = true;
+    workers_on_demand(s->workers);
+    s->workers->opts.on_progress(s, 0.5f);
+    cr_expect_eq(s->model->progress, 0.5f);
+    models->on_demand = false;
+}
+
+/* Makes the memory of the daemon before with weights of @n_bytes under @key. */
+static void inherit(const uint8_t key[ENGINE_KEEP_KEY], uint64_t n_bytes) {
+    struct keep_header h = {.magic = {'w', 'e', 'f', 't', 'k', 'e', 'e', 'p'}, .n_bytes = n_bytes};
+    int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    memcpy(h.key, key, ENGINE_KEEP_KEY);
+    backend_sources(&backend_cpu, NULL, h.sources);
+    cr_assert(fd >= 0 && posix_fallocate(fd, 0, (off_t)n_bytes) == 0);
+    cr_assert_eq(pwrite(fd, &h, sizeof(h), 0), sizeof(h));
+    cr_assert_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW), 0);
+    kept_inherit(kept, fd, "weights-test");
+}
+
+static const uint8_t some_key[ENGINE_KEEP_KEY] = {1, 2, 3};
+
+Test(models, weights_of_the_last_daemon_wait_for_a_minute) {
+    inherit(some_key, 4096);
+    cr_expect_eq(kept_unclaimed(kept, NULL), 4096);
+    decide_at(models->started_ns + 60000000000);
+    cr_expect_eq(kept_unclaimed(kept, NULL), 4096);
+    decide_at(models->started_ns + 60000000001);
+    cr_expect_eq(kept_unclaimed(kept, NULL), 0);
+}
+
+/* Puts @s, whose file is read unless it was, into SERVED_QUEUED; it needs @bytes. */
+static struct served *queue(struct served *s, uint64_t bytes) {
+    if (s->front) {
+        models_set_state(s, SERVED_QUEUED);
+    } else {
+        models_want(s);
+        run_until(s, SERVED_OPENING);
+        models->away = true; /* so that it is not loaded yet */
+        run_until(s, SERVED_QUEUED);
+        models->away = false;
+    }
+    return sized(s, bytes);
+}
+
+/* A model that waits for room is looked at often. */
+Test(models, decisions_come_every_half_second) {
+    struct served *s = find("a");
+
+    decide_at(machine.ns);
+    cr_expect_eq(uv_timer_get_due_in(&models->timer), 500);
+    queue(s, 0);
+    models->away = true;
+    decide_at(machine.ns);
+    cr_expect_eq(uv_timer_get_due_in(&models->timer), 50);
+    cr_expect_eq(uv_timer_get_repeat(&models->timer), 0);
+    models->stopping = true;
+    uv_timer_stop(&models->timer);
+    models_decide_soon(models);
+    cr_expect_not(uv_is_active((uv_handle_t *)&models->timer));
+    models->stopping = false;
+}
+
+/* Inherited weights leave for a model only if its own memory does not fit beside them; its own
+ * weights are among its memory. */
+Test(models, weights_of_the_last_daemon_leave_for_a_load) {
+    static const struct {
+        uint64_t budget;
+        bool own, stay;
+    } cases[] = {{8192, false, true}, {8191, false, false}, {8191, true, true}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct served *s = queue(find("a"), 4096);
+        struct rlimit all;
+
+        inherit(cases[i].own ? s->front->keep_key[0] : some_key, 4096);
+        models->budget = cases[i].budget;
+        cr_assert_eq(getrlimit(RLIMIT_NOFILE, &all), 0);
+        setrlimit(RLIMIT_NOFILE, &(struct rlimit){0, all.rlim_max}); /* no worker is started */
+        models->timer.timer_cb(&models->timer);
+        setrlimit(RLIMIT_NOFILE, &all);
+        cr_expect_eq(kept_unclaimed(kept, NULL), cases[i].stay ? 4096 : 0, "%zu", i);
+        run_until(s, SERVED_FAILED);
+        kept_drop_unclaimed(kept, NULL);
+        models_set_state(s, SERVED_QUEUED);
+        models_set_state(s, SERVED_ABSENT);
+    }
+}
+
+/* Exactly as much room as is there suffices. */
+Test(models, room_is_counted_to_the_byte, .timeout = 60) {
+    static const struct {
+        uint64_t budget, used, bytes;
+        enum served_state state; /* of the one that waits; the other one's */
+        bool stays;
+    } cases[] = {
+        {1000, 600, 400, SERVED_LOADING, true},
+        {1000, 600, 401, SERVED_QUEUED, false},
+        {1000, 600, 1000, SERVED_QUEUED, false},
+        {1000, 600, 1001, SERVED_FAILED, true},
+        {5ull << 20, 600, 6ull << 20, SERVED_FAILED, true},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct served *s = find("a"), *other = sized(load("b"), cases[i].used);
+        struct err err = {0};
+
+        models->budget = cases[i].budget;
+        queue(s, cases[i].bytes);
+        models->timer.timer_cb(&models->timer);
+        cr_expect_eq(s->state, cases[i].state, "%zu: %u", i, s->state);
+        cr_expect_eq(other->state == SERVED_READY, cases[i].stays, "%zu", i);
+        if (s->state == SERVED_FAILED) {
+            char why[200];
+
+            snprintf(why, sizeof(why),
+                     "it needs %llu MiB, but models-memory is %llu MiB and pinned models use 0 MiB",
+                     (unsigned long long)(cases[i].bytes >> 20),
+                     (unsigned long long)(cases[i].budget >> 20));
+            cr_expect_str_eq(info_of(s).why, why);
+        } else {
+            cr_assert_eq(models_unload(models, 0, &err), 0);
+            run_until(s, SERVED_ABSENT);
+        }
+        if (other->state == SERVED_READY)
+            models_set_state(other, SERVED_LEAVING);
+        if (other->state == SERVED_LEAVING)
+            models_set_state(other, SERVED_ENDING);
+        if (other->state == SERVED_ENDING) /* it never had a process */
+            models_set_state(other, SERVED_ABSENT);
+    }
+}
+
+/* Memory that pinned models have is no room for others, but that of a model is for its own next
+ * one. */
+Test(models, pinned_ones_leave_no_room, .timeout = 60) {
+    struct served *pinned = sized(load("b"), 3ull << 20), *s = find("a");
+
+    pinned->config.pinned = true;
+    models->budget = 5ull << 20;
+    queue(s, (2ull << 20) + 1);
+    decide_at(machine.ns);
+    cr_expect_eq(s->state, SERVED_FAILED);
+    cr_expect_str_eq(s->why, "it needs 2 MiB, but models-memory is 5 MiB and pinned models use 3 "
+                             "MiB");
+    cr_expect_eq(pinned->state, SERVED_READY);
+}
+
+/* An unknown name gets the nearest one, which may be that of an alias; those of a swap that were
+ * replaced are not meant. */
+Test(models, an_unknown_name_is_told) {
+    static const struct {
+        const char *name, *message;
+    } cases[] = {
+        {"zzzzzz", "no model is named zzzzzz (weftctl ps lists all)"},
+        {"models", "no model is named models (weftctl ps lists all)"},
+        {"other", "no model is named other; is b meant? (weftctl ps lists all)"},
+        {"another", "no model is named another; is b meant? (weftctl ps lists all)"},
+        {"great-models", "no model is named great-models; is great-model meant? (weftctl ps lists "
+                         "all)"},
+    };
+    struct served *b = find("b"), *a = find("a");
+    char *name = a->name, great[] = "great-model";
+    struct err err;
+
+    cr_assert_eq(config_set(&b->config, "aliases", "other,another", &err), 0);
+    a->name = great;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        err = (struct err){0};
+        cr_expect_eq(models_index(models, cases[i].name, &err), -ENOENT);
+        cr_expect_str_eq(err.message, cases[i].message);
+        cr_expect_eq(err.status, 404);
+        cr_expect_str_eq(err.param, "");
+    }
+    cr_expect_eq(models_index(models, "great-model", &err), 0);
+    cr_expect_eq(models_index(models, "b", &err), 1);
+    a->retired = true;
+    cr_expect_eq(models_index(models, "great-model", &err), -ENOENT);
+    cr_expect_str_eq(err.message, "no model is named great-model (weftctl ps lists all)");
+    a->retired = false;
+    a->old = b;
+    cr_expect_eq(models_index(models, "great-model", &err), -ENOENT);
+    cr_expect_str_eq(err.message, "no model is named great-model (weftctl ps lists all)");
+    a->old = NULL;
+    a->name = name;
+}
+
+/* The admin socket shows all of a model. */
+Test(models, all_of_one_is_shown) {
+    static const char *const names[] = {"unloaded", "opening", "queued", "loading",
+                                        "loaded",   "leaving", "ending", "failed"};
+    struct served *s = find("b");
+
+    s->front = calloc(1, sizeof(*s->front));
+    cr_assert(s->front);
+    strcpy(s->why, "it failed");
+    s->bytes = 77;
+    s->n_loads = 5;
+    s->config.pinned = true;
+    s->model->n_running = 2;
+    s->model->n_jobs = 4;
+    struct list waiter;
+    list_init(&waiter);
+    list_push_back(&s->model->waiting, &waiter);
+    s->used_ns = machine.ns - 7999999;
+    for (enum served_state k = SERVED_ABSENT; k <= SERVED_FAILED; k++) {
+        s->state = k;
+        struct models_info i = info_of(s);
+        cr_expect_str_eq(i.name, "b");
+        cr_expect_str_eq(i.state, names[k]);
+        cr_expect_str_eq(i.why, k == SERVED_FAILED ? "it failed" : "");
+        cr_expect_str_eq(i.file, file_of("b"));
+        cr_expect_eq(i.bytes, 77);
+        cr_expect_eq(i.memory, k >= SERVED_LOADING && k <= SERVED_ENDING ? 77 : 0);
+        cr_expect(i.pinned && i.n_running == 2 && i.n_waiting == 1 && i.n_loads == 5);
+        cr_expect(i.progress == 0 && i.unload_ms == -1 && *i.swap == 0);
+        cr_expect_eq(i.idle_ms, 7);
+        cr_expect(i.info == &s->info && i.workers == s->workers);
+    }
+    s->used_ns = 0;
+    cr_expect_eq(info_of(s).idle_ms, -1);
+    s->model->last_used_ns = machine.ns - 5000000;
+    cr_expect_eq(info_of(s).idle_ms, 5);
+    s->state = SERVED_ABSENT;
+    s->model->n_running = s->model->n_jobs = 0;
+    list_remove(&waiter);
+    cr_expect_eq(models_n(models), 2);
+}
+
+/* A refusal has its reason, for whom it is, and its number. */
+Test(models, what_an_operator_cannot_do_is_told) {
+    struct served *s = load("a");
+    struct err err = {0};
+
+    s->config.pinned = true;
+    cr_expect_eq(models_unload(models, 0, &err), -EBUSY);
+    cr_expect_str_eq(err.message, "a is pinned: it stays loaded");
+    cr_expect_str_eq(err.code, "pinned");
+    cr_expect_str_eq(err.param, "model");
+    cr_expect_eq(err.status, 400);
+    s->config.pinned = false;
+    s->first = true;
+    err = (struct err){0};
+    cr_expect_eq(models_unload(models, 0, &err), -EINVAL);
+    cr_expect_str_eq(err.message, "a is loaded at the start; try again later");
+    cr_expect_eq(err.status, 409);
+    cr_expect_str_eq(err.param, "");
+    cr_expect_eq(s->state, SERVED_READY);
+    s->first = false;
+    models_set_state(s, SERVED_LEAVING);
+    for (enum served_state k = SERVED_ABSENT; k <= SERVED_FAILED; k++) {
+        if (k == SERVED_ABSENT || k == SERVED_READY || k == SERVED_FAILED)
+            continue;
+        s->state = k;
+        err = (struct err){0};
+        cr_expect_eq(models_swap(models, 0, NULL, &err), -EINVAL);
+        cr_expect_str_eq(err.message, "a is being loaded, unloaded or swapped; try again later");
+        cr_expect_eq(err.status, 409);
+        cr_expect_str_eq(err.param, "");
+    }
+    s->state = SERVED_READY;
+    cr_expect_eq(models_n(models), 2);
+}
+
+/* Each of the states of a failed or unloaded model can be swapped, and only an own file stays one
+ * of the folder. */
+Test(models, a_swap_begins_in_each_state_of_rest) {
+    static const enum served_state states[] = {SERVED_ABSENT, SERVED_FAILED};
+    struct err err = {0};
+
+    models->away = true;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct served *s = find(i ? "b" : "a");
+
+        s->state = states[i];
+        s->front = calloc(1, sizeof(*s->front));
+        cr_assert(s->front);
+        strcpy(s->swap, "failed: before");
+        cr_assert_eq(models_swap(models, i, i ? file_of("a") : NULL, &err), 0, "%s", err.message);
+        cr_assert_eq(models_n(models), 3 + i);
+        struct served *next = s->next;
+        cr_expect(next->old == s && next->wanted && !next->first && next->of == models);
+        cr_expect_eq(next->found, i == 0);
+        cr_expect_str_eq(next->name, s->name);
+        cr_expect_str_eq(next->config.model_name, s->name);
+        cr_expect_str_eq(next->config.model, file_of("a"));
+        cr_expect_eq(next->file_bytes, s->file_bytes);
+        cr_expect_str_eq(s->swap, "");
+        cr_expect_str_eq(models_changing(models), "a model is being replaced");
+        cr_expect_eq(models_n_live(models), 2, "requests find the old one");
+    }
+}
+
+/* An invariant that does not hold ends the daemon before more goes wrong. */
+Test(models, a_model_without_its_file_cannot_come) {
+    int status;
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+        close(STDERR_FILENO);
+        signal(SIGABRT, SIG_DFL);
+        models_set_state(find("a"), SERVED_QUEUED);
+        _exit(0);
+    }
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_expect(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, "%x", (unsigned)status);
 }
