@@ -460,7 +460,10 @@ Test(presets, there_are_at_most_1024) {
     cr_expect_eq(preset_make(&p, &err), 0, "one that is there may be made anew");
     p.name = "more";
     cr_expect_lt(preset_make(&p, &err), 0);
-    cr_expect(strstr(err.message, "1024 presets, which is the limit"), "%s", err.message);
+    cr_expect_str_eq(err.message, "there are 1024 presets, which is the limit; delete one first");
+    cr_expect_eq(err.status, 400);
+    cr_expect_str_eq(err.code, "too_many");
+    cr_expect_str_eq(err.param, "model");
     drop(&p);
 }
 
@@ -473,6 +476,9 @@ Test(presets, one_daemon_changes_them_at_a_time, .timeout = 60) {
     cr_assert_eq(flock(fd, LOCK_EX), 0);
     cr_expect_lt(preset_make(&p, &err), 0);
     cr_expect_eq(err.status, 503);
+    cr_expect_str_eq(err.code, "busy");
+    cr_expect_str_eq(err.param, "model");
+    cr_expect_str_eq(err.message, "Another daemon changes the presets.");
     put("presets/mine.conf.checked", "# made by a client\n");
     presets_recover(&own);
     cr_expect(text_of("presets/mine.conf.checked"), "the other daemon's");
@@ -638,4 +644,256 @@ Test(presets, changes_are_undone_without_a_standard_input, .timeout = 60) {
     cr_expect_null(text_of("presets/mine.conf.checked"));
     presets_recover(&own); /* waits for ever if the first one has kept the lock */
     cr_expect_eq(open("/dev/null", O_RDONLY), STDIN_FILENO);
+}
+
+/* ---- refusals as a whole ---- */
+
+/* Expects the error of a refusal, and clears it. */
+static void expect_error(struct err *err, int status, const char *code, const char *param,
+                         const char *message) {
+    cr_expect_eq(err->status, status, "%s: %d", message, err->status);
+    cr_expect_str_eq(err->code, code);
+    cr_expect_str_eq(err->param, param);
+    cr_expect_str_eq(err->message, message);
+    *err = (struct err){0};
+}
+
+Test(presets, a_refusal_says_all) {
+    static const char made[] = "# made by a client\n", theirs[] = "model = a\n";
+    struct preset_change p = change();
+    struct err err = {0};
+
+    p.name = "a b";
+    cr_expect_eq(preset_make(&p, &err), -EINVAL);
+    expect_error(&err, 400, "invalid_value", "model",
+                 "'a b' is not a valid model name; use letters, digits, '.', '_', '-' and ':', at "
+                 "most 100");
+    p.name = "mine";
+    put("presets/mine.conf", theirs);
+    cr_expect_eq(preset_make(&p, &err), -EINVAL);
+    expect_error(&err, 400, "not_made", "model",
+                 "model 'mine' belongs to the operator; a client cannot change it");
+    cr_expect_eq(preset_remove(&p, &err), -EINVAL);
+    expect_error(&err, 400, "not_made", "model",
+                 "model 'mine' belongs to the operator; a client cannot delete it");
+    unlink(full("presets/mine.conf"));
+    put("presets/mine.jinja", "theirs");
+    cr_expect_eq(preset_make(&p, &err), -EINVAL);
+    expect_error(&err, 400, "not_made", "model",
+                 "the file mine.jinja in the folder of presets belongs to the operator; choose "
+                 "another name");
+    unlink(full("presets/mine.jinja"));
+    put("presets/mine.system", "theirs");
+    cr_expect_eq(preset_make(&p, &err), -EINVAL);
+    expect_error(&err, 400, "not_made", "model",
+                 "the file mine.system in the folder of presets belongs to the operator; choose "
+                 "another name");
+    unlink(full("presets/mine.system"));
+    p.template = "{% if";
+    cr_expect_eq(preset_make(&p, &err), -EINVAL);
+    cr_expect_eq(strncmp(err.message, "template: must be a Jinja chat template: ", 41), 0);
+    strcpy(err.message, "a template");
+    expect_error(&err, 400, "invalid_value", "template", "a template");
+    p.template = NULL;
+    p.max_context = UINT32_MAX;
+    cr_expect_lt(preset_make(&p, &err), 0);
+    cr_expect_eq(err.status, 400);
+    cr_expect_str_eq(err.param, "max-context");
+    err = (struct err){0};
+    p.max_context = 0;
+
+    set(&p.base, "chat-template", full("presets/gone.jinja"));
+    cr_expect_eq(preset_make(&p, &err), -EINVAL);
+    expect_error(&err, 404, "model_not_found", "from",
+                 "model 'base' was removed while the preset was being made from it");
+    mkdir(full("presets/folder.jinja"), 0755);
+    set(&p.base, "chat-template", full("presets/folder.jinja"));
+    cr_expect_eq(preset_make(&p, &err), -EINVAL);
+    expect_error(&err, 500, "not_read", "from",
+                 "The service cannot read a file of model 'base': Is a directory.");
+    set(&p.base, "chat-template", "");
+    mkdir(full("presets/mine.conf.checked"), 0755);
+    cr_expect_eq(preset_make(&p, &err), -EISDIR);
+    expect_error(&err, 500, "not_written", "model",
+                 "The service cannot write the file mine.conf.checked of the preset: Is a "
+                 "directory.");
+    put("presets/mine.conf", made);
+    cr_expect_eq(preset_remove(&p, &err), -EINVAL);
+    expect_error(&err, 500, "not_written", "model",
+                 "The service cannot write the file mine.conf of the preset: Is a directory.");
+    cr_expect_str_eq(text_of("presets/mine.conf"), made);
+    cr_expect_eq(rmdir(full("presets/mine.conf.checked")), 0);
+    set(&p.own, "models", full("none"));
+    cr_expect_eq(preset_make(&p, &err), -ENOENT);
+    expect_error(&err, 500, "not_written", "model",
+                 "The service cannot write the file mine.conf.checked of the preset: No such file "
+                 "or directory.");
+    cr_expect_eq(preset_remove(&p, &err), PRESET_NONE);
+    set(&p.own, "models", "");
+    cr_expect_eq(preset_remove(&p, &err), PRESET_NONE);
+    expect_error(&err, 0, "", "", "");
+    drop(&p);
+}
+
+/* The text of a client may have as many bytes as a template may have, and one. */
+Test(presets, texts_and_lists_have_a_limit) {
+    static char text[(1 << 20) + 3], list[CONFIG_VALUE_MAX + 1];
+    struct preset_change p = change();
+    struct err err = {0};
+    struct stat st;
+
+    memset(text, 'a', sizeof(text) - 1);
+    p.system = text;
+    cr_expect_eq(preset_make(&p, &err), -EMSGSIZE);
+    expect_error(&err, 0, "", "", "");
+    cr_expect_null(text_of("presets/mine.system"));
+    text[sizeof(text) - 2] = 0;
+    cr_expect_eq(preset_make(&p, &err), 0, "%s", err.message);
+    cr_assert_eq(stat(full("presets/mine.system"), &st), 0);
+    cr_expect_eq((size_t)st.st_size, (1 << 20) + 1);
+    cr_expect_eq(st.st_mode & 0777, 0644);
+    cr_assert_eq(stat(full("presets/mine.conf"), &st), 0);
+    cr_expect_eq(st.st_mode & 0777, 0644);
+    memset(list, '1', sizeof(list) - 1);
+    memcpy(list, "top_k=", 6);
+    p.sampling = list;
+    cr_expect_eq(preset_make(&p, &err), -E2BIG);
+    expect_error(&err, 0, "", "", "");
+    list[CONFIG_VALUE_MAX - 1] = 0;
+    cr_expect_eq(preset_make(&p, &err), 0, "%s", err.message);
+    cr_assert_eq(config_set(&p.base, "sampling", "min_p=0.5", &err), 0);
+    memset(list, '1', CONFIG_VALUE_MAX - 10); /* "min_p=0.5," is before it */
+    list[CONFIG_VALUE_MAX - 10] = 0;
+    memcpy(list, "top_k=", 6);
+    p.sampling = list;
+    cr_expect_eq(preset_make(&p, &err), -E2BIG);
+    drop(&p);
+}
+
+/* What belongs to the daemon or to one name is not copied. */
+Test(presets, a_new_one_has_the_options_of_its_base_alone) {
+    static const char *const never[][2] = {{"any-model-name", "yes"}, {"models-memory", "1G"},
+                                           {"kv-disk", "/tmp"},       {"prewarm", "no"},
+                                           {"aliases", "x,y"},        {"tags", "t"},
+                                           {"model-name", "other"},   {"pinned", "yes"}};
+    struct preset_change p = change();
+    struct err err = {0};
+    char want[600];
+
+    for (size_t i = 0; i < ARRAY_SIZE(never); i++)
+        set(&p.base, never[i][0], never[i][1]);
+    set(&p.base, "models", full("elsewhere"));
+    set(&p.base, "models-dir", full("elsewhere"));
+    set(&p.base, "sampling", "top_k=3");
+    set(&p.base, "threads", "3");
+    set(&p.base, "max-context", "99");
+    p.system = "Be brief.";
+    mkdir(full("presets-too"), 0755);
+    put("presets-too/t.jinja", "{{ 3 }}");
+    set(&p.base, "chat-template", full("presets-too/t.jinja")); /* is not in the folder */
+    cr_expect_eq(preset_make(&p, &err), 0, "%s", err.message);
+    snprintf(want, sizeof(want),
+             "# made by a client\nmodel = %s/a.gguf\nthreads = 3\nmax-context = 99\n"
+             "chat-template = %s/presets-too/t.jinja\nsystem-prompt = %s/presets/mine.system\n"
+             "sampling = top_k=3\n",
+             top, top, top);
+    const char *is = text_of("presets/mine.conf");
+    cr_assert(is);
+    cr_expect_eq(strlen(is), strlen(want), "%s", is);
+    for (char *line = strtok(want, "\n"); line; line = strtok(NULL, "\n"))
+        cr_expect(strstr(is, line), "%s is not in\n%s", line, is);
+    cr_expect_null(text_of("presets/mine.jinja"));
+    drop(&p);
+}
+
+/* Only marks with the name of a preset tell of a change. */
+Test(presets, marks_have_names) {
+    static const char made[] = "# made by a client\n";
+    char mark[200], longest[200];
+
+    snprintf(longest, sizeof(longest), "presets/%0100d.conf.checked", 0);
+    snprintf(mark, sizeof(mark), "presets/%0101d.conf.checked", 0);
+    put(longest, made);
+    put(mark, made);
+    put("presets/.conf.checked", made);
+    put("presets/a.conf.checked", made);
+    put("presets/b.conf.checked", "# made by an operator\n");
+    put("presets/c.conf.checked.more", made);
+    for (const char *const *name = (const char *const[]){"conf.checked.new", "jinja.new", "jinja",
+                                                         "system.new", "system", "other", NULL};
+         *name; name++) {
+        char file[60];
+
+        snprintf(file, sizeof(file), "presets/a.%s", *name);
+        put(file, "1");
+        snprintf(file, sizeof(file), "presets/b.%s", *name);
+        put(file, "1");
+    }
+    presets_recover(&own);
+    cr_expect_null(text_of(longest));
+    cr_expect(text_of(mark) && text_of("presets/.conf.checked"));
+    cr_expect(text_of("presets/b.conf.checked") && text_of("presets/c.conf.checked.more"));
+    for (const char *const *name =
+             (const char *const[]){"conf.checked", "conf.checked.new", "jinja.new", "jinja",
+                                   "system.new", "system", NULL};
+         *name; name++) {
+        char file[60];
+
+        snprintf(file, sizeof(file), "presets/a.%s", *name);
+        cr_expect_null(text_of(file), "%s", file);
+        snprintf(file, sizeof(file), "presets/b.%s", *name);
+        cr_expect_not_null(text_of(file), "%s", file);
+    }
+    cr_expect_not_null(text_of("presets/a.other"));
+}
+
+/* Leaves the files of a change of "mine" that was killed behind its texts. */
+static void leave_a_change(const struct preset_change *old) {
+    struct err err = {0};
+
+    cr_assert_eq(preset_make(old, &err), 0, "%s", err.message);
+    for (const char *const *end = (const char *const[]){"jinja", "system", NULL}; *end; end++) {
+        char kept[60], text[60], path[300];
+
+        snprintf(text, sizeof(text), "presets/mine.%s", *end);
+        snprintf(kept, sizeof(kept), "presets/mine.%s.kept", *end);
+        snprintf(path, sizeof(path), "%s", full(text));
+        cr_assert_eq(rename(path, full(kept)), 0);
+        put(text, "half");
+    }
+    put("presets/mine.conf.checked", "# made by a client\n");
+}
+
+/* A second kill, while what the first has left is undone, changes nothing either. */
+Test(presets, a_kill_behind_a_kill_leaves_the_old_one_or_the_new_one) {
+    int (*const acts[])(const struct preset_change *, struct err *) = {preset_make, preset_remove};
+    struct preset_change old = change(), p = change();
+
+    old.sampling = "temperature=0";
+    old.system = "old";
+    old.template = "{{ 1 }}";
+    p.sampling = "temperature=1";
+    p.system = "new";
+    p.template = "{{ 2 }}";
+    for (size_t i = 0; i < ARRAY_SIZE(acts); i++) {
+        const char *after = acts[i] == preset_make ? "hot new {{ 2 }}" : "none";
+        bool ended = false;
+
+        for (int n = 1; !ended; n++) {
+            struct err err = {0};
+
+            preset_remove(&p, &err);
+            err = (struct err){0};
+            leave_a_change(&old);
+            ended = killed_at(n, acts[i], &p, 0);
+            presets_recover(&own);
+            const char *is = mine();
+            cr_assert(strcmp(is, "cold old {{ 1 }}") == 0 || strcmp(is, after) == 0,
+                      "%zu, stop %d: %s", i, n, is);
+            cr_assert(!ended || strcmp(is, after) == 0);
+            cr_assert_null(text_of("presets/mine.conf.checked"), "stop %d", n);
+        }
+    }
+    drop(&old);
+    drop(&p);
 }
