@@ -16,8 +16,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/memory.h"
+#include "daemon/models/front_model.h"
 #include "daemon/models/models_find.h"
 #include "daemon/models/models_presets.h"
+#include "tests/support/tiny_model.h"
 
 static char top[] = "/tmp/weft_presets_XXXXXX";
 static struct config own; /* options of the daemon */
@@ -896,4 +899,255 @@ Test(presets, a_kill_behind_a_kill_leaves_the_old_one_or_the_new_one) {
     }
     drop(&old);
     drop(&p);
+}
+
+/* ---- models of the folders ---- */
+
+Test(presets, an_alias_is_not_a_name_of_the_options_model) {
+    static const struct {
+        const char *model, *alias;
+        bool taken;
+    } cases[] = {{"/m.gguf", "first", true}, {"/m.gguf", "x", true}, {"/m.gguf", "y", true},
+                 {"/m.gguf", "z", false},    {"", "first", false},   {"", "x", false}};
+    char text[400];
+    struct err err;
+
+    mkdir(full("files"), 0755);
+    put("files/a.gguf", "1");
+    set(&own, "model-name", "first");
+    set(&own, "aliases", "x,y");
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        set(&own, "model", cases[i].model);
+        snprintf(text, sizeof(text), "model = a\naliases = %s\n", cases[i].alias);
+        put("presets/p.conf", text);
+        cr_expect_eq(find(NULL, &err), cases[i].taken ? -EINVAL : 0, "%zu: %s", i, err.message);
+        snprintf(text, sizeof(text), "%s:2: aliases: another model has the name %s",
+                 full("presets/p.conf"), cases[i].alias);
+        cr_expect_str_eq(err.message, cases[i].taken ? text : "");
+        cr_expect_str_eq(err.param, cases[i].taken ? "aliases" : "");
+    }
+}
+
+/* A preset names its model by a path, too; each refusal says which preset and why. */
+Test(presets, the_model_of_a_preset_is_found_or_refused) {
+    static const char *const cases[][2] = {
+        {"max-context = 5\n", "models: p.conf: the key model is missing"},
+        {"model = a\nmodel-name = other\n",
+         "models: p.conf: model-name: cannot be set in a preset, "
+         "which has the name of its file"},
+        {"model = b\n", "models: p.conf: model: b: there is no such file"},
+    };
+    char text[400];
+    struct err err;
+
+    mkdir(full("files"), 0755);
+    put("files/a.gguf", "1");
+    set(&own, "max-context", "77");
+    put("presets/\x01.conf", "nonsense");
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        put("presets/p.conf", cases[i][0]);
+        cr_expect_eq(find(NULL, &err), -EINVAL);
+        cr_expect_str_eq(err.message, cases[i][1]);
+        cr_expect_str_eq(err.param, "models");
+        cr_expect_eq(err.status, 0);
+    }
+    mkdir(full("several"), 0755);
+    put("several/x.gguf", "1");
+    put("several/y.gguf", "1");
+    snprintf(text, sizeof(text), "model = %s\n", full("several"));
+    put("presets/p.conf", text);
+    cr_expect_lt(find(NULL, &err), 0);
+    cr_expect_eq(strncmp(err.message, "models: p.conf: model: ", 23), 0, "%s", err.message);
+    cr_expect_str_eq(err.param, "models");
+    put("other.gguf", "four");
+    snprintf(text, sizeof(text), "model = %s\n", full("other.gguf"));
+    put("presets/p.conf", text);
+    cr_expect_eq(find(NULL, &err), 0, "%s", err.message);
+    cr_expect_str_eq(found, "p other.gguf 4;a a.gguf 1;");
+    set(&own, "models", full("none"));
+    cr_expect_eq(find(NULL, &err), -EINVAL);
+    snprintf(text, sizeof(text), "models: %s: cannot be read: No such file or directory",
+             full("none"));
+    cr_expect_str_eq(err.message, text);
+    cr_expect_str_eq(err.param, "models");
+}
+
+/* Names that would be too long for a list of aliases are left out. */
+Test(presets, names_of_the_hub_have_at_most_250_letters) {
+    char name[300], path[400], want[600];
+    struct err err;
+
+    mkdir(full("files"), 0755);
+    mkdir(full("files/o"), 0755);
+    mkdir(full("files/o/r"), 0755);
+    set(&own, "max-context", "77");
+    for (int n = 247; n < 249; n++) {
+        snprintf(name, sizeof(name), "files/o/r/%0*d.gguf", n, 0);
+        put(name, "1");
+        cr_expect_eq(find(NULL, &err), 0, "%s", err.message);
+        snprintf(path, sizeof(path), "%s", full(name));
+        snprintf(want, sizeof(want), "%0*d %0*d.gguf 1%s;", n, 0, n, 0,
+                 n == 247 ? " hf.co/o/r" : "");
+        cr_expect_str_eq(found, want);
+        unlink(path);
+    }
+}
+
+/* Other programs' files are searched only if the option says so. */
+Test(presets, files_of_all_programs_are_found_if_wanted) {
+    static const char *const folders[] = {".lmstudio", ".lmstudio/models", ".lmstudio/models/o",
+                                          ".lmstudio/models/o/r", "files"};
+    struct err err;
+
+    for (const char *const *var =
+             (const char *const[]){"XDG_DATA_HOME", "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE",
+                                   "WEFT_MODELS", "OLLAMA_MODELS", "LLAMA_CACHE", NULL};
+         *var; var++)
+        unsetenv(*var);
+    setenv("HOME", top, 1);
+    for (size_t i = 0; i < ARRAY_SIZE(folders); i++)
+        cr_assert_eq(mkdir(full(folders[i]), 0755), 0);
+    put(".lmstudio/models/o/r/theirs.gguf", "333");
+    put("files/ours.gguf", "1");
+    set(&own, "max-context", "77");
+    cr_expect_eq(find(NULL, &err), 0, "%s", err.message);
+    cr_expect_str_eq(found, "ours ours.gguf 1;");
+    set(&own, "models-dir", "auto");
+    cr_expect_eq(find(NULL, &err), 0, "%s", err.message);
+    cr_expect(strstr(found, "theirs theirs.gguf 3"), "%s", found);
+    cr_expect_null(strstr(found, "ours "));
+}
+
+/* ---- the check of options ---- */
+
+static char checked[600];
+
+/* Checks @c. Returns what is said of its memory; static. */
+static const char *check(const struct config *c, int result, const char *message,
+                         const char *param) {
+    CLEANUP(buf_deinit) struct buf memory = {.max = sizeof(checked)};
+    struct err err = {0};
+
+    cr_expect_eq(models_check(c, &memory, &err), result, "%s", err.message);
+    cr_expect_str_eq(err.message, message);
+    cr_expect_str_eq(err.param, param);
+    cr_expect_eq(err.status, 0);
+    snprintf(checked, sizeof(checked), "%.*s", (int)memory.len, memory.len ? memory.data : "");
+    return checked;
+}
+
+Test(presets, folders_without_a_model_are_told) {
+    char why[400];
+
+    set(&own, "models", "");
+    set(&own, "models-dir", full("none"));
+    snprintf(why, sizeof(why), "models-dir: %s: cannot be used: No such file or directory",
+             full("none"));
+    check(&own, -EINVAL, why, "models-dir");
+    put("file", "1");
+    set(&own, "models-dir", full("file"));
+    snprintf(why, sizeof(why), "models-dir: %s: cannot be used: Not a directory", full("file"));
+    check(&own, -EINVAL, why, "models-dir");
+    mkdir(full("files"), 0755);
+    set(&own, "models-dir", full("files"));
+    check(&own, -EINVAL, "models, models-dir: the folders contain no model", "models");
+    set(&own, "models-dir", "");
+    check(&own, -EINVAL, "models, models-dir: the folders contain no model", "models");
+    setenv("HOME", full("home"), 1);
+    struct err err = {0};
+    set(&own, "models-dir", "auto");
+    cr_expect_eq(models_refuse_none(&own, &err), -EINVAL);
+    cr_expect_str_eq(err.message, "models, models-dir: the folders contain no model");
+}
+
+Test(presets, a_check_tells_the_memory_of_the_options_model) {
+    const struct tiny_model t = {.arch = "bert"};
+    const struct msg_open room = {.memory_bytes = memory_available()};
+    static const char *const contexts[] = {"512", "513", "0"};
+    char want[600];
+
+    tiny_model_save(&t, full("m.gguf"));
+    set(&own, "models", "");
+    set(&own, "models-dir", "");
+    set(&own, "model", full("m.gguf"));
+    set(&own, "backend", "cpu");
+    set(&own, "kv-memory", "64M");
+    for (size_t i = 0; i < ARRAY_SIZE(contexts); i++) {
+        struct front_model f = {0};
+        struct err err = {0};
+
+        set(&own, "max-context", contexts[i]);
+        cr_assert_eq(front_model_open(&f, &own, &room, &err), 0, "%s", err.message);
+        const struct engine_fit *e = &f.fit;
+        cr_assert(e->weight_bytes > 0 && e->context > 0 && f.header.n_ctx_train == 512);
+        snprintf(want, sizeof(want),
+                 "%smemory: weights %llu MiB + buffers %llu MiB + keys and values %llu MiB, a "
+                 "context of %u tokens\n",
+                 i == 1 ? "max-context: 513 is lowered to the model's 512 tokens\n" : "",
+                 (unsigned long long)(e->weight_bytes >> 20),
+                 (unsigned long long)(e->buffer_bytes >> 20),
+                 (unsigned long long)(e->kv_bytes >> 20), e->context);
+        cr_expect_str_eq(check(&own, 0, "", ""), want);
+        front_model_deinit(&f);
+    }
+    set(&own, "max-context", "513");
+    set(&own, "backend", "cuda"); /* a device has its own memory */
+    cr_expect_str_eq(check(&own, 0, "", ""),
+                     "max-context: 513 is lowered to the model's 512 tokens\n");
+    set(&own, "backend", "auto");
+    bool device = access("/dev/nvidiactl", F_OK) == 0;
+    cr_expect_eq(strstr(check(&own, 0, "", ""), "memory: ") != NULL, !device);
+    snprintf(want, sizeof(want), "model: %s: No such file or directory", full("none.gguf"));
+    set(&own, "model", full("none.gguf"));
+    check(&own, -ENOENT, want, "model");
+}
+
+/* More keys and values than the machine has memory for are refused. */
+Test(presets, a_check_refuses_what_does_not_fit) {
+    const struct tiny_model t = {.arch = "gemma-embedding"};
+    struct msg_open room = {.memory_bytes = memory_available()};
+    struct front_model f = {0};
+    struct err err = {0};
+    char why[300];
+
+    tiny_model_save(&t, full("m.gguf"));
+    set(&own, "models", "");
+    set(&own, "models-dir", "");
+    set(&own, "model", full("m.gguf"));
+    set(&own, "backend", "cpu");
+    set(&own, "kv-memory", "4096G");
+    cr_assert_eq(front_model_open(&f, &own, &room, &err), 0, "%s", err.message);
+    snprintf(
+        why, sizeof(why),
+        "kv-memory: does not fit: weights %llu MiB + keys and values 4194304 MiB, this machine "
+        "has %llu MiB",
+        (unsigned long long)(f.fit.weight_bytes >> 20),
+        (unsigned long long)(memory_machine() >> 20));
+    cr_expect_str_eq(check(&own, -EINVAL, why, "kv-memory"), "");
+    front_model_deinit(&f);
+}
+
+/* A preset may ask for an instruction set that this machine lacks. */
+Test(presets, a_check_looks_at_the_instruction_sets) {
+    static const char *const all[] = {"amx", "neon", "i8mm", "avx512bf16"};
+    const char *lacking = NULL;
+    struct err why = {0};
+    char text[700];
+
+    mkdir(full("files"), 0755);
+    put("files/a.gguf", "1");
+    check(&own, 0, "", "");
+    for (size_t i = 0; i < ARRAY_SIZE(all) && !lacking; i++) {
+        set(&own, "isa", all[i]);
+        why = (struct err){0};
+        if (engine_check_isa(&own.engine, &why) < 0)
+            lacking = all[i];
+    }
+    cr_assert_not_null(lacking, "no machine has both AMX and NEON");
+    check(&own, -EINVAL, why.message, why.param);
+    set(&own, "isa", "auto");
+    snprintf(text, sizeof(text), "model = a\nisa = %s\n", lacking);
+    put("presets/p.conf", text);
+    snprintf(text, sizeof(text), "models: p: %.250s", why.message);
+    check(&own, -EINVAL, text, "models");
 }
