@@ -21,9 +21,11 @@
 #include <uv.h>
 
 #include "api/generation/model.h"
+#include "api/parts.h"
 #include "base/chan.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "daemon/models/kvdisk.h"
 #include "daemon/models/models_find.h"
 #include "daemon/models/models_private.h"
@@ -1815,10 +1817,11 @@ Test(models, decisions_come_every_half_second) {
     struct served *s = find("a");
 
     decide_at(machine.ns);
+    models->timer.timer_cb(&models->timer);
     cr_expect_eq(uv_timer_get_due_in(&models->timer), 500);
     queue(s, 0);
     models->away = true;
-    decide_at(machine.ns);
+    models->timer.timer_cb(&models->timer);
     cr_expect_eq(uv_timer_get_due_in(&models->timer), 50);
     cr_expect_eq(uv_timer_get_repeat(&models->timer), 0);
     models->stopping = true;
@@ -2072,4 +2075,546 @@ Test(models, a_model_without_its_file_cannot_come) {
     }
     cr_assert_eq(waitpid(pid, &status, 0), pid);
     cr_expect(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, "%x", (unsigned)status);
+}
+
+/* ---- scans of the folders ---- */
+
+static void scan(void) {
+    machine.ns += 10000000000;
+    cr_assert(models_rescan(models, NULL));
+    end_scans();
+}
+
+/* Returns the names of the models in their order, "-" behind one that is retired; static. */
+static const char *order(void) {
+    static char names[200];
+
+    *names = 0;
+    for (uint32_t i = 0; i < models->n; i++) {
+        strcat(names, models->served[i]->name);
+        strcat(names, models->served[i]->retired ? "-" : ",");
+    }
+    return names;
+}
+
+/* Models that are found stand behind those that were there, and before those that go. */
+Test(models, the_list_has_an_order, .timeout = 60) {
+    struct served *a = find("a"), *b = find("b");
+
+    load("a")->model->n_running = 1;
+    b->model->n_jobs = 1;
+    tiny_model_save(&(struct tiny_model){.arch = "bert"}, file_of("c"));
+    tiny_model_save(&(struct tiny_model){.arch = "bert"}, file_of("d"));
+    unlink(file_of("a"));
+    scan();
+    cr_expect_str_eq(order(), "b,c,d,a-");
+    cr_expect_eq(a->state, SERVED_LEAVING);
+    cr_expect_eq(models_n_live(models), 3);
+    cr_expect(find("c")->found && !find("c")->stale && !find("c")->wanted);
+    cr_expect_eq(find("c")->file, models_file_state(file_of("c")).id);
+    tiny_model_save(&(struct tiny_model){.arch = "bert"}, file_of("e"));
+    unlink(file_of("c"));
+    scan();
+    cr_expect_eq(strncmp(order(), "b,d,e,", 6), 0, "%s", order());
+    unlink(file_of("b"));
+    unlink(file_of("d"));
+    unlink(file_of("e"));
+    scan();
+    cr_expect_eq(models_n_live(models), 1, "the last one stays");
+    cr_expect(!find("e")->retired && !find("e")->goes);
+    a->model->n_running = 0;
+    b->model->n_jobs = 0;
+}
+
+/* A model whose file is gone stays until its load or change is over. */
+Test(models, one_goes_in_a_state_of_rest, .timeout = 60) {
+    static const struct {
+        enum served_state state;
+        bool wanted, next, goes;
+    } cases[] = {
+        {SERVED_OPENING, false, false, false}, {SERVED_QUEUED, false, false, false},
+        {SERVED_LOADING, false, false, false}, {SERVED_LEAVING, false, false, false},
+        {SERVED_ENDING, false, false, false},  {SERVED_ABSENT, true, false, false},
+        {SERVED_FAILED, true, false, false},   {SERVED_ABSENT, false, true, false},
+        {SERVED_FAILED, false, false, true},
+    };
+    struct served *s = find("a");
+
+    models->away = true; /* nothing is decided */
+    s->front = calloc(1, sizeof(*s->front));
+    cr_assert(s->front);
+    unlink(file_of("a"));
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        s->state = cases[i].state;
+        s->wanted = cases[i].wanted;
+        s->next = cases[i].next ? find("b") : NULL;
+        scan();
+        cr_expect_neq(s->goes, cases[i].goes, "%zu", i);
+        cr_expect_eq(s->retired, cases[i].goes, "%zu", i);
+        models_rescan_tick(models);
+        cr_expect_not(models->scan.running, "%zu: nothing may go", i);
+    }
+    s->retired = false;
+    s->state = SERVED_ABSENT;
+    s->goes = s->wanted = true;
+    models_rescan_tick(models);
+    cr_expect_not(models->scan.running);
+    s->wanted = false;
+    models->stopping = true;
+    models_rescan_tick(models);
+    cr_expect_not(models->scan.running);
+    models->stopping = false;
+    models_rescan_tick(models);
+    cr_expect(models->scan.running);
+    end_scans();
+}
+
+/* The model of the option stays whatever the folder has. */
+Test(models, one_that_was_not_found_stays) {
+    struct served *a = find("a");
+
+    a->found = false;
+    unlink(file_of("a"));
+    scan();
+    cr_expect(!a->retired && !a->goes);
+    cr_expect_null(a->info.arch, "its header is not shown either");
+}
+
+/* Makes the beginning of the file wrong; @hidden: keeps its time. */
+static void spoil(const char *path, bool hidden) {
+    struct stat st;
+    int fd = open(path, O_WRONLY);
+
+    cr_assert(fd >= 0 && fstat(fd, &st) == 0 && pwrite(fd, "none", 4, 0) == 4);
+    const struct timespec times[2] = {st.st_atim,
+                                      {st.st_mtim.tv_sec - !hidden, st.st_mtim.tv_nsec}};
+    cr_assert_eq(futimens(fd, times), 0);
+    close(fd);
+}
+
+/* All of the header is shown, once it was read; it is read again when the file is another one. */
+Test(models, a_header_is_read_once, .timeout = 60) {
+    struct served *b = find("b");
+    struct model_header h;
+
+    cr_assert_eq(model_header_open(&h, file_of("b")), 0);
+    b->config.engine.max_context = 100;
+    scan();
+    cr_expect_str_eq(b->info.arch, "bert");
+    cr_expect_eq(b->info.max_context, 100);
+    cr_expect_eq(b->info.n_ctx_train, h.n_ctx_train);
+    cr_expect_eq(b->info.n_embd, h.n_embd);
+    cr_expect_eq(b->info.n_vocab, h.n_vocab);
+    cr_expect_eq(b->info.vocab_type, h.vocab_type);
+    cr_expect_eq(b->info.n_params, h.n_params);
+    cr_expect_eq(b->info.tensor_bytes, h.tensor_bytes);
+    cr_expect(!b->info.reasons && !b->info.sees);
+    cr_expect_eq(models->scan.n_known, 2);
+    spoil(file_of("b"), true); /* it looks as before */
+    scan();
+    cr_expect_str_eq(text_or(b->info.arch, ""), "bert");
+    cr_expect_eq(b->info.n_embd, h.n_embd);
+    spoil(file_of("b"), false);
+    scan();
+    cr_expect_null(b->info.arch);
+    cr_expect_eq(b->info.n_params, 0);
+    tiny_model_save(&(struct tiny_model){.arch = "bert", .n_layer = 1}, file_of("b"));
+    scan();
+    cr_expect_eq(b->info.n_embd, h.n_embd);
+    cr_expect_lt(b->info.n_params, h.n_params);
+    cr_expect_eq(find("a")->info.n_embd, h.n_embd);
+    b->front = calloc(1, sizeof(*b->front));
+    b->info.n_embd = 9;
+    scan();
+    cr_expect_eq(b->info.n_embd, 9, "it was opened");
+}
+
+/* A file is the same while its path, place, size and time are. */
+Test(models, the_state_of_a_file_is_of_all_that_can_change) {
+    static const struct timespec times[][2] = {
+        {{.tv_sec = 1000}, {.tv_sec = 1000}},
+        {{.tv_sec = 1000}, {.tv_sec = 1001}},
+        {{.tv_sec = 1000}, {.tv_sec = 1001, .tv_nsec = 1}},
+    };
+    uint64_t ids[8];
+    size_t n = 0;
+    char path[80];
+
+    snprintf(path, sizeof(path), "%s", file_of("x"));
+    cr_expect_eq(models_file_state(path).id, 0);
+    cr_expect_eq(models_file_state(path).changed_unix, 0);
+    cr_assert_eq(link(file_of("a"), path), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(times); i++) {
+        cr_assert_eq(utimensat(AT_FDCWD, path, times[i], 0), 0);
+        cr_expect_eq(models_file_state(path).changed_unix, times[i][1].tv_sec);
+        ids[n++] = models_file_state(path).id;
+        cr_expect_eq(models_file_state(path).id, ids[n - 1]);
+    }
+    ids[n++] = models_file_state(file_of("a")).id;
+    cr_assert_eq(truncate(path, 100), 0);
+    cr_assert_eq(utimensat(AT_FDCWD, path, times[2], 0), 0);
+    ids[n++] = models_file_state(path).id;
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < i; k++)
+            cr_expect_neq(ids[i], ids[k], "%zu %zu", i, k);
+    unlink(path);
+}
+
+/* A folder that cannot be read changes nothing. */
+Test(models, what_cannot_be_scanned_is_told) {
+    char text[600] = "", why[300];
+
+    set("models", "/none");
+    int saved = log_to_file();
+    log_set_level(WLOG_WARN);
+    unlink(file_of("a"));
+    scan();
+    log_set_level(WLOG_ERROR);
+    log_back(saved);
+    cr_assert_gt(pread(log_file, text, sizeof(text) - 1, 0), 0);
+    snprintf(
+        why, sizeof(why), "%s",
+        R"(models_not_read reason="models: /none: cannot be read: No such file or directory")");
+    cr_expect(strstr(text, why), "%s", text);
+    cr_expect_str_eq(order(), "a,b,");
+    cr_expect_eq(models->scan.n, 0);
+    set("models", "");
+}
+
+/* Nothing is scanned by a daemon that stops, and the pause is one after the end. */
+Test(models, a_scan_begins_unless_the_daemon_stops) {
+    struct api_rescan wait = {.over = on_over}, more = wait;
+
+    machine.ns += 10000000000;
+    models->stopping = true;
+    cr_expect_not(models_rescan(models, &wait));
+    models->stopping = false;
+    models->several = false;
+    cr_expect_not(models_rescan(models, &wait));
+    models->several = true;
+    cr_expect(models_rescan_now(models, &wait));
+    cr_expect_not(models->scan.again);
+    cr_expect_eq(models->scan.at_ns, machine.ns);
+    cr_expect(models_rescan_now(models, &more));
+    cr_expect(models->scan.again && wait.over && more.over);
+    machine.ns += 77;
+    uv_timer_stop(&models->timer);
+    end_scans();
+    cr_expect(!models->scan.again && !wait.over && !more.over);
+    cr_expect_eq(models->scan.at_ns, machine.ns);
+    cr_expect(uv_is_active((uv_handle_t *)&models->timer));
+}
+
+/* A scan whose end comes after the stop changes nothing. */
+Test(models, a_stop_leaves_a_scan_out) {
+    struct models_opts o = models->opts;
+    struct models *both;
+    struct err err = {0};
+
+    cr_assert_eq(models_new(&both, &o), 0);
+    cr_assert_eq(models_open(both, &err), 0, "%s", err.message);
+    cr_assert(models_rescan_now(both, NULL));
+    unlink(file_of("a"));
+    both->api = w.api;
+    models_stop(both);
+    while (both->scan.running)
+        uv_run(&w.loop, UV_RUN_ONCE);
+    cr_expect_eq(both->n, 2);
+    cr_expect(!both->served[0]->goes && both->scan.n == 0 && both->scan.n_known == 0);
+    uv_run(&w.loop, UV_RUN_NOWAIT);
+    models_free(both);
+}
+
+/* The reason of a preset is logged when it is a new one, and clients see the names. */
+Test(models, a_bad_preset_is_told_once, .timeout = 60) {
+    static const struct {
+        const char *text;
+        bool told;
+    } steps[] = {
+        {"nonsense = 1\n", true}, {"nonsense = 1\n", false}, {"nonsense = 1\nmodel = a\n", false},
+        {"model = none\n", true}, {"model = a\n", false},    {"model = none\n", true}};
+    char text[600];
+
+    begin_presets();
+    for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
+        int saved = log_to_file();
+        log_set_level(WLOG_WARN);
+        write_preset("bad", steps[i].text);
+        log_set_level(WLOG_ERROR);
+        log_back(saved);
+        memset(text, 0, sizeof(text));
+        cr_assert_geq(pread(log_file, text, sizeof(text) - 1, 0), 0);
+        cr_expect_eq(strstr(text, "preset_not_read model=\"bad\" reason=") != NULL, steps[i].told,
+                     "%zu: %s", i, text);
+        bool is_bad = i != 4;
+        const char *const *names = w.api->env.models.bad_presets;
+        cr_expect_eq(names != NULL, is_bad, "%zu", i);
+        cr_expect_eq((void *)names, (void *)models->bad_names);
+        if (is_bad) {
+            cr_expect_str_eq(names[0], "bad");
+            cr_expect_null(names[1]);
+        }
+        cr_expect_eq(models->n_bad, is_bad);
+    }
+    cr_expect_eq(models_n_live(models), 3, "it is served as it was");
+    end_presets();
+}
+
+/* ---- pulls and changes as a whole ---- */
+
+/* Expects all of an error. */
+static void expect_error(const struct err *err, int status, const char *code, const char *param,
+                         const char *message) {
+    cr_expect_eq(err->status, status, "%s: %d", message, err->status);
+    cr_expect_str_eq(err->code, code);
+    cr_expect_str_eq(err->param, param);
+    cr_expect_str_eq(err->message, message);
+}
+
+/* Writes a weftctl that runs @script. */
+static void make_script(const char *script) {
+    char path[80];
+
+    snprintf(path, sizeof(path), "%s/weftctl", folder);
+    FILE *f = fopen(path, "w");
+    cr_assert(f);
+    fprintf(f, "#!/bin/sh\n%s\n", script);
+    fclose(f);
+    chmod(path, 0755);
+}
+
+static struct change pull(const char *name) {
+    static struct change c;
+
+    c = new_change();
+    if (models_manage.pull(models, name, &c.task, &c.err) == 0)
+        wait_for(&c);
+    return c;
+}
+
+Test(models, a_refused_pull_says_all) {
+    static const char *const bad[] = {"a",         "hf.co/o",     "hf.co//r", "hf.co/o/-r",
+                                      "hf:latest", "hf.co/o/r&s", "x.co/o/r", "hf.co/.o/r"};
+    char why[400];
+    struct change c;
+
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        c = pull(bad[i]);
+        snprintf(why, sizeof(why),
+                 "model '%s': only models of the Hugging Face hub can be pulled; name them "
+                 "hf.co/OWNER/REPO[:QUANT]",
+                 bad[i]);
+        expect_error(&c.err, 400, "invalid_value", "model", why);
+    }
+    c = pull("hf.co/o/r");
+    snprintf(why, sizeof(why), "%s/weftctl cannot be run: No such file or directory", folder);
+    expect_error(&c.err, 500, "", "", why);
+    make_script("exit 0");
+    snprintf(why, sizeof(why), "%s/weftctl", folder);
+    chmod(why, 0644);
+    c = pull("hf.co/o/r");
+    snprintf(why, sizeof(why), "%s/weftctl cannot be run: Permission denied", folder);
+    if (geteuid() != 0) /* root may run none either, since no one may */
+        cr_expect_str_eq(c.err.message, why);
+    expect_error(&c.err, 500, "", "", why);
+    cr_expect(list_empty(&models->pulls));
+    make_script("exit 0");
+    struct rlimit all;
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &all), 0);
+    setrlimit(RLIMIT_NOFILE, &(struct rlimit){0, all.rlim_max});
+    c = new_change();
+    cr_expect_eq(models_manage.pull(models, "hf.co/o/r", &c.task, &c.err), -EINVAL);
+    setrlimit(RLIMIT_NOFILE, &all);
+    snprintf(why, sizeof(why), "%s/weftctl cannot be run: too many open files", folder);
+    expect_error(&c.err, 500, "", "", why);
+    cr_expect_null(c.task.of);
+    while (!list_empty(&models->pulls)) /* its handles are being closed */
+        uv_run(&w.loop, UV_RUN_ONCE);
+    cr_expect_eq(c.n_over, 0);
+    set("models-dir", "");
+    c = pull("hf.co/o/r");
+    expect_error(
+        &c.err, 400, "not_managed", "",
+        "models-dir: this server has no folder for pulled models; its operator can set the "
+        "option models-dir");
+    remove_weftctl();
+}
+
+/* What weftctl says may name the operator's folder, and it may end in many ways. */
+Test(models, a_failed_pull_hides_the_folder, .timeout = 60) {
+    struct {
+        const char *dir, *script, *why;
+        int status;
+    } cases[] = {
+        {"%s", "echo '{\"error\":\"%1$s/a and %1$s/b%1$s\"}';exit 1",
+         "models-dir/a and models-dir/bmodels-dir", 400},
+        {"%s//", "echo '{\"error\":\"in %1$s/a: x\"}';exit 69", "in models-dir/a: x", 502},
+        {"none", "echo '{\"error\":\"none/a: x\"}';exit 77", "none/a: x", 403},
+        {"%s", "kill -9 $$", "weftctl failed; the server's log has the reason", 400},
+        {"%s", "kill -11 $$", "weftctl failed; the server's log has the reason", 400},
+        {"%s", "exit 78", "weftctl failed; the server's log has the reason", 400},
+        {"%s", "exit 68", "weftctl failed; the server's log has the reason", 400},
+        {"%s", "head -c 200000 /dev/zero | tr '\\0' x; sleep 1000",
+         "weftctl failed; the server's log has the reason", 400},
+        {"%s", "exit 0", "", 0},
+    };
+    char text[400];
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        snprintf(text, sizeof(text), cases[i].dir, folder);
+        set("models-dir", text);
+        snprintf(text, sizeof(text), cases[i].script, folder);
+        make_script(text);
+        struct change c = pull("hf.co/o/r");
+        cr_expect_eq(c.n_over, 1);
+        expect_error(&c.err, cases[i].status, "", cases[i].status ? "model" : "", cases[i].why);
+        cr_expect_null(c.task.of);
+    }
+    set("models-dir", folder);
+    remove_weftctl();
+}
+
+/* A name has at most so many letters, and "auto" is weftctl's own folder. */
+Test(models, weftctl_gets_names_and_folders, .timeout = 60) {
+    char name[420], want[500], long_name[400];
+    struct change c;
+
+    make_weftctl();
+    set("models-dir", "auto");
+    uint64_t memory = memory_for_model(models->available);
+    char option[60] = "";
+    if (memory)
+        snprintf(option, sizeof(option), " --memory=%llu", (unsigned long long)memory);
+    for (int n = 296; n < 298; n++) {
+        snprintf(long_name, sizeof(long_name), "o/r%0*d-0", n - 5, 0);
+        cr_assert_eq(strlen(long_name), (size_t)n);
+        snprintf(name, sizeof(name), "hf.co/%s", long_name);
+        c = pull(name);
+        cr_expect_eq(*c.err.message != 0, n == 297, "%s", c.err.message);
+        if (n == 297)
+            continue;
+        snprintf(want, sizeof(want), "pull --json hf:%s%s", long_name, option);
+        cr_expect_str_eq(text_of("args"), want);
+    }
+    c = pull("hf.co/o/r-0:latest");
+    snprintf(want, sizeof(want), "pull --json hf:o/r-0%s", option);
+    cr_expect_str_eq(text_of("args"), want);
+    c = pull("hf.co/o/r:latest-0");
+    snprintf(want, sizeof(want), "pull --json hf:o/r:latest-0%s", option);
+    cr_expect_str_eq(text_of("args"), want);
+    c = new_change();
+    cr_assert_eq(models_remove_file(models, "x", &c.task, &c.err), 0, "%s", c.err.message);
+    wait_for(&c);
+    cr_expect_str_eq(text_of("args"), "rm -- x");
+    remove_weftctl();
+}
+
+/* Nothing is told to a client that has gone. */
+Test(models, a_client_may_leave_at_any_time, .timeout = 60) {
+    struct change c = new_change(), d = new_change();
+
+    make_weftctl();
+    cr_assert_eq(models_manage.pull(models, "hf.co/o/stays", &c.task, &c.err), 0);
+    cr_expect_not_null(c.task.of);
+    models_manage.cancel(models, &c.task);
+    while (!list_empty(&models->pulls))
+        uv_run(&w.loop, UV_RUN_ONCE);
+    cr_expect(c.n_over == 0 && *c.lines == 0);
+    cr_assert_eq(models_manage.pull(models, "hf.co/o/r-0", &d.task, &d.err), 0);
+    while (!list_empty(&models->pulls))
+        uv_run(&w.loop, UV_RUN_ONCE);
+    cr_expect_null(d.task.of, "it waits for the scan");
+    cr_expect(models->scan.running);
+    models_manage.cancel(models, &d.task);
+    end_scans();
+    cr_expect_eq(d.n_over, 0);
+    cr_expect_str_eq(d.lines, R"({"part":1})");
+    remove_weftctl();
+    begin_presets();
+    const struct api_preset p = {.name = "mine", .from = "a"};
+    c = new_change();
+    cr_assert_eq(models_manage.create(models, &p, &c.task, &c.err), 0);
+    models_manage.cancel(models, &c.task); /* it has begun, so it is made */
+    while (!list_empty(&models->changes))
+        uv_run(&w.loop, UV_RUN_ONCE);
+    end_scans();
+    cr_expect_eq(c.n_over, 0);
+    cr_expect_eq(models_n_live(models), 3);
+    /* The preset is the first of the list when it is made anew. */
+    unlink(file_of("b"));
+    find("a")->found = true;
+    tiny_model_save(&(struct tiny_model){.arch = "bert"}, file_of("z"));
+    scan();
+    struct served *mine = find("mine");
+    uint32_t i = (uint32_t)models_index(models, "mine", &c.err);
+    models->served[i] = models->served[0];
+    models->served[0] = mine;
+    d = new_change();
+    const struct api_preset again = {.name = "mine", .from = "a", .max_context = 77};
+    cr_assert_eq(models_manage.create(models, &again, &d.task, &d.err), 0, "%s", d.err.message);
+    wait_for(&d);
+    cr_expect_str_eq(d.err.message, "");
+    cr_expect_eq(find("mine")->config.engine.max_context, 77);
+    cr_expect_eq(find("a")->config.engine.max_context, 0);
+    end_presets();
+    unlink(file_of("z"));
+}
+
+Test(models, a_refused_change_says_all, .timeout = 60) {
+    const struct api_preset p = {.name = "mine", .from = "a"};
+    struct served *a = find("a");
+    struct change c = new_change();
+    char own[80];
+
+    cr_expect_lt(models_manage.create(models, &p, &c.task, &c.err), 0);
+    expect_error(&c.err, 400, "not_managed", "",
+                 "models: this server has no folder for presets; its operator can set the option "
+                 "models");
+    a->found = false;
+    c = new_change();
+    cr_expect_lt(models_manage.remove(models, "a", &c.task, &c.err), 0);
+    expect_error(&c.err, 400, "not_removed", "model",
+                 "model 'a' cannot be removed: it is the operator's");
+    a->found = true;
+    find("b")->retired = true;
+    c = new_change();
+    cr_expect_lt(models_manage.remove(models, "a", &c.task, &c.err), 0);
+    expect_error(&c.err, 400, "not_removed", "model",
+                 "model 'a' cannot be removed: it is the last one");
+    cr_expect(list_empty(&models->changes));
+    models->served[1]->retired = false;
+    make_weftctl();
+    struct served *b = find("b");
+    snprintf(own, sizeof(own), "%s", b->config.model);
+    cr_assert_eq(config_set(&b->config, "model", a->config.model, &c.err), 0);
+    c = new_change();
+    cr_assert_eq(models_manage.remove(models, "a", &c.task, &c.err), 0);
+    wait_for(&c);
+    expect_error(&c.err, 400, "in_use", "model",
+                 "model 'b' uses its file; delete that model first");
+    cr_assert_eq(config_set(&b->config, "model", own, &c.err), 0);
+    begin_presets();
+    static struct change all[17];
+    static char name[17][4];
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++) {
+        snprintf(name[i], sizeof(name[i]), "m%zu", i);
+        const struct api_preset m = {.name = name[i], .from = "b"};
+
+        all[i] = new_change();
+        (void)models_manage.create(models, &m, &all[i].task, &all[i].err);
+    }
+    expect_error(&all[16].err, 429, "too_many_changes", "",
+                 "16 presets are being made or removed, which is the limit; try again later");
+    for (size_t i = 0; i < 16; i++)
+        wait_for(&all[i]);
+    /* A failure without a message has that of its number. */
+    static char text[(1 << 20) + 3];
+    memset(text, 'a', sizeof(text) - 1);
+    const struct api_preset large = {.name = "large", .from = "b", .system = text};
+    c = new_change();
+    cr_assert_eq(models_manage.create(models, &large, &c.task, &c.err), 0);
+    wait_for(&c);
+    expect_error(&c.err, 500, "", "model", strerror(EMSGSIZE));
+    end_presets();
+    remove_weftctl();
 }
