@@ -1,5 +1,6 @@
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,11 +9,13 @@
 #include <unistd.h>
 #include <yyjson.h>
 
+#include "base/rng.h"
 #include "base/util.h"
 #include "daemon/models/front_model.h"
 #include "tests/support/synth/synth.h"
 #include "tests/support/test_data.h"
 #include "tests/support/tiny_model.h"
+#include "text/template.h"
 
 /* The pooling of vectors if the request has none: llama.cpp's numbers in the file. */
 Test(front_model, vectors_are_pooled_as_the_file_says) {
@@ -79,6 +82,11 @@ Test(front_model, its_name_is_that_of_its_file) {
         {".gguf", ".gguf"},
         {"a b\n.gguf", "a b\\n"},
         {"model", "model"},
+        {"-00001-of-00001.gguf", "-00001-of-00001"},
+        {"ab-00002-of-00009.gguf", "ab"},
+        {"b-00001-oF-00001.gguf", "b-00001-oF-00001"},
+        {"x.ggu", "x.ggu"},
+        {"xxxx.ggu", "xxxx.ggu"},
     };
     const struct tiny_model t = {.arch = "bert", .n_layer = 1};
     char dir[] = "/tmp/weft-names-XXXXXX", path[64], named[100];
@@ -107,6 +115,8 @@ Test(front_model, the_name_of_a_snapshot_is_that_of_its_repository) {
         {"models--owner--My-Model/snapshots/0a1b/x.gguf", "x"},
         {"models--owner--My-Model/blobs/0a1b", "0a1b"},
         {"owner--My-Model/snapshots/0a1b", "0a1b"},
+        {"models--a--b--c/snapshots/0a1b", "c"},
+        {"models--a--/snapshots/0a1b", "a--"},
     };
     const struct tiny_model t = {.arch = "bert", .n_layer = 1};
     char dir[] = "/tmp/weft-names-XXXXXX", path[64], named[100], command[400];
@@ -615,4 +625,356 @@ Test(front_model, a_projector_for_the_cpu_is_ignored_on_a_device) {
         unlink(beside);
     }
     rmdir(folder);
+}
+
+/* ---- all that follows from a file and the options ---- */
+
+/* Options of a test: keys and values, ended by NULL. */
+static void set_all(struct config *c, const char *const *options) {
+    struct err err = {0};
+
+    cr_assert_eq(config_init(c), 0);
+    for (; *options; options += 2)
+        cr_assert_eq(config_set(c, options[0], options[1], &err), 0, "%s", err.message);
+}
+
+/* Expects that these options are refused with all of this error. */
+static void expect_refused(const char *const *options, int result, const char *param,
+                           const char *message) {
+    struct front_model m = {0};
+    struct msg_open room = {0};
+    struct err err = {0};
+    struct config c;
+
+    set_all(&c, options);
+    cr_expect_eq(front_model_open(&m, &c, &room, &err), result, "%s: %s", message, err.message);
+    cr_expect_str_eq(err.message, message);
+    cr_expect_str_eq(err.param, param);
+    cr_expect_eq(err.status, 0);
+    cr_expect_str_eq(err.code, "");
+    front_model_deinit(&m);
+    config_deinit(&c);
+}
+
+static void open_all(struct front_model *m, struct config *c, const char *const *options) {
+    struct msg_open room = {0};
+    struct err err = {0};
+
+    *m = (struct front_model){0};
+    set_all(c, options);
+    cr_assert_eq(front_model_open(m, c, &room, &err), 0, "%s", err.message);
+}
+
+static void close_all(struct front_model *m, struct config *c) {
+    front_model_deinit(m);
+    config_deinit(c);
+}
+
+static char stories[TEST_DATA_PATH];
+
+static void find_stories(void) {
+    test_data_file(stories, "models", "stories260K-f32", ".gguf");
+}
+
+Test(front_model, texts_are_refused_with_option_and_file, .init = find_stories) {
+    char file[] = "/tmp/weft-test-text-XXXXXX", why[600], names[300] = "";
+    int fd = mkstemp(file);
+
+    for (size_t i = 0; template_name(i); i++) {
+        strcat(names, " ");
+        strcat(names, template_name(i));
+    }
+    snprintf(why, sizeof(why),
+             "chat-template: /none is neither a file nor one of the built-in templates:%.200s",
+             names);
+    expect_refused((const char *[]){"model", stories, "chat-template", "/none", NULL}, -EINVAL,
+                   "chat-template", why);
+    expect_refused((const char *[]){"model", stories, "chat-template", "/dev/zero", NULL}, -EINVAL,
+                   "chat-template", "chat-template: /dev/zero: larger than 1 MiB");
+    expect_refused((const char *[]){"model", stories, "system-prompt", "/dev/zero", NULL}, -EINVAL,
+                   "system-prompt", "system-prompt: /dev/zero: larger than 1 MiB");
+    expect_refused((const char *[]){"model", stories, "system-prompt", "/none", NULL}, -ENOENT,
+                   "system-prompt",
+                   "system-prompt: /none: cannot be read: No such file or directory");
+    cr_assert_eq(write(fd, "{{ 1 }}\xC3", 8), 8);
+    snprintf(why, sizeof(why), "system-prompt: %s: is no text in UTF-8", file);
+    expect_refused((const char *[]){"model", stories, "system-prompt", file, NULL}, -EINVAL,
+                   "system-prompt", why);
+    snprintf(why, sizeof(why), "chat-template: %s: is no text in UTF-8", file);
+    expect_refused((const char *[]){"model", stories, "chat-template", file, NULL}, -EINVAL,
+                   "chat-template", why);
+    close(fd);
+    unlink(file);
+    expect_refused((const char *[]){"model", "/none.gguf", NULL}, -ENOENT, "model",
+                   "model: /none.gguf: No such file or directory");
+    expect_refused((const char *[]){"model", stories, "draft-model", "/none.gguf", NULL}, -ENOENT,
+                   "draft-model", "draft-model: /none.gguf: No such file or directory");
+}
+
+/* A template that cannot be read is named by its file: its own, or the model's. */
+Test(front_model, a_wrong_template_is_that_of_a_file, .init = find_stories) {
+    char file[] = "/tmp/weft-test-text-XXXXXX", begin[300];
+    int fd = mkstemp(file);
+
+    cr_assert_eq(write(fd, "{% if", 5), 5);
+    close(fd);
+    const char *const cases[][5] = {
+        {"model", stories, "chat-template", file, NULL},
+        {"model", stories, "override-kv", "tokenizer.chat_template=str:{% if", NULL}};
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct front_model m = {0};
+        struct msg_open room = {0};
+        struct err err = {0};
+        struct config c;
+
+        set_all(&c, cases[i]);
+        cr_expect_eq(front_model_open(&m, &c, &room, &err), -EINVAL);
+        snprintf(begin, sizeof(begin), "%s: %.150s: ", i ? "model" : "chat-template",
+                 i ? stories : file);
+        cr_expect_eq(strncmp(err.message, begin, strlen(begin)), 0, "%s", err.message);
+        cr_expect_gt(strlen(err.message), strlen(begin) + 5);
+        cr_expect_str_eq(err.param, i ? "model" : "chat-template");
+        close_all(&m, &c);
+    }
+    unlink(file);
+}
+
+/* The option's template comes first, then the file's, then the usual one; a built-in one begins with
+ * the token that the vocabulary asks for. */
+Test(front_model, the_template_is_the_first_there_is, .init = find_stories) {
+    static const char own[] = "{{ 1 }}";
+    char file[] = "/tmp/weft-test-text-XXXXXX", want[20000];
+    int fd = mkstemp(file);
+    struct front_model m;
+    struct config c;
+
+    cr_assert_eq(write(fd, own, 7), 7);
+    close(fd);
+    for (int adds = 0; adds < 2; adds++) {
+        const char *bos = adds ? "tokenizer.ggml.add_bos_token=bool:true"
+                               : "tokenizer.ggml.add_bos_token=bool:false";
+
+        for (size_t i = 0; template_name(i); i++) {
+            const char *name = template_name(i), *source = template_named(name);
+
+            open_all(&m, &c,
+                     (const char *[]){"model", stories, "override-kv", bos, "chat-template", name,
+                                      NULL});
+            snprintf(want, sizeof(want), "%s%s",
+                     adds && !strstr(source, "bos_token") ? "{{- bos_token -}}" : "", source);
+            cr_expect_eq(m.api.template_len, strlen(want), "%s", name);
+            cr_expect_eq(memcmp(m.api.template_source, want, strlen(want)), 0, "%s", name);
+            cr_expect(m.template && m.api.template == m.template);
+            close_all(&m, &c);
+        }
+        open_all(&m, &c, (const char *[]){"model", stories, "override-kv", bos, NULL});
+        snprintf(want, sizeof(want), "%s%s", adds ? "{{- bos_token -}}" : "",
+                 template_named("chatml"));
+        cr_expect_eq(m.api.template_len, strlen(want));
+        cr_expect_eq(memcmp(m.api.template_source, want, strlen(want)), 0);
+        close_all(&m, &c);
+    }
+    open_all(&m, &c, (const char *[]){"model", stories, "chat-template", file, NULL});
+    cr_expect(m.api.template_len == 7 && memcmp(m.api.template_source, own, 7) == 0);
+    close_all(&m, &c);
+    open_all(&m, &c,
+             (const char *[]){"model", stories, "override-kv",
+                              "tokenizer.chat_template=str:{{ 2 }}", NULL});
+    cr_expect(m.api.template_len == 7 && memcmp(m.api.template_source, "{{ 2 }}", 7) == 0);
+    close_all(&m, &c);
+    cr_assert_eq(truncate(file, 0), 0);
+    open_all(&m, &c, (const char *[]){"model", stories, "chat-template", file, NULL});
+    cr_expect_eq(m.api.template_len, 0);
+    close_all(&m, &c);
+    unlink(file);
+}
+
+Test(front_model, the_system_message_is_the_files, .init = find_stories) {
+    char file[] = "/tmp/weft-test-text-XXXXXX";
+    int fd = mkstemp(file);
+    struct front_model m;
+    struct config c;
+
+    cr_assert_eq(write(fd, "Be\nbrief.", 9), 9);
+    open_all(&m, &c, (const char *[]){"model", stories, "system-prompt", file, NULL});
+    cr_assert_not_null(m.api.system);
+    cr_expect_str_eq(m.api.system, "Be\nbrief.");
+    close_all(&m, &c);
+    cr_assert_eq(pwrite(fd, "\0", 1, 0), 1);
+    open_all(&m, &c, (const char *[]){"model", stories, "system-prompt", file, NULL});
+    cr_expect_null(m.api.system, "it begins with its end");
+    close_all(&m, &c);
+    open_all(&m, &c, (const char *[]){"model", stories, NULL});
+    cr_expect_null(m.api.system);
+    close_all(&m, &c);
+    close(fd);
+    unlink(file);
+}
+
+/* The api has what the options say, in the members that its requests read. */
+Test(front_model, the_api_has_all_options, .init = find_stories) {
+    struct model_header h;
+    struct front_model m;
+    struct config c;
+    struct stat st;
+
+    cr_assert_eq(stat(stories, &st), 0);
+    cr_assert_eq(model_header_open(&h, stories), 0);
+    open_all(&m, &c, (const char *[]){"model", stories, NULL});
+    cr_expect_str_eq(m.api.id, "stories260K-f32");
+    cr_expect(m.api.id == m.name && m.api.aliases == (const char *const *)c.aliases);
+    cr_expect(m.api.tags == (const char *const *)c.tags && m.api.keep_alive_s == 0);
+    cr_expect(!m.api.encoder && !m.api.ranks && m.api.pool == SUBMIT_POOL_LAST);
+    cr_expect(m.api.tokenizer == m.tokenizer && m.api.n_vocab == h.n_vocab);
+    cr_expect_str_eq(m.api.arch, "llama");
+    cr_expect_str_eq(m.api.file, "stories260K-f32.gguf");
+    cr_expect_eq(m.api.n_bytes, (uint64_t)st.st_size);
+    cr_expect(m.api.n_embd == h.n_embd && m.api.n_ctx_train == h.n_ctx_train);
+    cr_expect(m.api.vocab_type == h.vocab_type && m.api.n_params == h.n_params);
+    cr_expect(m.api.tensor_bytes == h.tensor_bytes && m.api.max_context == h.n_ctx_train);
+    cr_expect(m.api.thinking == 0 && !m.api.inline_reasoning && !m.api.template_kwargs);
+    cr_expect(m.api.sampling == &m.sampling.values && !m.api.seed && !m.api.fingerprint);
+    cr_expect_eq(m.api.sampling_source, (const char *)m.sampling.source);
+    cr_expect(!m.api.projector && !m.api.pair.before && !m.pair && !m.draft);
+    /* There is no memory for pages: the worker will say why. */
+    cr_expect(m.fit.weight_bytes == 0 && *m.fit_why.message && m.memory_bytes == m.api.n_bytes);
+    close_all(&m, &c);
+    open_all(&m, &c,
+             (const char *[]){"model", stories, "model-name", "other", "keep-alive-s", "7",
+                              "reasoning", "on", "reasoning-format", "none", "sampling",
+                              "seed=5,top_k=3", "aliases", "x", "pooling", "mean", NULL});
+    cr_expect_str_eq(m.api.id, "other");
+    cr_expect(m.api.keep_alive_s == 7 && m.api.inline_reasoning);
+    cr_expect(m.api.thinking == c.reasoning && c.reasoning != 0);
+    cr_assert_not_null(m.api.seed);
+    cr_expect(*m.api.seed == 5 && m.api.sampling->top_k == 3);
+    cr_expect_str_eq(m.api.sampling_source, "option");
+    cr_expect_str_eq(m.api.aliases[0], "x");
+    cr_expect_eq(m.api.pool, SUBMIT_POOL_MEAN);
+    close_all(&m, &c);
+}
+
+/* A draft model takes memory of its own, unless there is no speculation. */
+Test(front_model, the_memory_is_that_of_both_models, .init = find_stories) {
+    static const struct {
+        const char *draft, *speculation;
+        bool counts;
+    } cases[] = {{"", "auto", false}, {stories, "auto", true}, {stories, "off", false}};
+    uint64_t alone = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct front_model m;
+        struct config c;
+
+        open_all(&m, &c,
+                 (const char *[]){"model", stories, "draft-model", cases[i].draft, "speculation",
+                                  cases[i].speculation, "kv-memory", "8M", "draft-kv-memory", "1M",
+                                  NULL});
+        if (i == 0)
+            alone = m.memory_bytes;
+        cr_expect_eq(m.fit.weight_bytes + m.fit.buffer_bytes + m.fit.kv_bytes, alone, "%zu", i);
+        if (cases[i].counts)
+            cr_expect(m.memory_bytes > alone + m.fit.weight_bytes &&
+                          m.memory_bytes < alone + m.fit.weight_bytes + (64 << 20),
+                      "%llu %llu", (unsigned long long)m.memory_bytes, (unsigned long long)alone);
+        else
+            cr_expect_eq(m.memory_bytes, alone, "%zu", i);
+        cr_expect_eq(m.draft != NULL, i > 0);
+        close_all(&m, &c);
+    }
+}
+
+/* The numbers 0 and 4 and those beyond, which have no pooling, stand for the usual one. */
+Test(front_model, unknown_poolings_are_the_usual_one) {
+    static const struct {
+        const char *kv;
+        uint32_t pool;
+    } cases[] = {{"bert.pooling_type=int:0", SUBMIT_POOL_CLS},
+                 {"bert.pooling_type=int:1", SUBMIT_POOL_MEAN},
+                 {"bert.pooling_type=int:3", SUBMIT_POOL_LAST},
+                 {"bert.pooling_type=int:5", SUBMIT_POOL_CLS},
+                 {"bert.pooling_type=int:200", SUBMIT_POOL_CLS}};
+    const struct tiny_model t = {.arch = "bert", .n_layer = 1};
+    char path[64];
+
+    tiny_model_temp(&t, path);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct front_model m;
+        struct config c;
+
+        open_all(&m, &c, (const char *[]){"model", path, "override-kv", cases[i].kv, NULL});
+        cr_expect_eq(m.api.pool, cases[i].pool, "%s: %u", cases[i].kv, m.api.pool);
+        cr_expect(m.api.encoder && !m.template && !m.api.template_source);
+        close_all(&m, &c);
+    }
+    struct front_model m;
+    struct config c;
+    open_all(&m, &c,
+             (const char *[]){"model", path, "override-kv", "general.type=str:adapters", NULL});
+    close_all(&m, &c);
+    char want[300];
+    snprintf(want, sizeof(want),
+             "model: %s: this file is the image encoder of a model: name it with mmproj, and the "
+             "file of the model itself with model",
+             path);
+    expect_refused(
+        (const char *[]){"model", path, "override-kv", "general.architecture=str:clip", NULL},
+        -EINVAL, "model", want);
+    unlink(path);
+}
+
+/* The fingerprint is of file and program, and stays the first worker's. */
+Test(front_model, the_fingerprint_is_of_file_and_program, .init = find_stories) {
+    const struct msg_ready ready = {
+        .max_context = 500, .n_pages = 9, .page_tokens = 32, .n_embd = 64};
+    const struct msg_ready later = {
+        .max_context = 400, .n_pages = 8, .page_tokens = 16, .n_embd = 63};
+    struct api_model copy = {0};
+    struct front_model m;
+    struct config c;
+    struct rng r;
+    char want[24];
+
+    open_all(&m, &c, (const char *[]){"model", stories, NULL});
+    memcpy(&r.state, m.print, sizeof(r.state));
+    for (const char *s = WEFT_VERSION; *s; s++)
+        r.state = rng_next(&r) ^ (unsigned char)*s;
+    snprintf(want, sizeof(want), "b%016" PRIx64, rng_next(&r));
+    front_model_ready(&m, &ready, &copy);
+    cr_expect_str_eq(m.api.fingerprint, want);
+    cr_expect_eq(copy.fingerprint, m.api.fingerprint);
+    memset(m.print, 0, sizeof(m.print));
+    front_model_ready(&m, &later, &copy);
+    cr_expect_str_eq(m.api.fingerprint, want);
+    const struct api_model *const both[] = {&m.api, &copy};
+    for (size_t i = 0; i < 2; i++)
+        cr_expect(both[i]->max_context == 400 && both[i]->n_pages == 8 &&
+                      both[i]->page_tokens == 16 && both[i]->n_embd == 63,
+                  "%zu", i);
+    close_all(&m, &c);
+}
+
+/* Limits of pictures come from the options; the least may not be above the most. */
+Test(front_model, pictures_have_the_limits_of_the_options) {
+    char model[TEST_DATA_PATH], projector[TEST_DATA_PATH], none[32] = {0};
+    struct front_model m;
+    struct config c;
+
+    test_data_file(model, "golden-vision", "qwen3vl", ".gguf");
+    test_data_file(projector, "golden-vision", "mmproj-qwen3vl", ".gguf");
+    open_all(&m, &c,
+             (const char *[]){"model", model, "mmproj", projector, "picture-min-tokens", "3",
+                              "picture-max-tokens", "3", "picture-fit", "pad", "picture-background",
+                              "black", NULL});
+    cr_expect_eq(m.api.projector, &m.projector.projector);
+    cr_expect_eq(m.api.projector_id, (const uint8_t *)m.projector.id);
+    cr_expect_neq(memcmp(m.projector.id, none, sizeof(none)), 0);
+    cr_expect(m.api.picture_budget.least == 3 && m.api.picture_budget.most == 3);
+    cr_expect(m.api.picture_pads == c.picture_pads && c.picture_pads);
+    cr_expect(m.api.picture_background == c.picture_background && c.picture_background);
+    close_all(&m, &c);
+    expect_refused((const char *[]){"model", model, "mmproj", projector, "picture-min-tokens", "4",
+                                    "picture-max-tokens", "3", NULL},
+                   -EINVAL, "picture-min-tokens",
+                   "picture-min-tokens: 4: a picture has at most 3 tokens (picture-max-tokens)");
 }
