@@ -2618,3 +2618,241 @@ Test(models, a_refused_change_says_all, .timeout = 60) {
     end_presets();
     remove_weftctl();
 }
+
+/* ---- who makes room ---- */
+
+/* Makes @s READY since @ready_ns, with a load of @load_ns and @n_running requests. */
+static struct served *since(const char *name, int64_t ready_ns, int64_t load_ns,
+                            uint32_t n_running) {
+    struct served *s = find(name);
+
+    if (s->state != SERVED_READY)
+        load(name);
+    s->ready_ns = s->used_ns = ready_ns;
+    s->load_ns = load_ns;
+    s->model->n_running = n_running;
+    return s;
+}
+
+Test(models, the_one_that_was_used_first_makes_room, .timeout = 60) {
+    tiny_model_save(&(struct tiny_model){.arch = "bert"}, file_of("c"));
+    scan();
+    unlink(file_of("c"));
+    struct served *a = since("a", 5, 0, 0), *b = since("b", 6, 0, 0), *c = find("c");
+
+    cr_expect_eq(models_choose_victim(c), a);
+    a->used_ns = 7;
+    cr_expect_eq(models_choose_victim(c), b);
+    b->model->last_used_ns = 8;
+    cr_expect_eq(models_choose_victim(c), a);
+    a->config.pinned = true;
+    cr_expect_eq(models_choose_victim(c), b);
+    c->old = a;
+    cr_expect_eq(models_choose_victim(c), a, "its next one takes its place");
+    c->old = NULL;
+    a->config.pinned = false;
+    a->model->n_running = 1;
+    cr_expect_eq(models_choose_victim(c), b, "one without requests");
+    b->state = SERVED_LEAVING;
+    cr_expect_eq(models_choose_victim(c), a, "its load took no time");
+    b->state = SERVED_READY;
+    /* Both compute. Four times their load, and at most three seconds, are theirs. */
+    b->model->n_running = 1;
+    a->load_ns = 500000000;
+    b->load_ns = 5000000000;
+    a->ready_ns = 2000;
+    b->ready_ns = 1000;
+    machine.ns = 2000 + 1999999999;
+    cr_expect_null(models_choose_victim(c));
+    c->old = b;
+    cr_expect_eq(models_choose_victim(c), b);
+    c->old = NULL;
+    machine.ns++;
+    cr_expect_eq(models_choose_victim(c), a);
+    machine.ns = 1000 + 2999999999;
+    cr_expect_eq(models_choose_victim(c), a);
+    machine.ns++;
+    cr_expect_eq(models_choose_victim(c), b, "it has been there for longer");
+    b->ready_ns = 3000;
+    machine.ns = 10000000000;
+    cr_expect_eq(models_choose_victim(c), a);
+    a->model->n_running = b->model->n_running = 0;
+}
+
+static void use(struct served *s, uint32_t tenant, double weight) {
+    model_share_use(&models->share, &s->users, tenant, weight, machine.ns);
+}
+
+/* Memory is charged to those who use it while others wait, by its part of all. */
+Test(models, memory_costs_while_another_waits, .timeout = 60) {
+    struct served *a = since("a", machine.ns, 0, 0), *b = find("b");
+
+    models->budget = 1000;
+    sized(a, 500);
+    use(a, 1, 2);
+    use(b, 3, 1);
+    models->charged_ns = machine.ns;
+    machine.ns += 4000000000;
+    models_charge_memory(models);
+    cr_expect_eq(models->share.tenant[1].virtual_ns, 0, "no model waits");
+    cr_expect_eq(models->charged_ns, machine.ns);
+    cr_expect_null(models_first_queued(models));
+    b->front = calloc(1, sizeof(*b->front));
+    cr_assert(b->front);
+    models_set_state(b, SERVED_QUEUED);
+    sized(b, 800);
+    machine.ns += 4000000000;
+    models_charge_memory(models);
+    cr_expect_float_eq(models->share.tenant[1].virtual_ns, 1e9, 1);
+    cr_expect_eq(models->share.tenant[3].virtual_ns, 0, "it has no memory yet");
+    cr_expect_eq(models->share.virtual_ns, 0);
+    cr_expect_eq(models_first_queued(models), b);
+    models->share.tenant[3].virtual_ns = 5e9;
+    models_charge_memory(models);
+    cr_expect_float_eq(models->share.virtual_ns, 1e9, 1, "that of the one who had least");
+    cr_expect_eq(models->charged_ns, machine.ns);
+    /* The tenant that has had less keeps its model, for a time; one that is not asked leaves. */
+    a->model->n_running = 1;
+    a->load_ns = 250000000; /* a second is its quantum */
+    a->ready_ns = 0;
+    cr_expect_null(models_choose_victim(b));
+    models->share.tenant[1].virtual_ns = 6e9 - 1;
+    cr_expect_null(models_choose_victim(b));
+    models->share.tenant[1].virtual_ns = 6e9;
+    cr_expect_eq(models_choose_victim(b), a);
+    models->share.tenant[1].virtual_ns = 0;
+    a->model->n_running = 0;
+    machine.ns += MODEL_HOLD_NS;
+    a->used_ns = a->ready_ns = machine.ns - MODEL_HOLD_NS + 1;
+    cr_expect_null(models_choose_victim(b));
+    machine.ns++;
+    cr_expect_eq(models_choose_victim(b), a, "it was idle for too long");
+    b->old = a;
+    machine.ns--;
+    cr_expect_eq(models_choose_victim(b), a);
+    b->old = NULL;
+}
+
+/* Whose users have had less comes first; of equals the one that has waited longer. */
+Test(models, the_first_to_load_has_had_least) {
+    struct served *a = find("a"), *b = find("b");
+
+    a->front = calloc(1, sizeof(*a->front));
+    b->front = calloc(1, sizeof(*b->front));
+    cr_assert(a->front && b->front);
+    use(a, 1, 1);
+    use(b, 3, 1);
+    models_set_state(b, SERVED_QUEUED);
+    machine.ns++;
+    models_set_state(a, SERVED_QUEUED);
+    cr_expect_eq(models_first_queued(models), b);
+    b->queued_ns = a->queued_ns;
+    cr_expect_eq(models_first_queued(models), a, "the first of the list");
+    models->share.tenant[1].virtual_ns = 1;
+    cr_expect_eq(models_first_queued(models), b);
+    b->queued_ns = a->queued_ns + 1;
+    cr_expect_eq(models_first_queued(models), b);
+    models->share.tenant[3].virtual_ns = 2;
+    cr_expect_eq(models_first_queued(models), a);
+}
+
+Test(models, requests_run_or_wait) {
+    struct served *s = find("a");
+    struct list waiter;
+
+    cr_expect_not(models_has_requests(s));
+    s->model->n_running = 1;
+    cr_expect(models_has_requests(s));
+    s->model->n_running = 0;
+    list_init(&waiter);
+    list_push_back(&s->model->waiting, &waiter);
+    cr_expect(models_has_requests(s));
+    list_remove(&waiter);
+    s->model->n_jobs = 1;
+    cr_expect_not(models_has_requests(s), "its prompt is being made");
+    s->model->n_jobs = 0;
+}
+
+/* ---- upgrades ---- */
+
+static int offered_fd;
+
+static void note_offer(void *ctx, const char *name, int fd) {
+    offered_fd = fd;
+}
+
+/* The device is the next daemon's once no worker has it. */
+Test(models, the_device_is_handed_over_and_back, .timeout = 60) {
+    struct served *a = find("a"), *b = find("b");
+
+    models->opts.on_away = on_away;
+    strcpy(a->workers->backend, "cuda");
+    cr_expect_not(models_hand_over(models), "it has no process");
+    cr_expect(models->away);
+    models_away(a);
+    cr_expect_eq(n_away, 1);
+    b->workers->process_open = true; /* one of the processor */
+    models_away(a);
+    cr_expect_eq(n_away, 2);
+    b->workers->process_open = false;
+    a->workers->process_open = true;
+    models_away(a);
+    cr_expect_eq(n_away, 2, "it has the device");
+    a->workers->process_open = false;
+    models_want(b);
+    decide_at(machine.ns);
+    cr_expect_eq(b->state, SERVED_ABSENT, "no worker is started");
+    uv_timer_stop(&models->timer);
+    models_come_back(models);
+    cr_expect(!models->away && uv_is_active((uv_handle_t *)&models->timer));
+    models_away(a);
+    cr_expect_eq(n_away, 2);
+    run_until(b, SERVED_LOADING);
+}
+
+Test(models, a_socket_of_an_offer_is_closed_here) {
+    struct served *a = find("a");
+    int end = serve_on(a, "cpu");
+
+    cr_assert_eq(buf_add(&a->workers->ready, "ready", 5), 0);
+    a->model->n_running = 1;
+    models->opts.on_answer = on_answer;
+    models_offer(models, note_offer);
+    cr_expect_eq(fcntl(offered_fd, F_GETFD), -1);
+    cr_expect_eq(models_asked(models, WORKERS_ASKED), 1);
+    cr_expect_eq(models_asked(models, WORKERS_UNASKED), 1);
+    cr_expect_eq(models_asked(models, WORKERS_ACCEPTED), 0);
+    while (n_away == 0)
+        uv_run(&w.loop, UV_RUN_ONCE);
+    a->model->n_running = 0;
+    worker_chan_close(&a->workers->chan);
+    workers_set_state(a->workers, WORKERS_IDLE);
+    uv_run(&w.loop, UV_RUN_NOWAIT);
+    close(end);
+}
+
+/* Requests of a daemon that stops, or of one whose only model stays as it is, are not taken. */
+Test(models, guests_of_a_daemon_that_stops_are_refused) {
+    struct chan_frame f;
+    struct chan c;
+
+    models->stopping = true;
+    open_guests(&c, "a");
+    cr_expect_eq(chan_recv(&c, &f), -EPIPE);
+    chan_deinit(&c);
+    models->stopping = false;
+    models->away = true;
+    models->on_demand = false;
+    open_guests(&c, "a");
+    cr_expect_not(find("a")->wanted);
+    cr_expect_eq(chan_recv(&c, &f), CHAN_EMPTY, "it is loaded at the start");
+    models->on_demand = true;
+    find("a")->retired = true;
+    models_answer_guests(models->served[0]);
+    uv_run(&w.loop, UV_RUN_NOWAIT);
+    cr_expect_eq(chan_recv(&c, &f), -EPIPE);
+    chan_deinit(&c);
+    models->served[0]->retired = false;
+    open_guests(&c, "b"); /* the stop closes it */
+    chan_deinit(&c);
+}
