@@ -10,7 +10,9 @@
 #include <yyjson.h>
 
 #include "base/rng.h"
+#include "base/sha256.h"
 #include "base/util.h"
+#include "checkpoint/checkpoint.h"
 #include "daemon/models/front_model.h"
 #include "tests/support/synth/synth.h"
 #include "tests/support/test_data.h"
@@ -590,9 +592,10 @@ Test(front_model, a_projector_for_the_cpu_is_ignored_on_a_device) {
         const char *name, *backend, *mmproj;
         bool sees;
     } cases[] = {
-        {"gemma3", "cpu", "", true},   {"gemma3", "cuda", "", false},
-        {"gemma4", "cuda", "", false}, {"qwen3vl", "cuda", "", true},
-        {"gemma3", "cuda", "x", true}, {"gemma3", "cpu", "none", false},
+        {"gemma3", "cpu", "", true},       {"gemma3", "cuda", "", false},
+        {"gemma4", "cuda", "", false},     {"qwen3vl", "cuda", "", true},
+        {"gemma3", "cuda", "x", true},     {"gemma3", "cpu", "none", false},
+        {"gemma3", "reference", "", true},
     };
     char data[TEST_DATA_PATH], model[100], beside[100], projector[32];
 
@@ -977,4 +980,134 @@ Test(front_model, pictures_have_the_limits_of_the_options) {
                                     "picture-max-tokens", "3", NULL},
                    -EINVAL, "picture-min-tokens",
                    "picture-min-tokens: 4: a picture has at most 3 tokens (picture-max-tokens)");
+}
+
+/* ---- the projector beside a model ---- */
+
+static char noted[1000];
+
+/* Opens the model of the folder at @path. Returns what is logged of its projector; static. */
+static const char *projector_of(const char *path) {
+    struct front_model m = {0};
+    struct msg_open room = {0};
+    struct err err = {0};
+    FILE *log = tmpfile();
+    int fd = dup(STDERR_FILENO);
+    struct config c;
+
+    set_all(&c, (const char *[]){"model", path, "chat-template", "chatml", NULL});
+    cr_assert(log && dup2(fileno(log), STDERR_FILENO) >= 0);
+    int r = front_model_open(&m, &c, &room, &err);
+    dup2(fd, STDERR_FILENO);
+    close(fd);
+    cr_expect_eq(r, 0, "%s", err.message);
+    cr_expect_null(m.projector.file);
+    rewind(log);
+    noted[fread(noted, 1, sizeof(noted) - 1, log)] = 0;
+    fclose(log);
+    close_all(&m, &c);
+    return noted;
+}
+
+/* The most exact name is taken, of several the first by the alphabet; here none can be used. */
+Test(front_model, of_several_projectors_the_most_exact_is_tried, .init = find_stories) {
+    static const struct {
+        const char *names[3], *best;
+    } cases[] = {
+        {{"notes.gguf", "projector.gguf"}, NULL},
+        {{"mmproj-F16.gguf"}, "mmproj-F16.gguf"},
+        {{"MMPROJ-F16.gguf"}, "MMPROJ-F16.gguf"},
+        {{"mmproj-F16.gguf", "mmproj-model-F16.gguf"}, "mmproj-model-F16.gguf"},
+        {{"mmproj-model-F16.gguf", "model-mmproj-F16.gguf"}, "mmproj-model-F16.gguf"},
+        {{"mmproj-other-F16.gguf"}, NULL},
+        {{"mmproj-other-F16.gguf", "mmproj-F16.gguf"}, "mmproj-F16.gguf"},
+        {{"mmproj-model-F16.gguf", "mmproj-F16.gguf", "mmproj-other.gguf"},
+         "mmproj-model-F16.gguf"},
+    };
+    char model[100], path[200], want[300];
+
+    strcpy(folder, "/tmp/weft-projectors-XXXXXX");
+    cr_assert(mkdtemp(folder));
+    snprintf(model, sizeof(model), "%s/model-Q8_0.gguf", folder);
+    cr_assert_eq(symlink(stories, model), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        for (int there = 1; there >= 0; there--) {
+            if (!there && cases[i].best) {
+                const char *text = projector_of(model);
+                snprintf(want, sizeof(want), "projector_ignored file=\"%s/%s\" reason=", folder,
+                         cases[i].best);
+                cr_expect(strstr(text, want), "%zu: %s", i, text);
+                cr_assert_eq(chdir(folder), 0);
+                text = projector_of("model-Q8_0.gguf");
+                snprintf(want, sizeof(want),
+                         "projector_ignored file=\"./%s\" reason=", cases[i].best);
+                cr_expect(strstr(text, want), "%zu: %s", i, text);
+            } else if (!there) {
+                cr_expect_null(strstr(projector_of(model), "projector_ignored"), "%zu", i);
+            }
+            for (size_t k = 0; k < 3 && cases[i].names[k]; k++) {
+                snprintf(path, sizeof(path), "%s/%s", folder, cases[i].names[k]);
+                cr_assert_eq(there ? mknod(path, S_IFREG | 0600, 0) : unlink(path), 0);
+            }
+        }
+    }
+    unlink(model);
+    rmdir(folder);
+}
+
+Test(front_model, a_projector_is_there_if_it_can_be_read) {
+    struct projector_folder names = {0};
+    struct config c;
+    char path[100];
+
+    strcpy(folder, "/tmp/weft-projectors-XXXXXX");
+    cr_assert(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/mmproj-a.gguf", folder);
+    cr_assert_eq(mknod(path, S_IFREG | 0600, 0), 0);
+    const struct {
+        const char *model, *mmproj;
+        bool is_there;
+    } cases[] = {
+        {"/none/a.gguf", path, true},
+        {"/none/a.gguf", "/none/mmproj.gguf", false},
+        {"/none/a.gguf", "", false},
+        {"/none/a.gguf", "none", false},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        set_all(&c, (const char *[]){"model", cases[i].model, "mmproj", cases[i].mmproj, NULL});
+        cr_expect_eq(projector_file_is_there(&c, &names), cases[i].is_there, "%zu", i);
+        config_deinit(&c);
+    }
+    projector_folder_deinit(&names);
+    cr_expect(!names.path && !names.name && names.n == 0);
+    unlink(path);
+    rmdir(folder);
+}
+
+/* Pictures are kept by the file of their projector. */
+Test(front_model, a_projector_has_a_digest_of_its_own) {
+    char model[TEST_DATA_PATH], projector[TEST_DATA_PATH];
+    uint8_t print[16], want[32];
+    struct front_model m;
+    struct sha256 sum;
+    struct config c;
+
+    test_data_file(model, "golden-vision", "qwen3vl", ".gguf");
+    test_data_file(projector, "golden-vision", "mmproj-qwen3vl", ".gguf");
+    open_all(&m, &c, (const char *[]){"model", model, "mmproj", projector, NULL});
+    uint64_t size = gguf_bytes(m.projector.file);
+    close_all(&m, &c);
+    struct err err;
+    struct gguf *file = NULL;
+    cr_assert_eq(checkpoint_open_projector(&file, projector, &err), 0);
+    gguf_fingerprint(file, print);
+    gguf_free(file);
+    sha256_init(&sum);
+    sha256_add(&sum, print, sizeof(print));
+    sha256_add(&sum, &size, sizeof(size));
+    sha256_end(&sum, want);
+    open_all(&m, &c, (const char *[]){"model", model, "mmproj", projector, NULL});
+    cr_expect_eq(memcmp(m.projector.id, want, sizeof(want)), 0);
+    cr_expect_eq(m.api.picture_budget.least, 0);
+    close_all(&m, &c);
 }

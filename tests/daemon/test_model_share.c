@@ -175,3 +175,65 @@ Test(model_share, the_latest_users_are_kept) {
     cr_expect_eq(w.users[0].user[1].tenant, 3 * MODEL_USERS - 1);
     model_share_deinit(&w.share);
 }
+
+/* ---- numbers ---- */
+
+static double virtual(const struct world *w, uint32_t tenant) {
+    return w->share.tenant[tenant].virtual_ns;
+}
+
+/* A model's users share what it costs, each by its weight. */
+Test(model_share, the_cost_is_divided_by_users_and_weights) {
+    struct world w = {.loaded = -1, .now = 1000 * MS};
+
+    model_share_charge(&w.share, &w.users[0], 1, 7, w.now); /* it has no user */
+    cr_expect_eq(model_share_least(&w.share, &w.users[0], w.now), 0);
+    use(&w, 0, 1, 1);
+    use(&w, 0, 4, 2);
+    cr_expect_eq(w.share.n, 5);
+    cr_expect(w.share.tenant[0].weight == 0 && w.share.tenant[4].weight == 2);
+    model_share_charge(&w.share, &w.users[0], 0.5, 800, w.now);
+    cr_expect_float_eq(virtual(&w, 1), 200, 1e-6);
+    cr_expect_float_eq(virtual(&w, 4), 100, 1e-6);
+    cr_expect_float_eq(model_share_least(&w.share, &w.users[0], w.now), 100, 1e-6);
+    use(&w, 0, 4, 4); /* its weight has changed */
+    model_share_charge(&w.share, &w.users[0], 1, 800, w.now);
+    cr_expect_float_eq(virtual(&w, 4), 200, 1e-6);
+    cr_expect_float_eq(virtual(&w, 1), 600, 1e-6);
+    model_share_advance(&w.share, 300);
+    model_share_advance(&w.share, 250);
+    cr_expect_eq(w.share.virtual_ns, 300);
+    cr_expect_eq(model_share_least(&w.share, &w.users[1], w.now), 300, "that of a new user");
+    use(&w, 1, 4, 4);
+    cr_expect_eq(virtual(&w, 4), 300, "it is not ahead of a new one");
+    use(&w, 1, 1, 1);
+    cr_expect_float_eq(virtual(&w, 1), 600, 1e-6);
+    model_share_charge(&w.share, &w.users[0], 1, 2 * MODEL_LEAD_NS * 2, w.now);
+    cr_expect_eq(virtual(&w, 1), 300 + MODEL_LEAD_NS, "the greatest lead");
+    model_share_deinit(&w.share);
+    cr_expect(!w.share.tenant && w.share.n == 0 && w.share.virtual_ns == 0);
+}
+
+/* A user counts for a minute, and the latest one always. */
+Test(model_share, users_count_for_a_time) {
+    struct world w = {.loaded = -1, .now = 1000 * MS};
+
+    use(&w, 0, 1, 1);
+    w.now += 5;
+    use(&w, 0, 2, 1);
+    w.now += MODEL_USE_NS - 6;
+    model_share_charge(&w.share, &w.users[0], 1, 100, w.now);
+    cr_expect(virtual(&w, 1) == 50 && virtual(&w, 2) == 50);
+    w.now++;
+    model_share_charge(&w.share, &w.users[0], 1, 100, w.now);
+    cr_expect(virtual(&w, 1) == 50 && virtual(&w, 2) == 150);
+    cr_expect_eq(model_share_least(&w.share, &w.users[0], w.now), 150);
+    w.now += 10 * MODEL_USE_NS;
+    model_share_charge(&w.share, &w.users[0], 1, 100, w.now);
+    cr_expect_eq(virtual(&w, 2), 250);
+    use(&w, 0, 1, 1);
+    cr_expect_eq(w.users[0].n, 2);
+    cr_expect(w.users[0].user[0].tenant == 1 && w.users[0].user[0].at_ns == w.now);
+    cr_expect_eq(w.users[0].user[1].tenant, 2);
+    model_share_deinit(&w.share);
+}
