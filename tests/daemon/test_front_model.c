@@ -742,8 +742,8 @@ Test(front_model, a_wrong_template_is_that_of_a_file, .init = find_stories) {
     unlink(file);
 }
 
-/* The option's template comes first, then the file's, then the usual one; a built-in one begins with
- * the token that the vocabulary asks for. */
+/* The option's template comes first, then the file's, then the usual one; a built-in one begins
+ * with the token that the vocabulary asks for. */
 Test(front_model, the_template_is_the_first_there_is, .init = find_stories) {
     static const char own[] = "{{ 1 }}";
     char file[] = "/tmp/weft-test-text-XXXXXX", want[20000];
@@ -1034,13 +1034,13 @@ Test(front_model, of_several_projectors_the_most_exact_is_tried, .init = find_st
         for (int there = 1; there >= 0; there--) {
             if (!there && cases[i].best) {
                 const char *text = projector_of(model);
-                snprintf(want, sizeof(want), "projector_ignored file=\"%s/%s\" reason=", folder,
+                snprintf(want, sizeof(want), R"(projector_ignored file="%s/%s" reason=)", folder,
                          cases[i].best);
                 cr_expect(strstr(text, want), "%zu: %s", i, text);
                 cr_assert_eq(chdir(folder), 0);
                 text = projector_of("model-Q8_0.gguf");
-                snprintf(want, sizeof(want),
-                         "projector_ignored file=\"./%s\" reason=", cases[i].best);
+                snprintf(want, sizeof(want), R"(projector_ignored file="./%s" reason=)",
+                         cases[i].best);
                 cr_expect(strstr(text, want), "%zu: %s", i, text);
             } else if (!there) {
                 cr_expect_null(strstr(projector_of(model), "projector_ignored"), "%zu", i);

@@ -1861,7 +1861,9 @@ Test(models, weights_of_the_last_daemon_leave_for_a_load) {
 Test(models, room_is_counted_to_the_byte, .timeout = 60) {
     static const struct {
         uint64_t budget, used, bytes;
-        enum served_state state; /* of the one that waits; the other one's */
+        /* of the one that waits */
+        enum served_state state;
+        /* the other one */
         bool stays;
     } cases[] = {
         {1000, 600, 400, SERVED_LOADING, true},
@@ -2344,7 +2346,7 @@ Test(models, a_bad_preset_is_told_once, .timeout = 60) {
         log_back(saved);
         memset(text, 0, sizeof(text));
         cr_assert_geq(pread(log_file, text, sizeof(text) - 1, 0), 0);
-        cr_expect_eq(strstr(text, "preset_not_read model=\"bad\" reason=") != NULL, steps[i].told,
+        cr_expect_eq(strstr(text, R"(preset_not_read model="bad" reason=)") != NULL, steps[i].told,
                      "%zu: %s", i, text);
         bool is_bad = i != 4;
         const char *const *names = w.api->env.models.bad_presets;
@@ -2446,10 +2448,10 @@ Test(models, a_failed_pull_hides_the_folder, .timeout = 60) {
         const char *dir, *script, *why;
         int status;
     } cases[] = {
-        {"%s", "echo '{\"error\":\"%1$s/a and %1$s/b%1$s\"}';exit 1",
+        {"%s", R"(echo '{"error":"%1$s/a and %1$s/b%1$s"}';exit 1)",
          "models-dir/a and models-dir/bmodels-dir", 400},
-        {"%s//", "echo '{\"error\":\"in %1$s/a: x\"}';exit 69", "in models-dir/a: x", 502},
-        {"none", "echo '{\"error\":\"none/a: x\"}';exit 77", "none/a: x", 403},
+        {"%s//", R"(echo '{"error":"in %1$s/a: x"}';exit 69)", "in models-dir/a: x", 502},
+        {"none", R"(echo '{"error":"none/a: x"}';exit 77)", "none/a: x", 403},
         {"%s", "kill -9 $$", "weftctl failed; the server's log has the reason", 400},
         {"%s", "kill -11 $$", "weftctl failed; the server's log has the reason", 400},
         {"%s", "exit 78", "weftctl failed; the server's log has the reason", 400},

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -1150,4 +1151,60 @@ Test(presets, a_check_looks_at_the_instruction_sets) {
     put("presets/p.conf", text);
     snprintf(text, sizeof(text), "models: p: %.250s", why.message);
     check(&own, -EINVAL, text, "models");
+}
+
+/* Returns the number that the next file gets. */
+static int next_file(void) {
+    int fd = dup(STDERR_FILENO);
+
+    close(fd);
+    return fd;
+}
+
+Test(presets, a_change_leaves_no_file_open) {
+    struct preset_change p = change();
+    struct err err = {0};
+    int before = next_file();
+
+    p.system = "Be brief.";
+    cr_expect_eq(preset_make(&p, &err), 0, "%s", err.message);
+    cr_expect_eq(next_file(), before);
+    p.template = "{% if";
+    cr_expect_lt(preset_make(&p, &err), 0);
+    cr_expect_eq(next_file(), before);
+    cr_expect_eq(preset_remove(&p, &err), 0);
+    cr_expect_eq(preset_remove(&p, &err), PRESET_NONE);
+    presets_recover(&own);
+    cr_expect_eq(next_file(), before);
+    int fd = open(full("presets"), O_RDONLY | O_DIRECTORY);
+    cr_assert_eq(flock(fd, LOCK_EX), 0);
+    presets_recover(&own);
+    close(fd);
+    cr_expect_eq(next_file(), before);
+    drop(&p);
+}
+
+/* A disk that is full in the middle of a text leaves no half of it. */
+Test(presets, a_full_disk_leaves_nothing) {
+    const struct rlimit full_disk = {40, RLIM_INFINITY}, room = {RLIM_INFINITY, RLIM_INFINITY};
+    char text[100];
+    struct preset_change p = change();
+    struct err err = {0};
+
+    memset(text, 'a', sizeof(text));
+    text[99] = 0;
+    p.system = text;
+    signal(SIGXFSZ, SIG_IGN);
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &full_disk), 0);
+    int r = preset_make(&p, &err);
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &room), 0);
+    cr_expect_eq(r, -EINVAL);
+    expect_error(&err, 500, "not_written", "model",
+                 "The service cannot write the file mine.system of the preset: File too large.");
+    static const char *const ends[] = {"conf", "conf.checked", "system", "system.new"};
+    for (size_t i = 0; i < ARRAY_SIZE(ends); i++) {
+        snprintf(text, sizeof(text), "presets/mine.%s", ends[i]);
+        cr_expect_null(text_of(text), "%s", ends[i]);
+    }
+    drop(&p);
 }
