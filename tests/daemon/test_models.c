@@ -794,7 +794,20 @@ Test(models, files_of_the_disk_tier_have_one_user) {
     cr_assert(kvdisk_lock(other));
     models_use_disk(models);
     cr_expect(!is_free("prefixes.kv") && !is_free("prefixes-a.kv"));
-    models_open_disk(find("b"));
+    struct served *late_one = find("b");
+    models->stopping = true;
+    models_open_disk(late_one);
+    cr_expect_not(uv_is_active((uv_handle_t *)&models->disk_timer));
+    models->stopping = false;
+    close(late_one->disk_fd);
+    late_one->disk_fd = -1;
+    models_open_disk(late_one);
+    cr_expect_eq(uv_timer_get_due_in(&models->disk_timer), 200);
+    cr_expect_eq(uv_timer_get_repeat(&models->disk_timer), 0);
+    cr_expect_eq(late_one->workers->opts.disk_fd, late_one->disk_fd);
+    int fd = late_one->disk_fd;
+    models_open_disk(late_one);
+    cr_expect_eq(late_one->disk_fd, fd, "it is open");
     close(other);
     for (int i = 0; i < 500 && is_free("prefixes-b.kv"); i++) {
         usleep(10000);
@@ -808,6 +821,9 @@ Test(models, files_of_the_disk_tier_have_one_user) {
         used->workers->process_open = true;
         models_release_disk(models, on_left);
         cr_assert_not_null(models, "a worker has to leave first");
+        cr_expect(models->disk_waits && models->n_disk_leaving == 1);
+        cr_expect_eq(uv_timer_get_due_in(&models->disk_timer), 8000);
+        cr_expect_eq(uv_timer_get_repeat(&models->disk_timer), 0);
         cr_expect_not(is_free("prefixes-a.kv"));
         if (late)
             models->disk_timer.timer_cb(&models->disk_timer);
@@ -835,6 +851,21 @@ Test(models, files_of_the_disk_tier_have_one_user) {
     }
     close(models->opts.disk_fd);
     models->opts.disk_fd = -1;
+}
+
+/* The first model has the file that the daemon opened. */
+Test(models, the_first_model_opens_no_file_of_the_disk_tier) {
+    struct served *s = find("a");
+
+    models->opts.disk_fd = 0;
+    s->first = true;
+    models_open_disk(s);
+    cr_expect_eq(s->disk_fd, -1);
+    s->first = false;
+    models->opts.disk_fd = -1;
+    models_open_disk(s);
+    cr_expect_eq(s->disk_fd, -1, "there is no disk tier");
+    cr_expect_not(uv_is_active((uv_handle_t *)&models->disk_timer));
 }
 
 /* A model and its successor have one file, so the first leaves before the other is loaded. */
