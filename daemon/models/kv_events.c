@@ -460,7 +460,7 @@ static int kv_events_reply(struct kv_events *e, const struct replay *r, uint64_t
 static int kv_events_send_part(struct kv_events *e, struct replay *r) {
     uint64_t oldest = e->n_past ? e->past[e->first].number : e->counts.n_published;
     size_t n_bytes = 0;
-    int result = 0;
+    int result;
 
     r->next = MAX(r->next, oldest);
     for (uint32_t i = 0; r->next < e->counts.n_published; i++, r->next++) {
