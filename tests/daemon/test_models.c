@@ -407,6 +407,11 @@ Test(models, what_a_worker_computes_counts_at_others_of_its_device) {
         for (int k = 0; k < 2; k++)
             chan_init(&chan[k], ends[k], 4096, 1 << 16);
         own->workers->opts.on_served(own->workers->opts.ctx, &m, 1);
+        uint64_t ns = 0;
+        for (uint32_t k = 0; k < own->model->n_tenants; k++)
+            ns += own->model->of_tenant[k].device_ns;
+        cr_expect_eq(ns, 7000 * (i + 1));
+        cr_expect_eq(other->model->n_tenants, 0, "it has computed nothing");
         cr_expect_eq(chan_recv(&chan[0], &f), CHAN_EMPTY, "it knows what it did");
         cr_expect_eq(chan_recv(&chan[1], &f), cases[i].counts ? 0 : CHAN_EMPTY, "case %zu", i);
         if (cases[i].counts) {
@@ -2888,4 +2893,26 @@ Test(models, guests_of_a_daemon_that_stops_are_refused) {
     models->served[0]->retired = false;
     open_guests(&c, "b"); /* the stop closes it */
     chan_deinit(&c);
+}
+
+/* Changes of a prefix cache are published under the model's name if anyone wants them. */
+Test(models, changes_of_a_cache_are_published, .timeout = 60) {
+    const struct kv_events_opts o = {
+        .loop = &w.loop, .endpoint = "inproc://blocks", .replay = "", .topic = "kv"};
+    struct kv_events *events;
+    struct err err = {0};
+
+    if (kv_events_new(&events, &o, &err) < 0)
+        cr_skip_test("%s", err.message);
+    models->opts.kv_events = events;
+    tiny_model_save(&(struct tiny_model){.arch = "bert"}, file_of("c"));
+    scan();
+    unlink(file_of("c"));
+    struct served *c = find("c");
+    cr_assert_not_null(c->workers->opts.on_blocks);
+    c->workers->opts.on_blocks(c->workers->opts.ctx, NULL);
+    cr_expect_eq(kv_events_counts(events)->n_published, 1);
+    kv_events_close(events);
+    uv_run(&w.loop, UV_RUN_NOWAIT);
+    kv_events_free(events);
 }
