@@ -10,8 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,18 +22,22 @@
 #include "base/chan.h"
 #include "base/log.h"
 #include "daemon/worker/worker.h"
+#include "proto/flight_file.h"
 #include "proto/flight_tape.h"
 #include "tests/support/test_data.h"
 #include "tests/support/tiny_model.h"
 
-#define FILES_MAX 2
+#define FILES_MAX 6
+#define PAGE_BYTES (FLIGHT_OFFSET + FLIGHT_BYTES)
 
 /* A worker and the front's side of its channel. */
 struct scene {
     struct chan chan;
     struct chan_frame f;
-    /* frames that tell of blocks */
-    uint32_t n_blocks;
+    /* frames that tell of blocks, and the blocks that came and went */
+    uint32_t n_blocks, n_came, n_gone;
+    /* the shared page, which begins with crash_page */
+    char *shared;
     struct crash_page *crash_page;
     pid_t pid;
     FILE *log;
@@ -52,10 +59,11 @@ struct start {
 
 /* Becomes the worker in the child. Returns its exit code. */
 static int be_worker(const struct start *o, int channel, int page, int log) {
-    const int given[] = {channel, page, o->file[0], o->file[1]};
     char *argv[] = {"weftd", WORKER_FLAG, (char *)o->n_shards, NULL};
-    int high[ARRAY_SIZE(given)], n = WORKER_FD_MODEL - WORKER_FD_CHANNEL + o->n;
+    int given[2 + FILES_MAX] = {channel, page}, high[ARRAY_SIZE(given)];
+    int n = WORKER_FD_MODEL - WORKER_FD_CHANNEL + o->n;
 
+    memcpy(given + 2, o->file, sizeof(o->file));
     for (int i = 0; i < n; i++)
         high[i] = fcntl(given[i], F_DUPFD, 100);
     dup2(log, STDERR_FILENO);
@@ -68,25 +76,35 @@ static int be_worker(const struct start *o, int channel, int page, int log) {
     return worker_main(3, argv);
 }
 
-static void start(struct scene *s, const struct start *o) {
-    int page = memfd_create("page", MFD_CLOEXEC), pair[2];
+/* Makes what the front and a worker share: the page and the channel, whose other end is @channel. */
+static void prepare(struct scene *s, int *page, int *channel) {
+    int pair[2];
 
     *s = (struct scene){0};
-    cr_assert_eq(ftruncate(page, (off_t)(FLIGHT_OFFSET + FLIGHT_BYTES)), 0);
-    s->crash_page = mmap(NULL, sizeof(*s->crash_page), PROT_READ | PROT_WRITE, MAP_SHARED, page, 0);
-    cr_assert(s->crash_page != MAP_FAILED);
+    *page = memfd_create("page", MFD_CLOEXEC);
+    cr_assert_eq(ftruncate(*page, (off_t)PAGE_BYTES), 0);
+    s->shared = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, *page, 0);
+    cr_assert(s->shared != MAP_FAILED);
+    s->crash_page = (struct crash_page *)s->shared;
     s->log = tmpfile();
     cr_assert(s->log);
     cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair), 0);
     if (tight)
         setsockopt(pair[1], SOL_SOCKET, SO_SNDBUF, &(int){1}, sizeof(int));
+    *channel = pair[1];
+    chan_init(&s->chan, pair[0], MSG_MAX_FRAME, MSG_MAX_QUEUED);
+}
+
+static void start(struct scene *s, const struct start *o) {
+    int page, channel;
+
+    prepare(s, &page, &channel);
     s->pid = fork();
     cr_assert_geq(s->pid, 0);
     if (s->pid == 0)
-        _exit(be_worker(o, pair[1], page, fileno(s->log)));
-    close(pair[1]);
+        _exit(be_worker(o, channel, page, fileno(s->log)));
+    close(channel);
     close(page);
-    chan_init(&s->chan, pair[0], MSG_MAX_FRAME, MSG_MAX_QUEUED);
 }
 
 /* Receives the next frame. Returns 0, or the negative errno of a channel that has ended. */
@@ -95,7 +113,15 @@ static int receive(struct scene *s) {
 
     while ((r = chan_recv(&s->chan, &s->f)) == CHAN_EMPTY)
         cr_assert_eq(chan_wait(&s->chan, 30000), 0);
-    s->n_blocks += r == 0 && s->f.type == MSG_BLOCKS;
+    if (r == 0 && s->f.type == MSG_BLOCKS) {
+        struct msg_blocks m;
+
+        cr_assert_eq(msg_blocks_parse(s->f.data, s->f.len, &m), 0);
+        cr_expect(m.tier == BLOCKS_DEVICE && m.kind == BLOCKS_FULL && m.page_tokens == 32);
+        s->n_blocks++;
+        s->n_came += m.n_came;
+        s->n_gone += m.n_gone;
+    }
     return r;
 }
 
@@ -116,7 +142,7 @@ static int end(struct scene *s) {
 
     chan_deinit(&s->chan);
     cr_assert_eq(waitpid(s->pid, &status, 0), s->pid);
-    munmap(s->crash_page, sizeof(*s->crash_page));
+    munmap(s->shared, PAGE_BYTES);
     fclose(s->log);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
@@ -130,18 +156,29 @@ static int model_file(void) {
     return fd;
 }
 
-/* Sends OPEN as @m with the options of a small worker. */
+/* options of the next workers beside those of a small one; NULL ends them */
+static const char *more[5][2];
+
+/* Makes the options of a small worker. */
+static void small_options(struct config *c) {
+    static const char *const set[][2] = {
+        {"backend", "cpu"}, {"threads", "1"}, {"kv-memory", "2M"}, {"kv-disk-size", "1M"}};
+    struct err err;
+
+    cr_assert_eq(config_init(c), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(set); i++)
+        cr_assert_eq(config_set(c, set[i][0], set[i][1], &err), 0, "%s", err.message);
+    for (size_t i = 0; more[i][0]; i++)
+        cr_assert_eq(config_set(c, more[i][0], more[i][1], &err), 0, "%s", err.message);
+}
+
+/* Sends OPEN as @m with these options. */
 static void open_as(struct scene *s, struct msg_open m) {
     CLEANUP(buf_deinit) struct buf options = {.max = MSG_MAX_FRAME};
     CLEANUP(buf_deinit) struct buf out = {.max = MSG_MAX_FRAME};
-    static const char *const set[][2] = {
-        {"backend", "cpu"}, {"threads", "1"}, {"kv-memory", "2M"}, {"kv-disk-size", "1M"}};
     CLEANUP(config_deinit) struct config c = {0};
-    struct err err;
 
-    cr_assert_eq(config_init(&c), 0);
-    for (size_t i = 0; i < ARRAY_SIZE(set); i++)
-        cr_assert_eq(config_set(&c, set[i][0], set[i][1], &err), 0, "%s", err.message);
+    small_options(&c);
     cr_assert_eq(config_pack(&c, "engine", &options), 0);
     if (!m.options.data)
         m.options = (struct str){options.data, (uint32_t)options.len};
@@ -173,39 +210,55 @@ static struct msg_ready expect_ready(struct scene *s) {
         last = p.fraction;
     }
     cr_expect_eq(last, 1);
-    cr_assert_eq(s->f.type, MSG_READY);
+    cr_assert_eq(s->f.type, MSG_READY, "%.*s", (int)s->f.len, (const char *)s->f.data);
     cr_assert_eq(msg_ready_parse(s->f.data, s->f.len, &m), 0);
     cr_expect_eq(s->crash_page->loading, 0);
     return m;
 }
 
-/* Starts a worker of the model, with @last, the file of a draft model or of the disk tier, if it is
- * not negative, and waits until it serves. */
-static struct msg_ready serve(struct scene *s, struct msg_open m, int last) {
-    struct start o = {{model_file(), last}, last < 0 ? 1 : 2, m.n_draft_shards ? "2" : "1", false};
+/* Starts a worker of the @n files, and waits until it serves. */
+static struct msg_ready serve_files(struct scene *s, struct msg_open m, const int *file, int n) {
+    struct start o = {.n = n, .n_shards = m.n_draft_shards ? "2" : "1"};
 
+    memcpy(o.file, file, (size_t)n * sizeof(*file));
     start(s, &o);
-    close(o.file[0]);
     expect_hello(s);
     open_as(s, m);
     return expect_ready(s);
 }
 
+/* Starts a worker of the model, with @last, the file of a draft model or of the disk tier, if it is
+ * not negative, and waits until it serves. */
+static struct msg_ready serve(struct scene *s, struct msg_open m, int last) {
+    int file[] = {model_file(), last};
+    struct msg_ready ready = serve_files(s, m, file, last < 0 ? 1 : 2);
+
+    close(file[0]);
+    return ready;
+}
+
 /* number of workers that died while they had the next request */
 static uint8_t n_faults;
+
+/* number of tokens of the next prompts */
+static uint32_t n_prompt = 3;
 
 /* Submits a request for @n tokens with @grammar, or without one if it is "". */
 static void submit(struct scene *s, uint32_t n, const char *grammar) {
     CLEANUP(buf_deinit) struct buf b = {.max = MSG_MAX_FRAME};
-    int32_t prompt[] = {1, 5, 9};
+    int32_t prompt[400];
     struct submit m = {.id = 7,
-                       .n_prompt = 3,
-                       .n_tokens = 3,
+                       .tenant = 3,
+                       .n_prompt = n_prompt,
+                       .n_tokens = n_prompt,
                        .tokens = prompt,
                        .max_new = n,
                        .n_faults = n_faults,
                        .grammar = {grammar, (uint32_t)strlen(grammar)}};
 
+    cr_assert_leq(n_prompt, ARRAY_SIZE(prompt));
+    for (uint32_t i = 0; i < n_prompt; i++)
+        prompt[i] = (int32_t)(1 + 4 * i % 500);
     params_init(&m.sampling);
     m.sampling.temperature = 0;
     cr_assert_eq(msg_submit_pack(&b, &m), 0);
@@ -245,21 +298,299 @@ static struct msg_stats next_stats(struct scene *s) {
     return st;
 }
 
-/* Returns the first line of the worker's log that has @part; "": none has it. */
+/* Returns the first line of the worker's log that has @part, without its time; "": none has it. */
 static const char *logged(struct scene *s, const char *part) {
-    static char line[600];
+    static char line[900];
 
     rewind(s->log);
-    while (fgets(line, sizeof(line), s->log))
+    while (fgets(line, sizeof(line), s->log)) {
+        line[strcspn(line, "\n")] = 0;
         if (strstr(line, part))
-            return line;
+            return strchr(line, ' ') + 1;
+    }
     return "";
+}
+
+/* Opens the engine that a worker of @file opens after OPEN @m. @c outlives it. */
+static struct engine *engine_of(struct config *c, struct gguf *file, const struct msg_open *m) {
+    struct err err = {0};
+    struct engine *e;
+
+    small_options(c);
+    worker_engine_opts(c, m);
+    c->engine.file = file;
+    cr_assert_eq(engine_new(&e, &c->engine, &err), 0, "%s", err.message);
+    return e;
+}
+
+static struct gguf *open_model_file(void) {
+    int fd = model_file();
+    struct gguf *file;
+    struct err err = {0};
+
+    cr_assert_eq(gguf_open_fds(&file, &fd, 1, &err), 0, "%s", err.message);
+    close(fd);
+    return file;
+}
+
+static bool is_text(struct str s, const char *text) {
+    return s.len == strlen(text) && memcmp(s.data, text, s.len) == 0;
+}
+
+/* Compares READY and the line of the log with what an engine of the same options is. The digest
+ * covers sources and formats, too. */
+Test(worker, ready_tells_what_its_engine_is, .timeout = 60) {
+    const struct msg_open open = {.has_disk = 1, .memory_bytes = 5 << 20};
+    CLEANUP(config_deinit) struct config c = {0};
+    struct gguf *file = open_model_file();
+    FILE *disk = tmpfile();
+    uint8_t print[16];
+    char line[400];
+    struct scene s;
+
+    more[0][0] = "kv-memory", more[0][1] = "6M";
+    more[1][0] = "page-tokens", more[1][1] = "16";
+    cr_assert(disk);
+    struct msg_ready m = serve(&s, open, fileno(disk));
+    struct engine *e = engine_of(&c, file, &open);
+    const struct engine_info *i = engine_info(e);
+    cr_expect_eq(m.n_vocab, i->n_vocab);
+    cr_expect_eq(m.n_embd, i->n_embd);
+    cr_expect_eq(m.n_layer, i->n_layer);
+    cr_expect_eq(m.max_context, i->max_context);
+    cr_expect_eq(m.page_tokens, i->page_tokens);
+    cr_expect_eq(m.n_pages, i->n_pages);
+    cr_expect_eq(m.n_threads, i->n_threads);
+    cr_expect_eq(m.memory_bytes, i->memory_bytes);
+    cr_expect_eq(m.page_bytes, i->page_bytes);
+    cr_expect_eq(m.n_params, i->n_params);
+    cr_expect(is_text(m.arch, i->arch) && is_text(m.backend, i->backend) && is_text(m.isa, i->isa));
+    cr_expect_eq(m.weights, ENGINE_WEIGHTS_OWN);
+    memcpy(print, i->fingerprint, sizeof(print));
+    for (uint32_t k = 0; k < sizeof(i->sources); k++)
+        print[k % 16] ^= i->sources[k];
+    cr_expect(i->kv_type.k == 0 && i->kv_type.v == 0 && c.engine.digest);
+    print[0] ^= 1;
+    cr_expect_arr_eq(m.fingerprint, print, sizeof(print));
+    uint64_t host = i->n_host_pages * i->page_bytes;
+    uint64_t kv = i->n_pages * i->page_bytes + i->n_windows * i->window_bytes;
+    cr_expect(host > 1 << 20 && kv > 1 << 20);
+    snprintf(line, sizeof(line),
+             "info worker memory model_mib=%llu host_experts_mib=0 draft_mib=0 kv_mib=%llu "
+             "host_kv_mib=%llu free_mib=5 max_context=512",
+             (unsigned long long)(i->memory_bytes - kv - host) >> 20, (unsigned long long)kv >> 20,
+             (unsigned long long)host >> 20);
+    cr_expect_str_eq(logged(&s, " memory "), line);
+    cr_expect_str_eq(logged(&s, " device_watch "), "");
+    cr_expect_eq(end(&s), WORKER_DONE);
+    engine_free(e);
+    gguf_free(file);
+    fclose(disk);
+}
+
+/* A draft model takes its part of the memory first, unless an option gives the memory for pages. */
+Test(worker, a_draft_model_takes_memory_of_the_model, .timeout = 60) {
+    const struct msg_open open = {.n_draft_shards = 1, .memory_bytes = 120 << 20};
+    struct gguf *file = open_model_file();
+    CLEANUP(config_deinit) struct config c = {0};
+    struct err err = {0};
+    struct engine *draft, *e;
+    char part[60];
+    struct scene s;
+
+    more[0][0] = "kv-memory", more[0][1] = "0";
+    more[1][0] = "draft-kv-memory", more[1][1] = "3M";
+    struct msg_ready m = serve(&s, open, model_file());
+    small_options(&c);
+    cr_expect(worker_engine_opts(&c, &open));
+    struct engine_opts o = engine_draft_opts(&c.engine, 3 << 20);
+    o.file = file;
+    cr_assert_eq(engine_new(&draft, &o, &err), 0, "%s", err.message);
+    uint64_t bytes = engine_info(draft)->memory_bytes;
+    c.engine.memory -= bytes;
+    c.engine.file = file;
+    cr_assert_eq(engine_new(&e, &c.engine, &err), 0, "%s", err.message);
+    cr_expect_eq(m.n_pages, engine_info(e)->n_pages);
+    cr_expect_eq(m.memory_bytes, engine_info(e)->memory_bytes + bytes);
+    snprintf(part, sizeof(part), " draft_mib=%llu ", (unsigned long long)bytes >> 20);
+    cr_expect(strstr(logged(&s, " memory "), part) && bytes >= 3 << 20, "%s",
+              logged(&s, " memory "));
+    cr_expect_eq(end(&s), WORKER_DONE);
+    more[2][0] = "speculation", more[2][1] = "off";
+    struct msg_ready without = serve(&s, open, model_file());
+    cr_expect_lt(without.memory_bytes, m.memory_bytes);
+    cr_expect(strstr(logged(&s, " memory "), " draft_mib=0 "));
+    cr_expect_eq(end(&s), WORKER_DONE);
+    engine_free(draft);
+    engine_free(e);
+    gguf_free(file);
+}
+
+/* Reads the file @name of the process @pid in /proc. */
+static void read_proc(pid_t pid, const char *name, char out[4096]) {
+    char path[60];
+
+    snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
+    FILE *f = fopen(path, "re");
+    cr_assert(f, "%s", path);
+    out[fread(out, 1, 4095, f)] = 0;
+    fclose(f);
+}
+
+/* Returns the number behind @name in the status of the process @pid. */
+static uint64_t status_of(pid_t pid, const char *name, int base) {
+    char text[4096];
+
+    read_proc(pid, "status", text);
+    const char *at = strstr(text, name);
+    cr_assert(at, "%s", name);
+    return strtoull(at + strlen(name), NULL, base);
+}
+
+static int oom_score_adj_of(pid_t pid) {
+    char text[4096];
+
+    read_proc(pid, "oom_score_adj", text);
+    return atoi(text);
+}
+
+/* Signals that are for the front do not end it, the kernel takes it before the front where memory
+ * is short, and its system calls are filtered. */
+Test(worker, its_process_is_that_of_a_worker, .timeout = 60) {
+    static const int ignored[] = {SIGPIPE, SIGINT, SIGHUP, SIGXFSZ};
+    uint64_t mask = status_of(getpid(), "\nSigIgn:", 16);
+    int before = oom_score_adj_of(getpid());
+    char name[4096];
+    struct scene s;
+
+    for (size_t i = 0; i < ARRAY_SIZE(ignored); i++)
+        mask |= UINT64_C(1) << (ignored[i] - 1);
+    serve(&s, (struct msg_open){0}, -1);
+    cr_expect_eq(status_of(s.pid, "\nSigIgn:", 16), mask);
+    cr_expect(status_of(s.pid, "\nSigCgt:", 16) >> (SIGBUS - 1) & 1);
+    cr_expect_eq(status_of(s.pid, "\nSeccomp:", 10), *logged(&s, " no_sandbox ") ? 0 : 2);
+    read_proc(s.pid, "comm", name);
+    cr_expect_str_eq(name, "weft-worker\n");
+    cr_expect_eq(oom_score_adj_of(s.pid), MIN(before + 100, 1000));
+    next_stats(&s);
+    kill(s.pid, SIGINT);
+    kill(s.pid, SIGHUP);
+    cr_expect_eq(end(&s), WORKER_DONE);
+    FILE *f = fopen("/proc/self/oom_score_adj", "we");
+    cr_assert(f && fputs("960", f) >= 0 && fclose(f) == 0);
+    serve(&s, (struct msg_open){0}, -1);
+    cr_expect_eq(oom_score_adj_of(s.pid), 1000);
+    cr_expect_eq(end(&s), WORKER_DONE);
+}
+
+/* The process between is the front of the worker, and this one has the channel. */
+Test(worker, ends_with_its_front, .timeout = 60) {
+    struct start o = {.file = {model_file()}, .n = 1, .n_shards = "1"};
+    int page, channel, status, numbers[2];
+    struct scene s;
+
+    cr_assert_eq(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    cr_assert_eq(pipe2(numbers, O_CLOEXEC), 0);
+    prepare(&s, &page, &channel);
+    pid_t front = fork();
+    cr_assert_geq(front, 0);
+    if (front == 0) {
+        pid_t pid = fork();
+
+        if (pid == 0)
+            _exit(be_worker(&o, channel, page, fileno(s.log)));
+        (void)!write(numbers[1], &pid, sizeof(pid));
+        pause();
+        _exit(0);
+    }
+    close(channel);
+    close(page);
+    cr_assert_eq(read(numbers[0], &s.pid, sizeof(s.pid)), sizeof(s.pid));
+    expect_hello(&s);
+    kill(front, SIGKILL);
+    cr_assert_eq(waitpid(front, &status, 0), front);
+    cr_assert_eq(waitpid(s.pid, &status, 0), s.pid);
+    cr_expect(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "%d", status);
+}
+
+/* Returns a file in memory with the model. */
+static int model_in_memory(void) {
+    int fd = memfd_create("model", MFD_CLOEXEC), from = model_file();
+    struct stat st;
+
+    cr_assert_eq(fstat(from, &st), 0);
+    cr_assert_eq(sendfile(fd, from, NULL, (size_t)st.st_size), st.st_size);
+    close(from);
+    return fd;
+}
+
+/* The reference backend computes with the layout of the file, others with their own. */
+Test(worker, computes_with_its_own_copy_of_the_file, .timeout = 60) {
+    static const char *const backends[] = {"cpu", "reference"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(backends); i++) {
+        int32_t before[6], after[6];
+        int fd = model_in_memory();
+        struct scene s;
+
+        more[0][0] = "backend", more[0][1] = backends[i];
+        struct msg_ready m = serve_files(&s, (struct msg_open){0}, &fd, 1);
+        cr_expect(is_text(m.backend, backends[i]), "%s", backends[i]);
+        generate(&s, 6, "", before);
+        cr_assert_eq(ftruncate(fd, 0), 0);
+        generate(&s, 6, "", after);
+        cr_expect_arr_eq(after, before, sizeof(before));
+        cr_expect_eq(end(&s), WORKER_DONE);
+        close(fd);
+    }
+}
+
+/* Behind the models come the disk tier, the files of the weights and that of the experts. */
+Test(worker, files_come_in_their_order, .timeout = 60) {
+    const struct msg_open open = {.n_draft_shards = 1,
+                                  .has_disk = 1,
+                                  .keeps = 1,
+                                  .keeps_draft = 1,
+                                  .has_experts = 1};
+    uint8_t key[2][ENGINE_KEEP_KEY], is[ENGINE_KEEP_KEY];
+    int file[FILES_MAX] = {model_file(), model_in_memory()};
+    struct stat st[FILES_MAX];
+    struct gguf *g;
+    struct err err;
+    uint64_t n_bytes;
+    struct scene s;
+
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(gguf_open_fds(&g, &file[i], 1, &err), 0);
+        engine_keep_key(g, NULL, key[i]);
+        gguf_free(g);
+    }
+    for (int i = 2; i < FILES_MAX; i++)
+        file[i] = memfd_create("file", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    for (int again = 0; again < 2; again++) {
+        struct msg_ready m = serve_files(&s, open, file, FILES_MAX);
+
+        cr_expect_eq(m.weights, again ? ENGINE_WEIGHTS_KEPT : ENGINE_WEIGHTS_PACKED);
+        cr_expect_eq(end(&s), WORKER_DONE);
+        for (int i = 0; i < 2; i++) {
+            cr_expect_eq(engine_keep_read(file[3 + i], is, &n_bytes), 0, "%d", i);
+            cr_expect_arr_eq(is, key[i], sizeof(is));
+        }
+    }
+    for (int i = 2; i < FILES_MAX; i++)
+        cr_expect(fstat(file[i], &st[i]) == 0 && st[i].st_size > 0, "%d", i);
+    cr_expect_leq(st[2].st_size, 1 << 20, "the size of the disk tier");
+    for (int i = 0; i < FILES_MAX; i++)
+        close(file[i]);
 }
 
 Test(worker, serves_from_open_to_the_end_of_the_channel, .timeout = 60) {
     CLEANUP(buf_deinit) struct buf b = {.max = MSG_MAX_FRAME};
+    const struct msg_served *served;
+    struct flight_record story[64];
+    int32_t tokens[40], again[40];
     struct scene s;
-    int32_t tokens[40];
+    uint32_t n;
 
     struct msg_ready m = serve(&s, (struct msg_open){.tells_blocks = 1}, -1);
     cr_expect(m.n_vocab == 512 && m.n_layer == 5 && m.n_embd == 64, "%u %u %u", m.n_vocab,
@@ -268,22 +599,34 @@ Test(worker, serves_from_open_to_the_end_of_the_channel, .timeout = 60) {
     cr_expect(m.arch.len == 5 && memcmp(m.arch.data, "llama", 5) == 0);
     cr_expect(m.backend.len == 3 && memcmp(m.backend.data, "cpu", 3) == 0);
     cr_expect_eq(getpriority(PRIO_PROCESS, (id_t)s.pid), MIN(getpriority(PRIO_PROCESS, 0) + 5, 19));
-    const char *line = logged(&s, " memory ");
-    cr_expect(strstr(line, "draft_mib=0 kv_mib=1 host_kv_mib=0 free_mib=0 max_context=512"), "%s",
-              line);
     struct msg_stats st = next_stats(&s); /* without a request */
     cr_expect(st.at_ns > 0 && st.n_devices == 0 && st.n_grammars == 0);
     cr_expect(st.n_finished == 0 && st.n_prompt_tokens == 0 && st.n_output_tokens == 0,
               "the warm-up is no request");
     generate(&s, 40, R"({"regex":"[a-z]{400}"})", tokens);
+    receive_type(&s, MSG_SERVED);
+    cr_assert_eq(msg_served_parse(s.f.data, s.f.len, &served), 1);
+    cr_expect(served->tenant == 3 && served->ns > 0);
+    generate(&s, 40, R"({"regex":"[a-z]{400}"})", again);
+    cr_expect_arr_eq(again, tokens, sizeof(tokens));
     cr_assert_eq(msg_cancel_pack(&b, 99), 0);
     for (int i = 0; i < 2; i++) { /* the first statistics may be those of the end of the request */
         say(&s, MSG_CANCEL, b.data, b.len); /* a request that is unknown */
         st = next_stats(&s);
     }
     cr_expect(st.n_grammars == 1 && st.n_grammars_refused == 0 && st.n_grammar_waiting == 0);
-    cr_expect_gt(s.n_blocks, 0);
-    cr_expect(st.grammar_bytes > 0 && st.compile_ns_total > 0 && st.n_compiling == 0);
+    cr_expect(st.n_grammar_hits == 1 && st.grammar_state_bytes == 0 && st.n_compiling == 0);
+    cr_expect(st.grammar_bytes > 0 && st.compile_ns_total > 0 && st.grammar_shared_bytes > 0);
+    cr_expect_eq(st.n_finished, 2);
+    cr_expect_eq(st.n_output_tokens, 80);
+    cr_expect_eq(st.n_prompt_tokens + st.n_cached_tokens, 6);
+    cr_expect(s.n_blocks > 0 && s.n_came == 1 && s.n_gone == 0, "%u: %u", s.n_blocks, s.n_came);
+    cr_expect_gt(s.crash_page->step, 0);
+    const struct flight *flight = (const struct flight *)(s.shared + FLIGHT_OFFSET);
+    n = flight_story(flight, 7, story, ARRAY_SIZE(story));
+    cr_expect(n > 0 && story[n - 1].why == WHY_ENDED && story[n - 1].detail == FINISH_LENGTH);
+    cr_assert_eq(flight_file_write(&b, flight, FLIGHT_TAPE_BYTES, "", 0), 0);
+    cr_expect_gt(b.len, 2000, "the decisions are on the tape");
     cr_expect_eq(end(&s), WORKER_DONE);
 }
 
@@ -318,10 +661,18 @@ Test(worker, a_draft_model_changes_no_token, .timeout = 60) {
 Test(worker, the_file_of_the_disk_tier_is_released_on_request, .timeout = 60) {
     struct scene s;
     FILE *disk = tmpfile();
+    struct stat st;
+    int32_t token;
 
     cr_assert(disk);
-    serve(&s, (struct msg_open){.has_disk = 1}, fileno(disk));
+    serve(&s, (struct msg_open){.has_disk = 1, .disk_waits = 1}, fileno(disk));
+    next_stats(&s);
+    cr_expect(fstat(fileno(disk), &st) == 0 && st.st_size == 0, "another process has the file");
+    say(&s, MSG_DISK_USE, "", 0);
+    generate(&s, 1, "", &token);
     for (int i = 0; i < 2; i++) {
+        if (i == 0)
+            cr_expect(fstat(fileno(disk), &st) == 0 && st.st_size > 0);
         say(&s, MSG_DISK_LEAVE, "", 0);
         receive_type(&s, MSG_DISK_LEFT);
         say(&s, MSG_DISK_USE, "", 0);
@@ -330,6 +681,8 @@ Test(worker, the_file_of_the_disk_tier_is_released_on_request, .timeout = 60) {
     cr_expect_eq(end(&s), WORKER_DONE);
     fclose(disk);
 }
+
+#define NO_MODEL "not a regular file"
 
 /* Runs a worker that refuses to serve for the reason @why, or without a reason, and expects its
  * exit code. */
@@ -349,19 +702,54 @@ static void expect_refusal(const struct start *o, const struct msg_open *m, cons
         ;
     cr_expect_eq(r == 0, why != NULL, "%s", why ? why : "");
     if (r == 0 && why) {
+        char line[400];
+
         cr_expect_eq(s.f.type, MSG_FAILED);
-        cr_expect(memmem(s.f.data, s.f.len, why, strlen(why)), "%.*s", (int)s.f.len,
+        cr_expect(is_text((struct str){s.f.data, s.f.len}, why), "%.*s", (int)s.f.len,
                   (const char *)s.f.data);
         cr_expect_eq(s.crash_page->loading, 1, "it ended while it loaded");
+        cr_expect_eq(receive(&s), -EPIPE);
+        snprintf(line, sizeof(line), "debug worker worker_failed reason=\"%s\"", why);
+        cr_expect_str_eq(logged(&s, " worker_failed "), line);
     }
     int is = end(&s);
     cr_expect_eq(is, code, "%d: %s", is, why ? why : "");
 }
 
+/* Without a front the log has the reason. */
+static void expect_refusal_in_log(const char *why) {
+    struct start o = {.file = {open("/dev/null", O_RDONLY)}, .n = 1, .n_shards = "1"};
+    char line[400];
+    struct scene s;
+    int status;
+
+    start(&s, &o);
+    close(o.file[0]);
+    expect_hello(&s);
+    kill(s.pid, SIGSTOP);
+    open_as(&s, (struct msg_open){0});
+    chan_deinit(&s.chan);
+    kill(s.pid, SIGCONT);
+    cr_assert_eq(waitpid(s.pid, &status, 0), s.pid);
+    cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == WORKER_REFUSED);
+    snprintf(line, sizeof(line), "error worker worker_failed reason=\"%s\"", why);
+    cr_expect_str_eq(logged(&s, " worker_failed "), line);
+    munmap(s.shared, PAGE_BYTES);
+    fclose(s.log);
+}
+
 Test(worker, a_refusal_has_its_reason_and_its_exit_code, .timeout = 60) {
     const struct msg_open plain = {0}, draft = {.n_draft_shards = 1},
-                          bad = {.options = {"nonsense", 8}};
+                          bad = {.options = {"nonsense", 8}}, many = {.n_projector = 257},
+                          picture = {.n_projector = 1};
+    const struct tiny_model hybrid = {.arch = "qwen3next"};
     int model = model_file(), nothing = open("/dev/null", O_RDONLY);
+    char path[64];
+
+    tiny_model_temp(&hybrid, path);
+    int states = open(path, O_RDONLY | O_CLOEXEC);
+    unlink(path);
+    setenv("WEFT_LOG_LEVEL", "7", 1);
     const struct {
         struct start o;
         const struct msg_open *m;
@@ -372,7 +760,14 @@ Test(worker, a_refusal_has_its_reason_and_its_exit_code, .timeout = 60) {
         {{{model}, 1, "257", false}, &plain, NULL, WORKER_CHANNEL},
         {{{model}, 1, "1", false}, NULL, NULL, WORKER_CHANNEL},
         {{{model}, 1, "1", false}, &bad, NULL, WORKER_CHANNEL},
-        {{{nothing}, 1, "1", false}, &plain, "", WORKER_REFUSED},
+        {{{model}, 1, "1", false}, &many, NULL, WORKER_CHANNEL},
+        {{{nothing}, 1, "1", false}, &plain, NO_MODEL, WORKER_REFUSED},
+        {{{model, nothing}, 2, "2", false}, &draft, NO_MODEL, WORKER_REFUSED},
+        {{{model, nothing}, 2, "1", false}, &picture, NO_MODEL, WORKER_REFUSED},
+        {{{model, states}, 2, "2", false}, &draft,
+         "draft-model: qwen3next models cannot be draft models, because rejected tokens would stay "
+         "in their recurrent state",
+         WORKER_REFUSED},
         {{{model}, 1, "1", false}, &draft, "Protocol error", WORKER_REFUSED},
         {{{model}, 1, "1", true}, &plain, "Too many open files", WORKER_SHORT},
     };
@@ -381,16 +776,32 @@ Test(worker, a_refusal_has_its_reason_and_its_exit_code, .timeout = 60) {
         expect_refusal(&cases[i].o, cases[i].m, cases[i].why, cases[i].code);
     close(model);
     close(nothing);
+    close(states);
+    expect_refusal_in_log(NO_MODEL);
+}
+
+/* Receives the reason for which it ends. */
+static void expect_end_for(struct scene *s, const char *why) {
+    receive_type(s, MSG_FAILED);
+    cr_expect(is_text((struct str){s->f.data, s->f.len}, why));
+    cr_expect_eq(receive(s), -EPIPE);
+    cr_expect_eq(end(s), WORKER_CHANNEL);
 }
 
 Test(worker, a_frame_that_it_does_not_know_ends_it, .timeout = 60) {
+    static const uint16_t types[] = {MSG_SUBMIT,   MSG_SUBMIT_PART, MSG_CANCEL, MSG_PICTURE,
+                                     MSG_TURN_END, MSG_SERVED,      MSG_HELLO,  MSG_SUBMIT_PART + 1};
     struct scene s;
 
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
+        serve(&s, (struct msg_open){0}, -1);
+        say(&s, types[i], "short", 5);
+        expect_end_for(&s, "Protocol error");
+    }
     serve(&s, (struct msg_open){0}, -1);
-    say(&s, MSG_SUBMIT, "short", 5);
-    receive_type(&s, MSG_FAILED);
-    cr_expect(s.f.len == 14 && memcmp(s.f.data, "Protocol error", 14) == 0);
-    cr_expect_eq(end(&s), WORKER_CHANNEL);
+    submit(&s, 400, "");
+    submit(&s, 400, ""); /* its id is in use */
+    expect_end_for(&s, "Protocol error");
 }
 
 /* The front has sent more, and reads only after a while. */
@@ -444,7 +855,6 @@ Test(worker, news_of_others_is_taken, .timeout = 60) {
     const struct turn_end over = {.id = 99, .calls = 1};
     const struct msg_picture lost = {.id = 99, .status = 404, .why = {"gone", 4}};
     const struct msg_served other = {.tenant = 3, .ns = 7000};
-    static const uint16_t types[] = {MSG_TURN_END, MSG_PICTURE, MSG_SERVED};
     struct scene s;
     int32_t tokens[4];
 
@@ -456,12 +866,133 @@ Test(worker, news_of_others_is_taken, .timeout = 60) {
     say(&s, MSG_SERVED, &other, sizeof(other));
     generate(&s, ARRAY_SIZE(tokens), "", tokens);
     cr_expect_eq(end(&s), WORKER_DONE);
-    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
-        serve(&s, (struct msg_open){0}, -1);
-        say(&s, types[i], "short", 5);
-        receive_type(&s, MSG_FAILED);
-        cr_expect_eq(end(&s), WORKER_CHANNEL, "%u", types[i]);
+}
+
+/* Statistics come ten times a second at most while something runs, and at once when nothing does. */
+Test(worker, statistics_have_a_rate, .timeout = 60) {
+    struct msg_stats st = {0};
+    struct event_cursor at;
+    struct event e = {0};
+    int64_t last = 0;
+    struct scene s;
+
+    serve(&s, (struct msg_open){0}, -1);
+    submit(&s, 480, "");
+    do {
+        cr_assert_eq(receive(&s), 0);
+        if (s.f.type == MSG_EVENTS)
+            for (msg_events_begin(&at, s.f.data, s.f.len); msg_events_next(&at, &e) == 0;)
+                ;
+        if (s.f.type != MSG_STATS)
+            continue;
+        memcpy(&st, s.f.data, sizeof(st));
+        cr_expect(st.n_running == 0 || st.at_ns - last >= 100000000);
+        last = st.at_ns;
+    } while (e.kind != EVENT_FINISH);
+    while (st.n_finished == 0)
+        st = next_stats(&s);
+    cr_expect(st.n_running == 0 && st.n_output_tokens == 480);
+    cr_expect_eq(end(&s), WORKER_DONE);
+}
+
+/* Returns whether a request of parts gets an answer: it is too long for the model. */
+static void expect_parts_to_be_joined(struct scene *s, uint64_t id) {
+    static int32_t prompt[40000];
+    CLEANUP(buf_deinit) struct buf b = {.max = MSG_MAX_FRAME};
+    struct submit m = {.id = id,
+                       .tokens = prompt,
+                       .n_prompt = ARRAY_SIZE(prompt),
+                       .n_tokens = ARRAY_SIZE(prompt),
+                       .max_new = 1};
+    struct event_cursor at;
+    struct event e;
+    int n;
+
+    params_init(&m.sampling);
+    for (uint32_t sent = 0; sent < msg_submit_len(&m); sent += (uint32_t)n) {
+        buf_clear(&b);
+        n = msg_submit_pack_part(&b, &m, sent);
+        cr_assert_gt(n, 0);
+        say(s, MSG_SUBMIT_PART, b.data, b.len);
     }
+    receive_type(s, MSG_EVENTS);
+    msg_events_begin(&at, s->f.data, s->f.len);
+    cr_assert_eq(msg_events_next(&at, &e), 0);
+    cr_expect(e.id == id && e.kind == EVENT_REJECTED && e.status == 400, "%u", e.status);
+}
+
+Test(worker, parts_of_a_request_are_joined, .timeout = 60) {
+    struct scene s;
+    int32_t tokens[4];
+
+    serve(&s, (struct msg_open){0}, -1);
+    expect_parts_to_be_joined(&s, 11);
+    expect_parts_to_be_joined(&s, 12);
+    generate(&s, ARRAY_SIZE(tokens), "", tokens);
+    cr_expect_eq(end(&s), WORKER_DONE);
+}
+
+/* Runs a worker with the file of the disk tier and returns its first event about it, or "". Its
+ * prefix lies in the file afterwards. @model: with the draft model behind it. */
+static const char *run_with_disk(const int model[2], int disk, uint32_t *n_used) {
+    const int file[] = {model[0], model[1], disk};
+    static char line[400];
+    struct scene s;
+    int32_t token;
+
+    serve_files(&s, (struct msg_open){.n_draft_shards = 1, .has_disk = 1}, file, 3);
+    *n_used = next_stats(&s).n_disk_used;
+    generate(&s, 1, "", &token);
+    snprintf(line, sizeof(line), "%s", logged(&s, " kv_disk "));
+    cr_expect_eq(end(&s), WORKER_DONE);
+    return line;
+}
+
+/* Pages of another file, even of one with the name and the size, are not used. */
+Test(worker, the_file_of_the_disk_tier_belongs_to_the_models_file, .timeout = 60) {
+    int model[] = {model_in_memory(), model_in_memory()};
+    struct timespec times[2] = {{.tv_sec = 5, .tv_nsec = 5}, {.tv_sec = 5, .tv_nsec = 5}};
+    char path[] = "/tmp/weft-worker-disk-XXXXXX", other[200];
+    int disk = mkstemp(path);
+    uint32_t n_used;
+
+    n_prompt = 300;
+    snprintf(other, sizeof(other), "warn worker kv_disk what=\"the file was of another model, "
+             "backend or version, or damaged, and begins anew\" path=\"%s\"", path);
+    cr_assert_geq(disk, 0);
+    cr_assert_eq(futimens(model[0], times), 0);
+    for (int change = 0; change < 6; change++) {
+        times[1].tv_nsec += change == 2;
+        times[1].tv_sec += change == 3;
+        if (change == 4)
+            cr_assert_eq(pwrite(model[0], "", 1, lseek(model[0], 0, SEEK_END)), 1);
+        cr_assert_eq(futimens(model[0], times), 0);
+        if (change == 5)
+            cr_assert_eq(futimens(model[1], times), 0);
+        const char *line = run_with_disk(model, disk, &n_used);
+        cr_expect_str_eq(line, change >= 2 && change <= 4 ? other : "", "%d", change);
+        cr_expect_eq(n_used > 0, change == 1 || change == 5, "%d: %u", change, n_used);
+    }
+    close(disk);
+    close(model[0]);
+    close(model[1]);
+    unlink(path);
+}
+
+/* The disk tier never fails a request. */
+Test(worker, a_file_that_is_no_disk_tier_is_only_logged, .timeout = 60) {
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int32_t token;
+    struct scene s;
+
+    n_prompt = 300;
+    serve(&s, (struct msg_open){.has_disk = 1}, null);
+    generate(&s, 1, "", &token);
+    cr_expect_str_eq(logged(&s, " kv_disk "),
+                     "warn worker kv_disk what=\"the file cannot be used\" "
+                     "error=\"Invalid argument\" path=\"/dev/null\"");
+    cr_expect_eq(end(&s), WORKER_DONE);
+    close(null);
 }
 
 /* The front sends no part behind a cancel: the parts before it are forgotten. */
@@ -576,6 +1107,21 @@ Test(worker, keys_and_values_may_have_their_own_formats) {
         cr_expect_eq(c.engine.kv_type.v, cases[i].want_v, "%zu", i);
         cr_expect_eq(c.engine.kv_auto, cases[i].automatic, "%zu", i);
     }
+}
+
+Test(worker, a_build_is_named_by_its_version_and_messages) {
+    unsigned char id[21];
+    char sizes[40];
+
+    memset(id, 'x', sizeof(id));
+    worker_build_id(id);
+    cr_expect_eq(id[20], 'x');
+    snprintf(sizes, sizeof(sizes), " %zx.%zx", sizeof(struct submit), sizeof(struct event));
+    const char *at = strchr((const char *)id, ' ');
+    cr_assert(at && at > (const char *)id);
+    cr_expect_str_eq(at, sizes);
+    for (size_t i = strlen((const char *)id); i < 20; i++)
+        cr_expect_eq(id[i], 0);
 }
 
 Test(worker, its_environment_has_few_variables) {

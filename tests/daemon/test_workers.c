@@ -15,6 +15,7 @@
 
 #include "api/generation/model.h"
 #include "base/chan.h"
+#include "base/log.h"
 #include "daemon/worker/worker.h"
 #include "daemon/workers/expert_file.h"
 #include "daemon/workers/workers_private.h"
@@ -45,8 +46,13 @@ int uv_spawn(uv_loop_t *loop, uv_process_t *process, const uv_process_options_t 
     *(void **)&spawn = dlsym(RTLD_NEXT, "uv_spawn");
     if (strcmp(o->file, "/proc/self/exe") != 0)
         return spawn(loop, process, o);
+    cr_expect_str_eq(o->args[0], "weftd");
     cr_expect_str_eq(o->args[1], WORKER_FLAG);
     cr_expect_str_eq(o->args[2], "1");
+    cr_expect_null(o->args[3]);
+    cr_expect_str_eq(o->cwd, "/");
+    cr_expect_eq(o->stdio_count, WORKER_FD_MODEL + 3 + (workers->opts.disk_fd >= 0));
+    cr_expect_str_eq(o->env[0], log_level_variable());
     if (n_spawned++ > 0)
         chan_deinit(&chan);
     chan_init(&chan, fcntl(o->stdio[WORKER_FD_CHANNEL].data.fd, F_DUPFD_CLOEXEC, 3), MSG_MAX_FRAME,
@@ -203,6 +209,22 @@ static void say_ready(void) {
 
     cr_assert_eq(msg_ready_pack(&b, &m), 0);
     say(MSG_READY, b.data, b.len);
+}
+
+/* Receives a message of type @type. */
+static struct chan_frame expect_frame(uint16_t type) {
+    struct chan_frame f = {0};
+
+    cr_assert_eq(chan_recv(&chan, &f), 0);
+    cr_assert_eq(f.type, type, "%u", f.type);
+    return f;
+}
+
+static void expect_no_frame(void) {
+    struct chan_frame f;
+
+    world_turns(&world, 1);
+    cr_expect_eq(chan_recv(&chan, &f), CHAN_EMPTY);
 }
 
 static void serve(void) {
@@ -531,11 +553,21 @@ Test(workers, what_one_says_of_requests_goes_to_the_api, .timeout = 60) {
     expect_told("");
 }
 
-/* Lets @ms pass until the next look at the worker. */
+/* Lets @ns pass until the next look at the worker. */
+static void pass_ns(int64_t ns) {
+    uv_timer_stop(&workers->watch);
+    machine.ns += ns;
+    workers->watch.timer_cb(&workers->watch);
+}
+
 static void pass(int64_t ms) {
-    machine.ns += ms * 1000000;
-    usleep(260000);
-    world_turns(&world, 2);
+    pass_ns(ms * 1000000);
+}
+
+/* Ends the time of the timer for the next start. */
+static void end_pause(void) {
+    uv_timer_stop(&workers->restart);
+    workers->restart.timer_cb(&workers->restart);
 }
 
 Test(workers, one_that_loads_for_too_long_is_killed, .timeout = 60) {
@@ -543,11 +575,23 @@ Test(workers, one_that_loads_for_too_long_is_killed, .timeout = 60) {
     pass(0);
     pass(5000); /* the front itself was late: of this time 250 ms count */
     pass(450);
-    cr_expect_eq(stats().n_hangs, 0);
+    pass(300);
+    cr_expect_eq(n_killed, 0, "it has had its time");
     int old = pid;
-    pass(450);
+    pass_ns(1);
+    pass(5000); /* its end is awaited */
+    cr_expect(n_killed == 1 && stats().n_hangs == 1);
     wait_for_end(old, true);
-    cr_expect_eq(stats().n_hangs, 1);
+    pass(0);
+    pass(500); /* as late as the front may be */
+    pass(500);
+    cr_expect_eq(n_killed, 1);
+    old = pid;
+    pass_ns(1);
+    cr_expect_eq(n_killed, 2);
+    wait_for_end(old, true);
+    pass_ns(INT64_C(1000000001)); /* before the first look nothing was late */
+    cr_expect_eq(stats().n_hangs, 3);
 }
 
 /* Only requests that run, and no step that ends, make a worker hang. */
@@ -565,24 +609,17 @@ Test(workers, one_that_computes_nothing_for_too_long_is_killed, .timeout = 60) {
     workers->crash_page->step++;
     pass(450);
     pass(450);
-    pass(450);
-    cr_expect_eq(stats().n_hangs, 0);
+    pass(1250); /* the front itself was late: of this time 250 ms count */
+    pass(300);
+    cr_expect_eq(n_killed, 0);
     int old = pid;
-    m->n_running = 0;
-    pass(0);
-    m->n_running = 1;
-    machine.ns += 400000000;
-    usleep(260000);
-    world_turns(&world, 1);
-    machine.ns += 400000000;
-    usleep(260000);
-    world_turns(&world, 1);
-    machine.ns += 400000000;
-    usleep(260000);
-    uv_run(&world.loop, UV_RUN_NOWAIT);
+    pass_ns(1);
     m->n_running = 0; /* no generation waits for it */
     wait_for_end(old, true);
-    cr_expect_eq(stats().n_hangs, 1);
+    cr_expect(n_killed == 1 && stats().n_hangs == 1 && stats().n_deaths == 1);
+    workers->last.n_picks = 5;
+    pass(600000);
+    cr_expect(workers->experts.n_kept == 5 && workers->experts.kept_ns == machine.ns);
 }
 
 /* A worker computes with its own copy of the file; the next one would load another model. */
@@ -590,9 +627,12 @@ Test(workers, none_is_started_for_a_file_that_was_changed, .timeout = 60) {
     const struct model *m = api_first_model(world.api);
 
     serve();
+    pass(0);
+    cr_expect_not(workers->file_changed);
     cr_assert_eq(truncate(path, 100), 0);
     pass(0);
     cr_expect_eq(m->state, API_MODEL_READY);
+    cr_expect(workers->file_changed);
     kill_and_wait(SIGKILL, false);
     while (m->state != API_MODEL_FAILED)
         uv_run(&world.loop, UV_RUN_ONCE);
@@ -635,9 +675,20 @@ Test(workers, one_that_writes_to_a_disk_has_time_to_end, .timeout = 60) {
     cr_expect_eq(r, -EPIPE);
     cr_expect_eq(n_killed, 2);
     uint32_t n = count_timers();
+    uint64_t due = uv_timer_get_due_in(&workers->restart);
+    cr_expect(due > 1000 && due <= 3000, "%u", (uint32_t)due);
     kill_and_wait(SIGTERM, false);
     expect_told("unloaded;");
     cr_expect_eq(count_timers(), n - 1, "the next worker has no end set");
+    cr_assert_eq(workers_start(workers), 0);
+    serve();
+    workers_unload(workers);
+    end_pause();
+    cr_expect_eq(n_killed, 3, "it had its time");
+    wait_for_end(pid, false);
+    expect_told("ready 300;unloaded;");
+    workers_unload(workers);
+    expect_told("");
 }
 
 /* The file is free for another daemon when the worker says so, or has ended. */
@@ -698,10 +749,15 @@ Test(workers, one_with_a_full_channel_is_told_of_the_disk_later, .timeout = 60) 
 
 /* Submits parts of a request of 4 MiB until the port takes no more. Returns the bytes that it
  * took. @reads: the worker reads at once. */
-static uint32_t submit_long(bool reads) {
+static uint32_t submit_long(bool reads, uint16_t flags) {
     static const int32_t tokens[1 << 20];
     const uint32_t n = ARRAY_SIZE(tokens);
-    struct submit m = {.id = 1, .tokens = tokens, .n_tokens = n, .n_prompt = n, .max_new = 1};
+    struct submit m = {.id = 1,
+                       .tokens = tokens,
+                       .n_tokens = n,
+                       .n_prompt = n,
+                       .max_new = 1,
+                       .flags = flags};
     struct api_port *port = workers_port(workers);
     struct chan_frame f;
     uint32_t sent = 0;
@@ -719,15 +775,24 @@ static uint32_t submit_long(bool reads) {
  * fast as they are sent. */
 Test(workers, a_long_request_is_sent_in_turns, .timeout = 60) {
     serve();
-    uint32_t sent = submit_long(true);
-    cr_expect(sent >= 1 << 20 && sent < 2 << 20, "%u", sent);
+    uint32_t sent = submit_long(true, 0);
+    cr_expect_eq(sent, 1 << 20);
+    cr_expect_eq(workers->n_turn, sent);
+    world_turns(&world, 3);
+    cr_expect_eq(workers->n_turn, 0);
 }
 
 /* What the worker's socket does not take stays in the order of the tenants. */
 Test(workers, a_long_request_waits_for_a_worker_that_does_not_read, .timeout = 60) {
     serve();
-    uint32_t sent = submit_long(false);
+    uint32_t sent = submit_long(false, 0);
     cr_expect(sent > 0 && sent < 1 << 20, "%u", sent);
+}
+
+/* The rest of a prompt that is computed ahead is not sent later. */
+Test(workers, a_long_prewarming_does_not_wait, .timeout = 60) {
+    serve();
+    cr_expect_eq(submit_long(false, SUBMIT_PREWARM), 1 << 20);
 }
 
 /* Submits parts of pictures until the port takes no more. Returns their number. */
@@ -820,15 +885,6 @@ Test(workers, one_that_cannot_be_started_is_tried_again, .timeout = 60) {
     cr_expect_eq(m->state, API_MODEL_READY);
 }
 
-/* Receives a message of type @type. */
-static struct chan_frame expect_frame(uint16_t type) {
-    struct chan_frame f = {0};
-
-    cr_assert_eq(chan_recv(&chan, &f), 0);
-    cr_assert_eq(f.type, type, "%u", f.type);
-    return f;
-}
-
 /* Messages of the api go to the worker that serves, and what it has computed for tenants to all. */
 Test(workers, messages_of_the_api_go_to_the_worker, .timeout = 60) {
     static const uint8_t rgb[12] = {7};
@@ -836,24 +892,43 @@ Test(workers, messages_of_the_api_go_to_the_worker, .timeout = 60) {
     struct submit m = {.id = 9, .tokens = &token, .n_tokens = 1, .n_prompt = 1, .max_new = 1};
     const struct msg_picture picture = {.total = sizeof(rgb),
                                         .rgb = {(const char *)rgb, sizeof(rgb)}};
-    const struct turn_end end_of_turn = {.id = 9};
+    const struct turn_end end_of_turn = {.id = 9, .calls = 1};
     const struct msg_served computed = {.tenant = 3, .ns = 7000};
     struct api_port *port = workers_port(workers);
+    struct msg_picture seen;
+    struct turn_end over;
     uint32_t sent = 0;
+    uint64_t id = 0;
 
     params_init(&m.sampling);
     cr_expect_eq(port->submit(port, &m, &sent), -EAGAIN, "it loads");
     cr_expect_eq(port->picture(port, &picture), -EPIPE);
-    serve();
+    port->cancel(port, 1);
+    expect_no_frame();
+    say_hello(0);
     expect_frame(MSG_OPEN);
+    port->cancel(port, 77);
+    struct chan_frame f = expect_frame(MSG_CANCEL);
+    cr_expect(msg_cancel_parse(f.data, f.len, &id) == 0 && id == 77, "it may have the request");
+    workers_report_served(workers, &computed, 1);
+    expect_no_frame();
+    say_ready();
     *told = 0;
+    cr_expect_eq(workers->n_turn, 0);
     cr_expect_eq(port->submit(port, &m, &sent), 0);
-    struct chan_frame f = expect_frame(MSG_SUBMIT);
+    f = expect_frame(MSG_SUBMIT);
     cr_expect_eq(f.len, msg_submit_len(&m));
+    cr_expect_eq(workers->n_turn, 8192 + msg_submit_len(&m));
     cr_expect_eq(port->picture(port, &picture), 0);
-    expect_frame(MSG_PICTURE);
+    f = expect_frame(MSG_PICTURE);
+    cr_expect(msg_picture_parse(f.data, f.len, &seen) == 0 && seen.total == sizeof(rgb));
+    cr_expect_eq(workers->n_turn, 8192 + msg_submit_len(&m) + sizeof(rgb));
     port->turn_end(port, &end_of_turn);
-    expect_frame(MSG_TURN_END);
+    f = expect_frame(MSG_TURN_END);
+    cr_expect(msg_turn_end_parse(f.data, f.len, &over) == 0 && over.id == 9 && over.calls == 1);
+    workers_report_served(workers, &computed, 1);
+    f = expect_frame(MSG_SERVED);
+    cr_expect(f.len == sizeof(computed) && memcmp(f.data, &computed, f.len) == 0);
     say(MSG_SERVED, &computed, sizeof(computed));
     expect_told("served 1: 3 7000;");
     cr_expect(port->want == NULL && port->use == NULL, "a model that stays loaded");
@@ -861,6 +936,224 @@ Test(workers, messages_of_the_api_go_to_the_worker, .timeout = 60) {
     port->want(port);
     port->use(port, 4, 0.5);
     expect_told("want;use 4 0.5;");
+    chan_deinit(&chan); /* the worker ends */
+    cr_expect_eq(port->picture(port, &picture), -EPIPE);
+    cr_expect_eq(port->submit(port, &m, &sent), -EAGAIN);
+    chan_init(&chan, dup(STDERR_FILENO), 64, 4096); /* for the end of the test */
+}
+
+/* Lists a worker's descriptors and packs its OPEN. */
+Test(workers, one_gets_its_files_in_their_order, .timeout = 60) {
+    static struct workers_fds f;
+    CLEANUP(buf_deinit) struct buf b = {.max = 65536}, options = b;
+    int disk = memfd_create("disk", MFD_CLOEXEC);
+    struct gguf *draft, *projector;
+    struct msg_open m;
+    struct err err;
+
+    cr_assert_eq(gguf_open(&draft, path, &err), 0);
+    cr_assert_eq(gguf_open(&projector, path, &err), 0);
+    workers_unload(workers);
+    wait_for_end(pid, false);
+    workers_set_files(workers, file, draft, projector, keys, print, expert_file_read(print));
+    workers_set_disk(workers, disk);
+    workers->opts.memory_bytes = 88;
+    cr_assert_eq(workers_list_fds(workers, 77, &f), 0);
+    const int want[] = {2,
+                        77,
+                        workers->crash_page_fd,
+                        gguf_shard_fd(file, 0),
+                        gguf_shard_fd(draft, 0),
+                        gguf_shard_fd(projector, 0),
+                        disk,
+                        kept_fd(workers->kept[0]),
+                        kept_fd(workers->kept[1]),
+                        workers->experts.fd};
+    cr_expect(f.n == 2 + ARRAY_SIZE(want) && f.n_shards == 2);
+    cr_expect(f.stdio[0].flags == UV_IGNORE && f.stdio[1].flags == UV_IGNORE);
+    for (size_t i = 0; i < ARRAY_SIZE(want); i++)
+        cr_expect(f.stdio[2 + i].flags == UV_INHERIT_FD && f.stdio[2 + i].data.fd == want[i], "%zu",
+                  i);
+    cr_assert_eq(workers_pack_open(workers, &b), 0);
+    cr_assert_eq(msg_open_parse(b.data, (uint32_t)b.len, &m), 0);
+    cr_assert_eq(config_pack(&config, "engine", &options), 0);
+    cr_expect(m.options.len == options.len &&
+              memcmp(m.options.data, options.data, options.len) == 0);
+    cr_expect(m.kv_bytes == 77 && m.memory_bytes == 88);
+    cr_expect(m.n_draft_shards == 1 && m.n_projector == 1);
+    cr_expect(m.has_disk == 1 && m.disk_waits == 1 && m.has_experts == 1);
+    cr_expect(m.keeps == 1 && m.keeps_draft == 1 && m.keeps_place == 0 && m.tells_blocks == 0);
+    workers_release_weights(workers, false);
+    workers_set_files(workers, file, NULL, NULL, keys, print, -1);
+    workers->opts.draft = workers->opts.projector = NULL;
+    cr_expect_eq(workers->experts.fd, 0);
+    cr_assert_eq(workers_list_fds(workers, 77, &f), 0);
+    cr_expect(f.n == WORKER_FD_MODEL + 3 && f.n_shards == 1);
+    gguf_free(draft);
+    gguf_free(projector);
+    close(disk);
+    workers->opts.disk_fd = -1;
+}
+
+/* A frame that is malformed, or that does not fit the state, ends the worker. */
+Test(workers, frames_that_do_not_fit_end_it, .timeout = 60) {
+    CLEANUP(buf_deinit) struct buf need = {.max = 4096}, blocks = need;
+    const struct msg_need_picture picture = {.id = 1};
+    const struct msg_blocks none = {.page_tokens = 16};
+    const struct msg_stats st = {0};
+
+    cr_assert_eq(msg_need_picture_pack(&need, &picture), 0);
+    cr_assert_eq(msg_blocks_pack(&blocks, &none), 0);
+    const struct {
+        enum { STARTED, OPENED, SERVING } state;
+        uint16_t type;
+        const void *data;
+        size_t len;
+    } cases[] = {
+        {STARTED, MSG_EVENTS, "", 0},
+        {STARTED, MSG_HELLO, "", 0},
+        {OPENED, MSG_READY, "short", 5},
+        {OPENED, MSG_PROGRESS, "short", 5},
+        {OPENED, MSG_EVENTS, "", 0},
+        {OPENED, MSG_NEED_PICTURE, need.data, need.len},
+        {OPENED, MSG_OPEN, "", 0},
+        {SERVING, MSG_NEED_PICTURE, "short", 5},
+        {SERVING, MSG_STATS, &st, sizeof(st) - 8},
+        {SERVING, MSG_SERVED, "short", 5},
+        {SERVING, MSG_SERVED, "", 0},
+        {SERVING, MSG_BLOCKS, blocks.data, blocks.len}, /* were not asked for */
+        {SERVING, MSG_READY, "", 0},
+        {SERVING, MSG_HELLO, "", 0},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        int old = pid;
+
+        workers->backoff_ms = 0;
+        if (cases[i].state >= OPENED)
+            say_hello(0);
+        if (cases[i].state == SERVING)
+            say_ready();
+        cr_expect_eq(n_killed, i);
+        say(cases[i].type, cases[i].data, cases[i].len);
+        cr_expect_eq(n_killed, i + 1, "%zu", i);
+        wait_for_end(old, false);
+        if (pid == old)
+            end_pause();
+    }
+}
+
+/* Keeps what a worker reports for the admin socket and for /metrics. */
+Test(workers, statistics_are_kept, .timeout = 60) {
+    const struct model *m = api_first_model(world.api);
+    struct msg_stats st = {.at_ns = machine.ns - 7000000, .n_steps = 5};
+    struct workers_stats s = stats();
+
+    cr_expect(s.n_started == 1 && s.n_deaths == 0 && s.n_hangs == 0 && s.pid == pid);
+    cr_expect_str_eq(s.weights, "");
+    cr_expect_str_eq(s.failure, "");
+    cr_expect_str_eq(s.state, "loading");
+    serve();
+    cr_expect_not(m->has_stats);
+    say(MSG_STATS, &st, sizeof(st));
+    s = stats();
+    cr_expect(s.stats_age_ms == 7 && s.last.n_steps == 5 && m->has_stats && m->worker.n_steps == 5);
+    cr_expect_str_eq(s.weights, "own");
+    cr_expect(workers_run(workers) && workers_flight(workers) == workers->flight);
+    workers_unload(workers);
+    cr_expect(workers_run(workers), "it has not ended yet");
+    wait_for_end(pid, false);
+    s = stats();
+    cr_expect(s.stats_age_ms == -1 && s.pid == 0 && !workers_run(workers));
+    cr_expect_str_eq(s.state, "unloaded");
+    cr_expect_not(m->has_stats);
+}
+
+/* The reason of a worker is cut at 399 bytes. */
+Test(workers, reasons_have_a_limit, .timeout = 60) {
+    char why[500], want[500];
+
+    memset(why, 'x', sizeof(why));
+    say_hello(0);
+    say(MSG_FAILED, why, sizeof(why));
+    kill_and_wait(SIGTERM, false);
+    snprintf(want, sizeof(want), "refused -22: %.399s;", why);
+    expect_told(want);
+}
+
+/* The first start after a death is at once, and the pauses between failed ones grow to a minute. */
+Test(workers, pauses_between_failed_starts_grow, .timeout = 60) {
+    static const uint32_t ms[][2] = {{0, 100},       {100, 200},     {49, 100},     {51, 102},
+                                     {30000, 60000}, {30001, 60000}, {60000, 60000}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(ms); i++) {
+        workers->backoff_ms = ms[i][0];
+        kill_and_wait(SIGTERM, false);
+        cr_expect_eq(workers->backoff_ms, ms[i][1]);
+        if (ms[i][0] == 0)
+            continue; /* is started already */
+        uint64_t due = uv_timer_get_due_in(&workers->restart);
+        cr_expect(due <= ms[i][0] && due + 60 > ms[i][0], "%u", (uint32_t)due);
+        end_pause();
+    }
+    cr_expect_eq(stats().n_started, 1 + ARRAY_SIZE(ms));
+}
+
+/* The waiting requests fail after two seconds and three starts. */
+Test(workers, requests_wait_for_two_seconds_of_failed_starts, .timeout = 60) {
+    const struct model *m = api_first_model(world.api);
+
+    serve();
+    kill_and_wait(SIGKILL, true);
+    machine.ns += 1999999999;
+    for (int i = 0; i < 5; i++) {
+        workers->backoff_ms = 1;
+        kill_and_wait(SIGTERM, true);
+        cr_expect_neq(m->state, API_MODEL_FAILED, "%d", i);
+    }
+    machine.ns++;
+    workers->backoff_ms = 3000;
+    kill_and_wait(SIGTERM, false);
+    cr_expect_eq(m->state, API_MODEL_FAILED);
+    cr_expect_str_eq(m->failure, "6 workers in a row ended while loading it");
+    cr_expect_eq(m->failure_retry_ms, 3000);
+    cr_expect_str_eq(stats().failure, m->failure);
+    end_pause();
+    serve();
+    cr_expect_str_eq(stats().failure, "");
+}
+
+/* The decisions before the death of a worker that served are written to a file. */
+Test(workers, the_death_of_one_that_served_is_recorded, .timeout = 60) {
+    char folder[] = "/tmp/weft-workers-XXXXXX", record[60];
+    struct err err;
+
+    cr_assert(mkdtemp(folder));
+    cr_assert_eq(config_set(&config, "fault-dir", folder, &err), 0);
+    kill_and_wait(SIGTERM, true);
+    snprintf(record, sizeof(record), "%s/fault-2.flight", folder);
+    serve();
+    kill_and_wait(SIGTERM, true);
+    for (int i = 0; i < 10000 && access(record, F_OK) < 0; i++)
+        uv_run(&world.loop, UV_RUN_NOWAIT);
+    cr_expect_eq(unlink(record), 0);
+    cr_expect_eq(rmdir(folder), 0, "the first one had not served");
+}
+
+Test(workers, there_are_none_without_descriptors) {
+    const struct workers_opts o = {.loop = &world.loop};
+    struct workers *none = NULL;
+    struct rlimit few, before;
+    struct err err = {0};
+
+    getrlimit(RLIMIT_NOFILE, &before);
+    few = before;
+    few.rlim_cur = 0;
+    setrlimit(RLIMIT_NOFILE, &few);
+    cr_expect_eq(workers_new(&none, &o, &err), -EMFILE);
+    setrlimit(RLIMIT_NOFILE, &before);
+    cr_expect_null(none);
+    cr_expect_str_eq(err.message, "cannot prepare the worker: Too many open files");
+    cr_expect_null(workers_free(NULL));
 }
 
 /* Asks the next daemon to continue the requests. @other: its end of the
