@@ -227,8 +227,8 @@ static uint64_t compiler_hash(const struct submit *m) {
     return h;
 }
 
-static bool is_entry_of(const struct entry *e, uint64_t hash, const struct submit *m) {
-    return e->hash == hash && e->task.n_grammar == m->grammar.len &&
+static bool is_entry_of(const struct entry *e, const struct submit *m) {
+    return e->task.n_grammar == m->grammar.len &&
            memcmp(e->isolation_key, m->isolation_key, sizeof(e->isolation_key)) == 0 &&
            e->task.n_triggers == m->triggers.len &&
            memcmp(e->text, m->grammar.data, m->grammar.len) == 0 &&
@@ -482,7 +482,7 @@ static int compiler_ask(void *ctx, const struct submit *m, const struct constrai
     const struct waiting w = {m->id, (uint32_t)(compiler_slot(c, m) - c->tenant)};
     struct entry *e = c->slot[hash % SLOTS];
 
-    while (e && !is_entry_of(e, hash, m))
+    while (e && !is_entry_of(e, m))
         e = e->next;
     c->n_hits += e != NULL;
     if (!e)

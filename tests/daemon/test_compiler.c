@@ -2,6 +2,7 @@
  * isolation key are compiled once, memory has a limit, and tenants do not wait in one queue. */
 
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -286,6 +287,101 @@ Test(compiler, tenants_take_turns) {
     end();
 }
 
+/* A tenant has two entries at the pool, and all tenants have six. */
+Test(compiler, the_pool_gets_some_of_each_tenant) {
+    const struct constraint *c;
+    char text[64];
+
+    begin(1 << 20);
+    for (uint64_t id = 1; id <= 5; id++) {
+        snprintf(text, sizeof(text), R"({"regex":"[a-z]{%d}"})", (int)id);
+        cr_assert_eq(ask_for(id, 1, text, "", &c), 1);
+        cr_expect_eq(stats().n_away, MIN(id, 2));
+    }
+    for (uint64_t id = 6; id <= 20; id++) {
+        snprintf(text, sizeof(text), R"({"regex":"[a-z]{%d}"})", (int)id);
+        cr_assert_eq(ask_for(id, 1 + (uint32_t)id % 5, text, "", &c), 1);
+    }
+    struct compiler_stats s = stats();
+    cr_expect(s.n_away == 6 && s.n_queued == 14 && s.n_entries == 20, "%u %u", s.n_away,
+              s.n_queued);
+    cr_expect(s.bytes == 0 && s.used == 0 && s.n_held == 0 && s.n_hits == 0 && s.n_compiled == 0);
+    wait_for(20);
+    s = stats();
+    cr_expect(s.n_away == 0 && s.n_queued == 0 && s.n_entries == 20 && s.n_compiled == 20);
+    cr_expect(s.bytes > 20 * 1024 && s.bytes == s.used && s.ns > 0 && s.n_refused == 0);
+    for (uint32_t i = 0; i < 20; i++)
+        release_told(i);
+    cr_expect(stats().used == 0 && stats().bytes == s.bytes);
+    int fd = compiler_fd(compiler);
+    end();
+    cr_expect_eq(fcntl(fd, F_GETFD), -1, "it is closed");
+    cr_expect_null(compiler_free(NULL));
+}
+
+/* Texts whose entries are in one slot of the table are told apart. */
+Test(compiler, every_text_has_its_entry) {
+    const struct constraint *c;
+    char text[64];
+
+    begin(1 << 20);
+    for (int again = 0; again < 2; again++) {
+        for (uint64_t id = 1; id <= 2500; id++) {
+            snprintf(text, sizeof(text), R"({"regex":"[a-z]{%04d}"})", (int)id);
+            struct submit m = {.id = id + 3000 * (uint64_t)again,
+                               .tenant = 1,
+                               .grammar = {text, (uint32_t)strlen(text)}};
+            struct err err;
+
+            cr_assert_eq(compiler_source(compiler)->ask(compiler, &m, &c, &err), 1);
+        }
+        cr_expect_eq(stats().n_entries, 2500);
+        cr_expect_eq(stats().n_hits, again ? 2500 : 0);
+    }
+    for (uint64_t id = 2500; id > 0; id--) /* the entries before it in its slot stay */
+        compiler_source(compiler)->forget(compiler, id);
+    cr_expect_eq(stats().n_entries, 2500);
+    end();
+}
+
+/* A job of the scheduler that looks at what the crash page says during its turn. */
+static struct look_job {
+    struct constrain_job job;
+    uint32_t n;
+    uint64_t id;
+    bool done;
+} looks;
+
+static void look_run(struct job *j) {
+    looks.n = crash_page.n_compiling;
+    looks.id = crash_page.compiling[0];
+}
+
+static void look_done(struct job *j) {
+    looks.done = true;
+}
+
+Test(compiler, a_job_of_the_scheduler_has_its_request_to_blame) {
+    const struct constraint *c;
+
+    begin(1 << 20);
+    cr_assert_eq(ask_for(1, 0, R"({"regex":"a"})", "", &c), 1); /* so that results are read */
+    wait_for(1);
+    wait_until_prepared(1);
+    looks.job = (struct constrain_job){
+        .id = 77, .job = {.run = look_run, .done = look_done, .tenant = 256 + 5, .weight = 1}};
+    cr_assert_eq(compiler_source(compiler)->submit(compiler, &looks.job), 0);
+    cr_expect_eq(looks.job.job.tenant, 5);
+    for (struct pollfd p = {compiler_fd(compiler), POLLIN, 0}; !looks.done;) {
+        cr_assert_eq(poll(&p, 1, 30000), 1);
+        compiler_deliver(compiler, on_ready, NULL);
+    }
+    cr_expect(looks.n == 1 && looks.id == 77, "%u: %u", looks.n, (uint32_t)looks.id);
+    cr_expect_eq(crash_page.n_compiling, 0);
+    release_told(0);
+    end();
+}
+
 /* A grammar that takes the whole work of a compilation. */
 #define HARD R"({"regex":"(a|b)*a(a|b){16}(c|d)*c(c|d){15}"})"
 
@@ -308,6 +404,39 @@ Test(compiler, a_small_grammar_is_ready_in_the_middle_of_a_hard_one) {
     release_told(0);
     if (told[1].constraint)
         release_told(1);
+    end();
+}
+
+/* The first sixteen of those that wait when it begins are to blame. */
+Test(compiler, all_that_wait_for_a_grammar_are_to_blame) {
+    const struct sched_constraints *s;
+    const struct constraint *c;
+
+    begin(1 << 20);
+    s = compiler_source(compiler);
+    cr_assert_eq(ask_for(1, 1, HARD, "", &c), 1);
+    wait_until_compiling();
+    cr_expect(crash_page.n_compiling == 1 && crash_page.compiling[0] == 1);
+    cr_assert_eq(ask_for(2, 1, HARD " ", "", &c), 1);
+    for (uint64_t id = 11; id < 29; id++)
+        cr_assert_eq(ask_for(id, 1, HARD "  ", "", &c), 1);
+    cr_expect(stats().n_away == 2 && stats().n_queued == 1);
+    s->forget(s->ctx, 1);
+    s->forget(s->ctx, 2);
+    while (stats().n_queued > 0 || __atomic_load_n(&crash_page.n_compiling, __ATOMIC_ACQUIRE) < 16) {
+        usleep(50);
+        compiler_deliver(compiler, on_ready, NULL);
+    }
+    cr_expect_eq(crash_page.n_compiling, 16);
+    for (uint64_t i = 0; i < 16; i++)
+        cr_expect_eq(crash_page.compiling[i], 11 + i);
+    for (uint64_t id = 11; id < 29; id++)
+        s->forget(s->ctx, id);
+    while (stats().n_entries > 0) {
+        usleep(50);
+        compiler_deliver(compiler, on_ready, NULL);
+    }
+    cr_expect(n_told == 0 && stats().n_refused == 0 && stats().n_compiled == 0);
     end();
 }
 
@@ -426,6 +555,27 @@ Test(compiler, ends_while_requests_wait_for_memory) {
     end(); /* calls no function for the request that would have room now */
 }
 
+/* A grammar that is not in use yet stays for the request that waits for memory. */
+Test(compiler, what_a_request_waits_for_is_not_dropped) {
+    const struct constraint *c;
+
+    begin(1);
+    cr_assert_eq(ask_for(1, 1, R"({"regex":"[a-z]{5}"})", "", &c), 1);
+    cr_assert_eq(ask_for(2, 1, R"({"regex":"[a-z]{6}"})", "", &c), 1);
+    wait_for(1);
+    while (stats().n_compiled < 2)
+        compiler_deliver(compiler, on_ready, NULL);
+    cr_expect(stats().n_held == 1 && stats().n_entries == 2);
+    release_told(0);
+    cr_expect(stats().n_held == 1 && stats().n_entries == 1);
+    compiler_deliver(compiler, on_ready, NULL);
+    cr_assert_eq(n_told, 2);
+    cr_expect(told[1].id == 2 && stats().n_held == 0);
+    release_told(1);
+    cr_expect_eq(stats().n_entries, 0);
+    end();
+}
+
 Test(compiler, memory_in_use_has_a_limit) {
     const struct constraint *c;
     uint32_t n, held = 0;
@@ -512,8 +662,8 @@ Test(compiler, places_are_charged_to_the_tenant) {
     cr_assert_eq(ask_for(3, 1, text, "", &c), 1);
     cr_assert_eq(ask_for(4, 2, text, "", &c), 0, "another tenant has its share");
     cr_assert_eq(c, mine);
-    charge(2, 5000);
-    cr_assert_eq(ask_for(5, 2, text, "", &c), 0, "all of it");
+    charge(258, 5000); /* in the slot of tenant 2 */
+    cr_assert_eq(ask_for(5, 258, text, "", &c), 0, "all of it");
     charge(2, all / 2 - 5000);
     cr_assert_eq(ask_for(6, 2, text, "", &c), 1, "and no more");
     compiler_deliver(compiler, on_ready, NULL);
@@ -531,7 +681,7 @@ Test(compiler, places_are_charged_to_the_tenant) {
     cr_expect_eq(told[2].id, 2);
     cr_expect_eq(stats().n_held, 0);
     for (uint32_t i = 0; i < 5; i++)
-        release(mine, i < 2 ? 1 : 2);
+        release(mine, i < 2 ? 1 : 256 + 2);
     cr_expect_eq(stats().used, 0);
     end();
 }
@@ -668,6 +818,41 @@ Test(compiler, a_quarantined_one_is_compiled_when_nothing_else_runs) {
     cr_assert_eq(poll(&p, 1, 0), 0);
     for (uint32_t i = 0; i < 3; i++)
         release_told(i);
+    end();
+}
+
+/* Its masks are computed alone, too, and others go on afterwards. */
+Test(compiler, a_quarantined_one_is_prepared_when_nothing_else_runs) {
+    const struct sched_constraints *s;
+    const struct constraint *c;
+    struct submit m = {.id = 50, .tenant = 2, .n_faults = 1, .grammar = {R"({"regex":"b"})", 13}};
+    struct err err;
+    char text[64];
+
+    begin(1 << 20);
+    s = compiler_source(compiler);
+    cr_expect_not(compiler_has_quarantined(compiler));
+    cr_assert_eq(s->ask(s->ctx, &m, &c, &err), 1);
+    cr_expect(stats().n_away == 0 && stats().n_queued == 1, "it waits for the step loop");
+    compiler_run_quarantined(compiler, on_ready, NULL);
+    cr_expect(n_told == 1 && told[0].id == 50 && stats().n_prepared == 1 && stats().n_away == 0);
+    m.id = 51;
+    m.grammar.data = R"({"regex":"c"})";
+    cr_assert_eq(s->ask(s->ctx, &m, &c, &err), 1);
+    for (uint64_t id = 1; id <= 5; id++) {
+        snprintf(text, sizeof(text), R"({"regex":"[a-z]{%d}"})", (int)id);
+        cr_assert_eq(ask_for(id, 1, text, "", &c), 1);
+    }
+    cr_expect(stats().n_away == 2 && stats().n_queued == 4);
+    compiler_run_quarantined(compiler, on_ready, NULL);
+    cr_expect_eq(n_told, 4, "the two at the pool came first");
+    cr_expect_eq(told[3].id, 51);
+    cr_expect(stats().n_away == 2 && stats().n_queued == 1 && stats().n_prepared >= 2);
+    wait_for(7);
+    tenant_of[50] = tenant_of[51] = 2;
+    for (uint32_t i = 0; i < 7; i++)
+        release_told(i);
+    cr_expect_eq(stats().used, 0);
     end();
 }
 

@@ -33,8 +33,8 @@ struct scene {
     int pid;
     /* model whose requests are handed over once the next one is ready */
     const char *guests;
-    /* ready() releases nothing */
-    bool stays;
+    /* ready() releases nothing, opened() nothing */
+    bool stays, waits_here;
 };
 
 static void PRINTF(2, 3) note(struct scene *s, const char *fmt, ...) {
@@ -51,7 +51,10 @@ static void on_opened(void *ctx) {
 
     note(s, "opened;");
     upgrade_commit(s->u); /* has no effect yet */
-    upgrade_load(s->u);
+    cr_expect_eq(upgrade_state(s->u), UPGRADE_OPENED);
+    cr_expect_not(upgrade_accepts_requests(s->u));
+    if (!s->waits_here)
+        upgrade_load(s->u);
 }
 
 static void on_ready(void *ctx) {
@@ -193,6 +196,113 @@ Test(upgrade, sockets_of_requests_are_handed_over_before_it_takes, .timeout = 60
     end(&s);
 }
 
+static void find_limit(uv_handle_t *h, void *ctx) {
+    if (uv_handle_get_type(h) == UV_TIMER && uv_is_active(h))
+        *(uint64_t *)ctx += uv_timer_get_due_in((uv_timer_t *)h);
+}
+
+/* Returns the ms until the limit of the present state. */
+static uint64_t left_ms(struct scene *s) {
+    uint64_t ms = 0;
+
+    uv_update_time(&s->loop);
+    uv_walk(&s->loop, find_limit, &ms);
+    return ms;
+}
+
+/* Runs the loop until the upgrade is in @state, and expects that its limit is @ms, less what has
+ * passed. */
+static void expect_limit(struct scene *s, enum upgrade_state state, uint64_t ms) {
+    while (upgrade_state(s->u) != state)
+        uv_run(&s->loop, UV_RUN_ONCE);
+    cr_expect(left_ms(s) <= ms && left_ms(s) + 5000 > ms, "%u: %u", state, (uint32_t)left_ms(s));
+}
+
+/* Before "started" a process has ten seconds, then load-timeout-ms; the old daemon has twenty to
+ * release what the next one needs, or as long as that one loads. */
+Test(upgrade, each_state_has_its_limit, .timeout = 60) {
+    struct upgrade_files none = {0};
+    struct scene s;
+    struct err err;
+
+    begin(&s);
+    s.stays = true;
+    cr_assert_eq(start(&s, STARTED "say ready" ENDLESS, &none, 60000, false, &err), 0);
+    expect_limit(&s, UPGRADE_STARTED, 10000);
+    while (left_ms(&s) <= 10000)
+        uv_run(&s.loop, UV_RUN_ONCE);
+    if (upgrade_state(s.u) == UPGRADE_STARTED)
+        expect_limit(&s, UPGRADE_STARTED, 60000);
+    expect_limit(&s, UPGRADE_READY, 20000);
+    upgrade_load(s.u);
+    expect_limit(&s, UPGRADE_READY, 20000);
+    upgrade_commit(s.u);
+    expect_limit(&s, UPGRADE_TAKING, 10000);
+    upgrade_commit(s.u);
+    upgrade_stop(s.u);
+    uv_run(&s.loop, UV_RUN_DEFAULT);
+    s.waits_here = true;
+    cr_assert_eq(start(&s, STARTED "say opened; hear >/dev/null; say ready" ENDLESS, &none, 60000,
+                       true, &err),
+                 0);
+    expect_limit(&s, UPGRADE_OPENED, 20000);
+    upgrade_load(s.u);
+    expect_limit(&s, UPGRADE_LOADING, 60000);
+    expect_limit(&s, UPGRADE_READY, 60000);
+    upgrade_stop(s.u);
+    uv_run(&s.loop, UV_RUN_DEFAULT);
+    cr_assert_eq(start(&s, STARTED "say opened; hear >/dev/null; say ready" ENDLESS, &none, 9000,
+                       true, &err),
+                 0);
+    expect_limit(&s, UPGRADE_OPENED, 20000);
+    upgrade_load(s.u);
+    expect_limit(&s, UPGRADE_READY, 20000);
+    end(&s);
+}
+
+static void end_limit(uv_handle_t *h, void *ctx) {
+    uv_timer_t *t = (uv_timer_t *)h;
+
+    if (uv_handle_get_type(h) != UV_TIMER || !uv_is_active(h))
+        return;
+    uv_timer_stop(t);
+    t->timer_cb(t);
+}
+
+/* Lets the time of the state @state end. */
+static void expect_late(const char *script, enum upgrade_state state, bool waits, const char *why) {
+    struct upgrade_files none = {0};
+    struct scene s;
+    struct err err;
+
+    begin(&s);
+    s.stays = s.waits_here = true;
+    cr_assert_eq(start(&s, script, &none, 60000, waits, &err), 0);
+    while (upgrade_state(s.u) != state)
+        uv_run(&s.loop, UV_RUN_ONCE);
+    if (state == UPGRADE_READY && !waits && strstr(why, "take over")) {
+        upgrade_commit(s.u);
+        cr_expect_eq(upgrade_state(s.u), UPGRADE_TAKING);
+    }
+    *s.told = 0;
+    uv_walk(&s.loop, end_limit, NULL);
+    cr_expect_str_eq(s.told, why);
+    uv_run(&s.loop, UV_RUN_DEFAULT);
+    end(&s);
+}
+
+Test(upgrade, whoever_is_late_is_named, .timeout = 60) {
+    expect_late("exec sleep 1000", UPGRADE_STARTED, false,
+                "failed: it did not answer within 10 s; is the installed program a weftd that "
+                "supports upgrades?");
+    expect_late(STARTED "say opened" ENDLESS, UPGRADE_OPENED, true,
+                "failed: this daemon could not release what the next one needs in time");
+    expect_late(STARTED "say ready" ENDLESS, UPGRADE_READY, false,
+                "failed: this daemon could not release what the next one needs in time");
+    expect_late(STARTED "say ready" ENDLESS, UPGRADE_READY, false,
+                "failed: it was ready but did not take over within 10 s");
+}
+
 /* Each unexpected message ends the process, and another upgrade is possible afterwards. */
 Test(upgrade, whatever_is_not_expected_fails_it, .timeout = 100) {
     static const char unexpected[] = "failed: it sent an unexpected message";
@@ -214,6 +324,10 @@ Test(upgrade, whatever_is_not_expected_fails_it, .timeout = 100) {
         {SAY "say opened" ENDLESS, unexpected, false, 0},
         {SAY "say opened" ENDLESS, unexpected, true, 0},
         {STARTED "say 'failed no model'" ENDLESS, "failed: no model", false, 0},
+        {STARTED "say 'failed'" ENDLESS, unexpected, false, 0},
+        {SAY "say 'started'; say 'started 1 abc'" ENDLESS, unexpected, false, 0},
+        {STARTED "say opened; say opened" ENDLESS,
+         "opened;failed: it sent an unexpected message", true, 0},
         {":", "failed: it ended before it took over; its last log line may say why", false, 0},
         {STARTED, "failed: it ended before it took over; its last log line may say why", false, 0},
         {SAY R"(say "started 1 other")" ENDLESS,
