@@ -85,16 +85,33 @@ Test(device_watch, tells_the_same_by_a_newer_nvml) {
     device_watch_free(w);
 }
 
+/* Of the reasons for a lower clock those count that are no setting. */
+Test(device_watch, some_reasons_for_a_lower_clock_count) {
+    struct fake_nvml *f = fake();
+
+    for (uint32_t bit = 0; bit < 12; bit++) {
+        f->reasons = 1u << bit;
+        struct device_watch *w = watch();
+        cr_expect_eq(device_watch_read(w).throttled, 0xec >> bit & 1, "%u", bit);
+        device_watch_free(w);
+    }
+    f->celsius = (unsigned)-3;
+    f->newer = true;
+    struct device_watch *w = watch();
+    cr_expect_eq(device_watch_read(w).celsius, 0);
+    device_watch_free(w);
+}
+
 Test(device_watch, says_why_there_is_none) {
     struct device_watch *w = NULL;
     struct err err = {0};
 
     cr_expect_eq(device_watch_new(&w, "0000:19:00.0", &err), -ENODEV);
-    cr_expect(strstr(err.message, "0000:19:00.0: Not Found"), "%s", err.message);
+    cr_expect_str_eq(err.message, "NVML of 0000:19:00.0: Not Found");
     cr_expect_eq(fake()->n_open, 0);
     fake()->refuses = 9;
     cr_expect_eq(device_watch_new(&w, ADDRESS, &err), -ENODEV);
-    cr_expect(strstr(err.message, "Driver Not Loaded"), "%s", err.message);
+    cr_expect_str_eq(err.message, "NVML of " ADDRESS ": Driver Not Loaded");
     cr_expect_null(w);
     struct device_state s = device_watch_read(NULL);
     cr_expect_eq(s.memory_bytes, 0);

@@ -197,3 +197,51 @@ Test(expert_file, lies_in_the_first_folder_of_a_list_and_may_be_a_fifo) {
     expert_file_close(&f);
     gguf_free(experts);
 }
+
+/* A file of another program, however large, is not copied. */
+Test(expert_file, has_a_limit) {
+    const int most = 8 << 20;
+    struct gguf *experts = model_with(8);
+    struct expert_file f = {.loop = uv_default_loop()};
+    struct stat st;
+
+    open_of(&f, experts);
+    write_counts(&f, 1);
+    cr_assert_eq(ftruncate(f.fd, most + 1), 0);
+    umask(0);
+    expert_file_save(&f);
+    wait_for_copies();
+    cr_expect_eq(kept(&f), -1);
+    cr_assert_eq(ftruncate(f.fd, most), 0);
+    expert_file_save(&f);
+    wait_for_copies();
+    cr_expect(stat(f.path, &st) == 0 && st.st_size == most && (st.st_mode & 0777) == 0600);
+    cr_assert_eq(ftruncate(f.fd, 0), 0);
+    expert_file_save(&f); /* nothing was counted */
+    cr_expect_null(f.saving);
+    f.n_kept = 5;
+    open_of(&f, experts);
+    cr_expect(fstat(f.fd, &st) == 0 && st.st_size == most && f.n_kept == 0);
+    int fd = f.fd;
+    expert_file_close(&f);
+    cr_expect(fcntl(fd, F_GETFD) < 0 && f.fd == 0);
+    expert_file_close(&f);
+    expert_file_save(&f); /* there is no file any more */
+    cr_expect_null(f.saving);
+    gguf_free(experts);
+}
+
+/* Without a folder of the service manager counts live as long as the daemon. */
+Test(expert_file, without_a_folder_nothing_is_kept) {
+    struct gguf *experts = model_with(8);
+    struct expert_file f = {.loop = uv_default_loop()};
+
+    unsetenv("STATE_DIRECTORY");
+    cr_expect_gt(open_of(&f, experts), 0);
+    cr_expect_str_eq(f.path, "");
+    write_counts(&f, 1);
+    expert_file_save(&f);
+    cr_expect_null(f.saving);
+    expert_file_close(&f);
+    gguf_free(experts);
+}

@@ -91,6 +91,25 @@ Test(faults, counts_beyond_the_arrays_are_cut) {
     cr_expect_eq(faults_of(&f, 1), 0, "the oldest are forgotten");
 }
 
+/* The oldest row is taken by the next id, which begins anew. */
+Test(faults, as_many_requests_as_rows_are_remembered) {
+    struct crash_page page = {.n = 1};
+    static struct faults f;
+
+    for (uint64_t id = 1; id <= FAULTS_MAX; id++) {
+        page.ids[0] = id;
+        faults_note(&f, &page, false);
+    }
+    faults_note(&f, &page, false);
+    cr_expect(faults_of(&f, 1) == 1 && faults_of(&f, FAULTS_MAX) == 2);
+    f.row[0].n_doubts = 3;
+    page.ids[0] = FAULTS_MAX + 1;
+    faults_note(&f, &page, false);
+    cr_expect(faults_of(&f, 1) == 0 && faults_of(&f, 2) == 1 && faults_of(&f, FAULTS_MAX + 1) == 1);
+    cr_expect_eq(f.row[0].n_doubts, 0);
+    cr_expect_eq(f.n, FAULTS_MAX + 1);
+}
+
 /* Begins to write a copy of @record. */
 static void begin_record(struct faults *payer, const struct buf *record, const char *dir,
                          uint32_t n, char *path, size_t size) {
@@ -170,6 +189,7 @@ Test(faults, the_last_recordings_are_kept_in_the_folder_of_the_service) {
     struct stat st;
 
     cr_assert(mkdtemp(dir) && buf_add_str(&record, "a recording") == 0);
+    umask(0);
     unsetenv("STATE_DIRECTORY");
     write_record(&record, "", 1, path, sizeof(path));
     cr_expect_str_eq(path, "", "there is no folder");
@@ -188,6 +208,7 @@ Test(faults, the_last_recordings_are_kept_in_the_folder_of_the_service) {
     record.len = 1;
     write_record(&record, "", 3, path, sizeof(path));
     cr_expect(stat(file, &st) == 0 && st.st_size == 1, "nothing of an earlier one is left");
+    cr_expect_eq(st.st_mode & 0777, 0600);
     setenv("STATE_DIRECTORY", "/nonexistent", 1);
     write_record(&record, dir, 8, path, sizeof(path));
     snprintf(link, sizeof(link), "%s/fault-0.flight", dir);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -16,6 +17,7 @@
 
 static uv_loop_t loop;
 static bool over;
+static const char *fails; /* the reason why the new daemon cannot take over, or NULL */
 
 /* Reports to the test, which reads stdout to its end. */
 static void PRINTF(1, 2) note(const char *fmt, ...) {
@@ -35,6 +37,7 @@ static void on_load(void *ctx) {
 
 static void on_commit(void *ctx) {
     note("take;");
+    takeover_failed("too late"); /* says nothing any more */
     takeover_taken();
     note("%s", takeover_has_old() && !takeover_is_pending() ? "" : "wrong state;");
 }
@@ -75,6 +78,8 @@ static void live(void) {
     int fds[UPGRADE_FDS_MAX];
 
     takeover_begin("abc");
+    note("%s", fcntl(UPGRADE_FD, F_GETFD) & FD_CLOEXEC ? "" : "the channel is open;");
+    note("%s", takeover_is_pending() && !takeover_has_old() ? "" : "not pending;");
     for (int i = 0, n = takeover_files(fds, names); i < n; i++)
         note("%d %s%s;", fds[i], names[i], fcntl(fds[i], F_GETFD) & FD_CLOEXEC ? "" : " open");
     note("%s", getenv(UPGRADE_VARIABLE) || getenv(UPGRADE_WAITS) || getenv(UPGRADE_MAIN)
@@ -84,7 +89,9 @@ static void live(void) {
     cr_assert_eq(takeover_start(&o), 0);
     close(STDIN_FILENO); /* the next descriptor has the number 0, which is as good as any */
     uint32_t before = n_open();
-    if (takeover_waits())
+    if (fails)
+        takeover_failed(fails);
+    else if (takeover_waits())
         takeover_opened();
     else
         takeover_ready();
@@ -124,7 +131,7 @@ static void tell(int channel, const struct message *what) {
 static void run(const char *names, const char *variable, const struct message *tells,
                 const char *did, const char *said) {
     char text[2000] = "", answer[700] = "";
-    int pair[2], out[2];
+    int pair[2], out[2], status;
     ssize_t n;
 
     cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
@@ -133,7 +140,8 @@ static void run(const char *names, const char *variable, const struct message *t
         tell(pair[0], tells);
     shutdown(pair[0], SHUT_WR);
     fflush(NULL);
-    if (fork() == 0) {
+    pid_t pid = fork();
+    if (pid == 0) {
         setenv(UPGRADE_VARIABLE, names, 1);
         if (variable)
             setenv(variable, "1", 1);
@@ -148,6 +156,7 @@ static void run(const char *names, const char *variable, const struct message *t
     }
     close(pair[1]);
     close(out[1]);
+    cr_expect(waitpid(pid, &status, 0) == pid && status == 0, "its parent detaches");
     for (size_t at = 0; (n = read(out[0], text + at, sizeof(text) - 1 - at)) > 0;)
         at += (size_t)n;
     char *last = strstr(text, "end;");
@@ -212,6 +221,69 @@ Test(takeover, descriptors_that_are_not_expected_are_closed, .timeout = 30) {
     static const struct message tells[] = {{"guests a", 2}, {"take", 1}, {0}};
 
     run("", UPGRADE_MAIN, tells, "guests a;take;gone;", " abc;ready;taken;");
+}
+
+/* What ends it before it takes over is told to the old daemon, cut at 472 characters. */
+Test(takeover, one_that_cannot_take_over_says_why, .timeout = 30) {
+    static const struct message tells[] = {{"x", 0}, {0}};
+    char why[600], said[600];
+
+    fails = "no model";
+    run("", UPGRADE_MAIN, tells, "gone before;", " abc;failed no model;");
+    memset(why, 'x', sizeof(why));
+    why[sizeof(why) - 1] = 0;
+    fails = why;
+    snprintf(said, sizeof(said), " abc;failed %.472s;", why);
+    run("", UPGRADE_MAIN, tells, "gone before;", said);
+}
+
+/* Names beyond those that an old daemon passes are none. */
+Test(takeover, names_have_a_limit, .timeout = 30) {
+    static char long_names[UPGRADE_NAMES_MAX + 1], many[2 * UPGRADE_FDS_MAX + 3];
+    const char *names[UPGRADE_FDS_MAX];
+    int fds[UPGRADE_FDS_MAX];
+
+    memset(long_names, 'a', UPGRADE_NAMES_MAX);
+    setenv(UPGRADE_VARIABLE, long_names, 1);
+    takeover_begin("abc");
+    cr_expect_not(takeover_is_pending());
+    cr_expect(getenv(UPGRADE_VARIABLE) != NULL);
+    long_names[UPGRADE_NAMES_MAX - 1] = 0;
+    setenv(UPGRADE_VARIABLE, long_names, 1);
+    int pair[2], status = -1;
+    char text[60] = "";
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(pair[1], UPGRADE_FD);
+        for (uint32_t i = 0; i < UPGRADE_FDS_MAX + 1; i++)
+            strcat(many, "a\n");
+        setenv(UPGRADE_VARIABLE, many, 1);
+        takeover_begin("abc");
+        int n = takeover_files(fds, names);
+        bool right = n == UPGRADE_FDS_MAX && fds[n - 1] == UPGRADE_FD + UPGRADE_FDS_MAX &&
+                     strcmp(names[n - 1], "a") == 0;
+        snprintf(text, sizeof(text), "%d", right ? 1 : -n);
+        send(UPGRADE_FD, text, strlen(text), 0);
+        _exit(0);
+    }
+    cr_expect(waitpid(pid, &status, 0) == pid && status == 0);
+    cr_expect_gt(recv(pair[0], text, sizeof(text) - 1, 0), 0);
+    memset(text, 0, sizeof(text));
+    cr_expect_gt(recv(pair[0], text, sizeof(text) - 1, 0), 0);
+    cr_expect_str_eq(text, "1");
+    pid = fork();
+    if (pid == 0) {
+        dup2(pair[1], UPGRADE_FD);
+        takeover_begin("abc");
+        _exit(0);
+    }
+    cr_expect(waitpid(pid, &status, 0) == pid && status == 0);
+    memset(text, 0, sizeof(text));
+    cr_expect_gt(recv(pair[0], text, sizeof(text) - 1, 0), 0);
+    cr_expect_eq(strncmp(text, "started ", 8), 0, "names as long as an old daemon passes");
+    close(pair[0]);
+    close(pair[1]);
 }
 
 Test(takeover, without_an_upgrade_nothing_happens) {

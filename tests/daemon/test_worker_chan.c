@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "daemon/workers/worker_chan.h"
 
@@ -31,6 +32,8 @@ struct scene {
     uint32_t n_room;
     /* the worker has ended: no process can send in its name */
     bool ended;
+    /* frames that had come when the end of the channel was told, and how often it was */
+    uint32_t n_before_end, n_ends;
 };
 
 static void work(struct scene *s) {
@@ -74,6 +77,13 @@ static void on_room(void *ctx) {
 
     cr_expect_eq(worker_chan_queued(&s->chan), 0);
     s->n_room++;
+}
+
+static void on_ended(void *ctx) {
+    struct scene *s = ctx;
+
+    s->n_before_end = s->n_frames;
+    s->n_ends++;
 }
 
 static void on_check(uv_check_t *check) {
@@ -259,5 +269,60 @@ Test(worker_chan, nothing_arrives_after_the_end_of_the_worker, .timeout = 60) {
     s.ended = true;
     worker_chan_drain(&s.chan);
     cr_expect_eq(s.n_frames, 1);
+    teardown(&s);
+}
+
+/* The end is told once, behind all that was said before it, and costs no turns afterwards. */
+Test(worker_chan, its_end_is_told_behind_its_frames) {
+    for (int how = 0; how < 4; how++) { /* closed, malformed, and both without a listener */
+        const uint64_t wrong = UINT64_MAX;
+        struct scene s;
+        char byte;
+
+        setup(&s);
+        if (how < 2)
+            s.chan.opts.ended = on_ended;
+        for (int i = 0; i < 10; i++)
+            chan_send(&s.worker, SINGLE, NULL, 0);
+        if (how % 2)
+            cr_assert_eq(write(s.worker.fd, &wrong, sizeof(wrong)), sizeof(wrong));
+        else
+            shutdown(s.worker.fd, SHUT_RDWR);
+        run(&s, 20);
+        cr_expect_eq(s.n_frames, 10);
+        cr_expect_eq(s.n_ends, how < 2 ? 1 : 0, "%d: %u", how, s.n_ends);
+        cr_expect_eq(s.n_before_end, how < 2 ? 10 : 0);
+        cr_expect_not(uv_is_active((uv_handle_t *)&s.chan.poll), "%d", how);
+        cr_expect_not(uv_is_active((uv_handle_t *)&s.chan.rest), "%d", how);
+        cr_expect(s.chan.open && s.chan.waits_for == 0);
+        cr_expect_eq(read(s.worker.fd, &byte, 1), 0, "the other end sees it");
+        worker_chan_close(&s.chan);
+        worker_chan_close(&s.chan);
+        worker_chan_drain(&s.chan);
+        teardown(&s);
+    }
+}
+
+/* A waiter may ask for a turn although nothing waits in the socket. */
+Test(worker_chan, room_can_be_asked_for) {
+    struct scene s;
+
+    setup(&s);
+    cr_expect_eq(worker_chan_queued(&s.chan), 0);
+    for (uint32_t i = 1; i <= 2; i++) {
+        worker_chan_want_room(&s.chan);
+        cr_expect_eq(s.n_room, i - 1);
+        run(&s, 3);
+        cr_expect_eq(s.n_room, i);
+        cr_expect_not(uv_is_active((uv_handle_t *)&s.chan.rest));
+    }
+    s.chan.opts.room = NULL;
+    worker_chan_want_room(&s.chan);
+    run(&s, 3);
+    cr_expect_not(s.chan.full);
+    cr_expect_eq(s.chan.waits_for, UV_READABLE);
+    fill(&s);
+    cr_expect_eq(s.chan.waits_for, UV_READABLE | UV_WRITABLE);
+    cr_expect(s.chan.full);
     teardown(&s);
 }
