@@ -175,7 +175,7 @@ Test(faults, the_log_says_why_a_recording_was_not_written) {
     int fd = dup(STDERR_FILENO);
 
     cr_assert(log && dup2(fileno(log), STDERR_FILENO) >= 0);
-    write_record(&record, "/nonexistent", 1, path, sizeof(path));
+    write_record(&record, "/proc/none", 1, path, sizeof(path));
     dup2(fd, STDERR_FILENO);
     rewind(log);
     cr_expect(!*path && fgets(line, sizeof(line), log) && strstr(line, "No such file"), "%s", line);
