@@ -35,6 +35,7 @@ static char path[64], told[600]; /* told: calls of the callbacks */
 static struct chan chan;         /* the worker's end */
 static int pid;
 static uint32_t n_spawned, n_killed;
+static bool no_program;  /* processes cannot be started */
 static const char *ends; /* what the next process does instead of sleeping, for a shell, or NULL */
 
 /* Starts a program that sleeps in place of a worker, and keeps the worker's end
@@ -47,6 +48,10 @@ int uv_spawn(uv_loop_t *loop, uv_process_t *process, const uv_process_options_t 
     *(void **)&spawn = dlsym(RTLD_NEXT, "uv_spawn");
     if (strcmp(o->file, "/proc/self/exe") != 0)
         return spawn(loop, process, o);
+    if (no_program) {
+        sleeper.file = "/proc/none";
+        return spawn(loop, process, &sleeper);
+    }
     cr_expect_str_eq(o->args[0], "weftd");
     cr_expect_str_eq(o->args[1], WORKER_FLAG);
     cr_expect_str_eq(o->args[2], "1");
@@ -307,6 +312,7 @@ Test(workers, one_that_dies_is_replaced_at_once, .timeout = 60) {
     serve();
     expect_told("ready 300;");
     kill_and_wait(SIGSEGV, true);
+    cr_expect_eq(timer_ms(&workers->restart), 0);
     cr_expect(stats().n_deaths == 1 && stats().n_started == 2 && stats().n_hangs == 0);
     cr_expect_str_eq(stats().state, "loading");
     say_hello(0);
@@ -344,6 +350,7 @@ Test(workers, requests_do_not_wait_for_ever_for_those_that_die_as_soon_as_they_s
     const struct model *m = api_first_model(world.api);
 
     wait_after(4999);
+    cr_expect_eq(workers->early_ns, machine.ns);
     machine.ns += INT64_C(130000000000); /* the next one loads for as long */
     for (int i = 0; i < 3; i++)
         wait_after(0);
@@ -540,6 +547,7 @@ static void request(void) {
 static void expect_news(struct chan *c) {
     const uint64_t id = world.port.r[world.port.n - 1].id;
     const struct msg_need_picture need = {.id = id};
+    const struct event other = {.id = 999, .kind = EVENT_ACCEPTED};
     const struct event e = {
         .id = id, .kind = EVENT_REJECTED, .status = 418, .text = {"I am a teapot", 13}};
     CLEANUP(buf_deinit) struct buf b = {.max = 4096};
@@ -549,7 +557,9 @@ static void expect_news(struct chan *c) {
     world_turns(&world, 3);
     expect_told("need 0;");
     buf_clear(&b);
+    cr_assert_eq(msg_event_pack(&b, &other), 0);
     cr_assert_eq(msg_event_pack(&b, &e), 0);
+    cr_assert_eq(msg_event_pack(&b, &other), 0);
     cr_assert_eq(chan_send(c, MSG_EVENTS, b.data, (uint32_t)b.len), 0);
     world_turns(&world, 3);
     expect_told("event 418 I am a teapot;");
@@ -894,6 +904,36 @@ Test(workers, one_that_cannot_be_started_can_be_unloaded, .timeout = 60) {
         expect_told("unloaded;");
         cr_assert_eq(workers_start(workers), 0);
     }
+}
+
+/* The handle of a process that was not started has to be closed as well. */
+Test(workers, one_whose_program_cannot_be_run_is_tried_again, .timeout = 60) {
+    workers_unload(workers);
+    wait_for_end(pid, false);
+    expect_told("unloaded;");
+    no_program = true;
+    cr_expect_eq(workers_start(workers), -ENOENT);
+    cr_expect(workers_run(workers));
+    cr_expect_str_eq(stats().state, "down");
+    workers_unload(workers);
+    expect_told("");
+    while (workers_run(workers))
+        uv_run(&world.loop, UV_RUN_ONCE);
+    expect_told("unloaded;");
+    no_program = false;
+    cr_assert_eq(workers_start(workers), 0);
+    serve();
+    no_program = true;
+    kill_and_wait(SIGKILL, false);
+    while (workers->n_failed < 2)
+        uv_run(&world.loop, UV_RUN_ONCE);
+    cr_expect_eq(workers->backoff_ms, 400);
+    cr_expect_str_eq(workers->refusal, "no worker can be started: no such file or directory");
+    no_program = false;
+    while (!workers_run(workers))
+        uv_run(&world.loop, UV_RUN_ONCE);
+    serve();
+    cr_expect(workers->n_failed == 0 && stats().n_started == 3);
 }
 
 Test(workers, one_that_cannot_be_started_is_tried_again, .timeout = 60) {
