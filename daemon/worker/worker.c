@@ -430,16 +430,11 @@ static int new_sched(struct worker *w, const struct msg_open *m) {
  * that cannot run a step is never served. */
 static int warm_up(struct worker *w) {
     int32_t tokens[WARM_UP_TOKENS] = {0};
-    struct submit m = {.n_prompt = WARM_UP_TOKENS,
-                       .max_new = 1,
-                       .n_tokens = WARM_UP_TOKENS,
-                       .tokens = tokens,
-                       .seed = 1};
-    int r;
+    struct submit m = {
+        .n_prompt = WARM_UP_TOKENS, .max_new = 2, .n_tokens = WARM_UP_TOKENS, .tokens = tokens};
 
     params_init(&m.sampling);
-    m.max_new = 2;
-    r = sched_submit(w->sched, &m);
+    int r = sched_submit(w->sched, &m);
     while (r == 0)
         r = sched_step(w->sched);
     if (r < 0)

@@ -423,7 +423,8 @@ Test(compiler, all_that_wait_for_a_grammar_are_to_blame) {
     cr_expect(stats().n_away == 2 && stats().n_queued == 1);
     s->forget(s->ctx, 1);
     s->forget(s->ctx, 2);
-    while (stats().n_queued > 0 || __atomic_load_n(&crash_page.n_compiling, __ATOMIC_ACQUIRE) < 16) {
+    while (stats().n_queued > 0 ||
+           __atomic_load_n(&crash_page.n_compiling, __ATOMIC_ACQUIRE) < 16) {
         usleep(50);
         compiler_deliver(compiler, on_ready, NULL);
     }

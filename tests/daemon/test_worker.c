@@ -24,8 +24,10 @@
 #include "daemon/worker/worker.h"
 #include "proto/flight_file.h"
 #include "proto/flight_tape.h"
+#include "tests/support/synth/synth.h"
 #include "tests/support/test_data.h"
 #include "tests/support/tiny_model.h"
+#include "vision/projector.h"
 
 #define FILES_MAX 6
 #define PAGE_BYTES (FLIGHT_OFFSET + FLIGHT_BYTES)
@@ -36,6 +38,8 @@ struct scene {
     struct chan_frame f;
     /* frames that tell of blocks, and the blocks that came and went */
     uint32_t n_blocks, n_came, n_gone;
+    /* frames that tell that the file of the disk tier is left */
+    uint32_t n_left;
     /* the shared page, which begins with crash_page */
     char *shared;
     struct crash_page *crash_page;
@@ -113,6 +117,7 @@ static int receive(struct scene *s) {
 
     while ((r = chan_recv(&s->chan, &s->f)) == CHAN_EMPTY)
         cr_assert_eq(chan_wait(&s->chan, 30000), 0);
+    s->n_left += r == 0 && s->f.type == MSG_DISK_LEFT;
     if (r == 0 && s->f.type == MSG_BLOCKS) {
         struct msg_blocks m;
 
@@ -207,6 +212,8 @@ static struct msg_ready expect_ready(struct scene *s) {
     while (receive(s) == 0 && s->f.type == MSG_PROGRESS) {
         cr_assert_eq(msg_progress_parse(s->f.data, s->f.len, &p), 0);
         cr_expect(p.fraction >= 0 && p.fraction <= 1 && p.fraction != last && p.what.len > 0);
+        cr_expect(p.fraction < last || p.fraction > last + 0.0099f || p.fraction == 1);
+        cr_expect_eq(s->crash_page->loading, 1);
         last = p.fraction;
     }
     cr_expect_eq(last, 1);
@@ -286,6 +293,19 @@ static void generate(struct scene *s, uint32_t n, const char *grammar, int32_t *
                 return;
             }
         }
+    }
+}
+
+/* Receives events up to the one that ends a request. Its tokens and text are not valid. */
+static struct event next_end(struct scene *s) {
+    struct event_cursor at;
+    struct event e;
+
+    for (;;) {
+        receive_type(s, MSG_EVENTS);
+        for (msg_events_begin(&at, s->f.data, s->f.len); msg_events_next(&at, &e) == 0;)
+            if (e.kind == EVENT_FINISH || e.kind == EVENT_REJECTED)
+                return e;
     }
 }
 
@@ -547,11 +567,8 @@ Test(worker, computes_with_its_own_copy_of_the_file, .timeout = 60) {
 
 /* Behind the models come the disk tier, the files of the weights and that of the experts. */
 Test(worker, files_come_in_their_order, .timeout = 60) {
-    const struct msg_open open = {.n_draft_shards = 1,
-                                  .has_disk = 1,
-                                  .keeps = 1,
-                                  .keeps_draft = 1,
-                                  .has_experts = 1};
+    const struct msg_open open = {
+        .n_draft_shards = 1, .has_disk = 1, .keeps = 1, .keeps_draft = 1, .has_experts = 1};
     uint8_t key[2][ENGINE_KEEP_KEY], is[ENGINE_KEEP_KEY];
     int file[FILES_MAX] = {model_file(), model_in_memory()};
     struct stat st[FILES_MAX];
@@ -580,6 +597,10 @@ Test(worker, files_come_in_their_order, .timeout = 60) {
     for (int i = 2; i < FILES_MAX; i++)
         cr_expect(fstat(file[i], &st[i]) == 0 && st[i].st_size > 0, "%d", i);
     cr_expect_leq(st[2].st_size, 1 << 20, "the size of the disk tier");
+    struct msg_ready m =
+        serve_files(&s, (struct msg_open){.keeps = 1}, (int[]){file[0], file[3]}, 2);
+    cr_expect_eq(m.weights, ENGINE_WEIGHTS_KEPT, "there is no disk tier");
+    cr_expect_eq(end(&s), WORKER_DONE);
     for (int i = 0; i < FILES_MAX; i++)
         close(file[i]);
 }
@@ -603,6 +624,7 @@ Test(worker, serves_from_open_to_the_end_of_the_channel, .timeout = 60) {
     cr_expect(st.at_ns > 0 && st.n_devices == 0 && st.n_grammars == 0);
     cr_expect(st.n_finished == 0 && st.n_prompt_tokens == 0 && st.n_output_tokens == 0,
               "the warm-up is no request");
+    cr_expect_eq(st.n_steps, 2);
     generate(&s, 40, R"({"regex":"[a-z]{400}"})", tokens);
     receive_type(&s, MSG_SERVED);
     cr_assert_eq(msg_served_parse(s.f.data, s.f.len, &served), 1);
@@ -659,22 +681,29 @@ Test(worker, a_draft_model_changes_no_token, .timeout = 60) {
 }
 
 Test(worker, the_file_of_the_disk_tier_is_released_on_request, .timeout = 60) {
+    CLEANUP(buf_deinit) struct buf cancel = {.max = MSG_MAX_FRAME};
     struct scene s;
     FILE *disk = tmpfile();
     struct stat st;
     int32_t token;
 
+    cr_assert_eq(msg_cancel_pack(&cancel, 99), 0);
     cr_assert(disk);
     serve(&s, (struct msg_open){.has_disk = 1, .disk_waits = 1}, fileno(disk));
     next_stats(&s);
     cr_expect(fstat(fileno(disk), &st) == 0 && st.st_size == 0, "another process has the file");
     say(&s, MSG_DISK_USE, "", 0);
     generate(&s, 1, "", &token);
-    for (int i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < 2; i++) {
         if (i == 0)
             cr_expect(fstat(fileno(disk), &st) == 0 && st.st_size > 0);
         say(&s, MSG_DISK_LEAVE, "", 0);
         receive_type(&s, MSG_DISK_LEFT);
+        say(&s, MSG_CANCEL, cancel.data, cancel.len);
+        next_stats(&s);
+        say(&s, MSG_CANCEL, cancel.data, cancel.len);
+        next_stats(&s);
+        cr_expect_eq(s.n_left, i + 1, "told once");
         say(&s, MSG_DISK_USE, "", 0);
         say(&s, MSG_DISK_USE, "", 0); /* it has the file already */
     }
@@ -764,7 +793,8 @@ Test(worker, a_refusal_has_its_reason_and_its_exit_code, .timeout = 60) {
         {{{nothing}, 1, "1", false}, &plain, NO_MODEL, WORKER_REFUSED},
         {{{model, nothing}, 2, "2", false}, &draft, NO_MODEL, WORKER_REFUSED},
         {{{model, nothing}, 2, "1", false}, &picture, NO_MODEL, WORKER_REFUSED},
-        {{{model, states}, 2, "2", false}, &draft,
+        {{{model, states}, 2, "2", false},
+         &draft,
          "draft-model: qwen3next models cannot be draft models, because rejected tokens would stay "
          "in their recurrent state",
          WORKER_REFUSED},
@@ -780,6 +810,172 @@ Test(worker, a_refusal_has_its_reason_and_its_exit_code, .timeout = 60) {
     expect_refusal_in_log(NO_MODEL);
 }
 
+/* Another model may need less memory, and this one may fit later. */
+Test(worker, a_want_of_memory_has_its_exit_code, .timeout = 60) {
+    struct start o = {.file = {model_file()}, .n = 1, .n_shards = "1"};
+    static const char why[] = "does not fit: weights ";
+    struct scene s;
+
+    more[0][0] = "kv-memory", more[0][1] = "0";
+    start(&s, &o);
+    close(o.file[0]);
+    expect_hello(&s);
+    open_as(&s, (struct msg_open){.memory_bytes = 1 << 20});
+    receive_type(&s, MSG_FAILED);
+    cr_expect(s.f.len > sizeof(why) && memcmp(s.f.data, why, sizeof(why) - 1) == 0);
+    cr_expect_eq(end(&s), WORKER_SHORT);
+}
+
+/* A worker whose front ends while it loads, or whose memory cannot be shared, ends with the code
+ * for that. */
+Test(worker, without_a_front_none_serves, .timeout = 60) {
+    struct start o = {.file = {model_file()}, .n = 1, .n_shards = "1"};
+    int page, channel, status;
+    struct scene s;
+
+    start(&s, &o);
+    expect_hello(&s);
+    kill(s.pid, SIGSTOP);
+    open_as(&s, (struct msg_open){0});
+    chan_deinit(&s.chan);
+    kill(s.pid, SIGCONT);
+    cr_assert_eq(waitpid(s.pid, &status, 0), s.pid);
+    cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == WORKER_CHANNEL, "%d", status);
+    prepare(&s, &page, &channel);
+    s.pid = fork();
+    cr_assert_geq(s.pid, 0);
+    if (s.pid == 0)
+        _exit(be_worker(&o, channel, o.file[0], fileno(s.log))); /* may only be read */
+    close(channel);
+    cr_expect_eq(receive(&s), -EPIPE);
+    cr_expect_eq(end(&s), WORKER_CHANNEL);
+    close(o.file[0]);
+}
+
+/* A grammar that takes long. */
+#define HARD R"({"regex":"(a|b)*a(a|b){16}(c|d)*c(c|d){15}"})"
+
+/* The end of a request that waits for its grammar is told, and so is that one is refused. */
+Test(worker, requests_wait_for_grammars, .timeout = 60) {
+    CLEANUP(buf_deinit) struct buf cancel = {.max = MSG_MAX_FRAME};
+    struct msg_stats st;
+    struct scene s;
+
+    cr_assert_eq(msg_cancel_pack(&cancel, 7), 0);
+    serve(&s, (struct msg_open){0}, -1);
+    next_stats(&s);
+    submit(&s, 4, HARD);
+    do
+        st = next_stats(&s);
+    while (st.n_compiling == 0);
+    cr_expect(st.n_compiling == 1 && st.n_waiting == 1 && st.n_running == 0);
+    say(&s, MSG_CANCEL, cancel.data, cancel.len);
+    struct event e = next_end(&s);
+    cr_expect(e.kind == EVENT_FINISH && e.finish == FINISH_CANCELLED);
+    submit(&s, 4, R"({"regex":"("})");
+    e = next_end(&s);
+    cr_expect(e.kind == EVENT_REJECTED && e.status == 400);
+    do
+        st = next_stats(&s);
+    while (st.n_grammars_refused == 0);
+    cr_expect(st.n_grammars_refused == 1 && st.n_grammars == 0 && st.n_cancelled == 1);
+    cr_expect_eq(end(&s), WORKER_DONE);
+}
+
+/* Makes the file of an image encoder for the model. */
+static int projector_file(void) {
+    char folder[] = "/tmp/weft-worker-XXXXXX", path[60];
+    const char *args[] = {"synth",    "--projector", "internvl", "--shape", "tiny,n_out=64",
+                          "--format", "F16",         "-o",       path,      NULL};
+
+    cr_assert(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/projector", folder);
+    cr_assert_eq(synth_main(ARRAY_SIZE(args) - 1, (char **)args), 0);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    unlink(path);
+    rmdir(folder);
+    return fd;
+}
+
+/* Returns the layout of a small picture for the encoder in @fd. */
+static struct picture_layout layout_of(int fd) {
+    const struct picture_budget whole = {.whole = true};
+    struct picture_layout l;
+    struct projector p;
+    struct gguf *file;
+    struct err err;
+
+    cr_assert_eq(gguf_open_fds(&file, &fd, 1, &err), 0, "%s", err.message);
+    cr_assert_eq(projector_read(&p, file, &err), 0, "%s", err.message);
+    projector_layout(&p, 64, 64, &whole, &l);
+    gguf_free(file);
+    return l;
+}
+
+/* Submits a request with a picture of layout @l. */
+static void submit_picture(struct scene *s, const struct picture_layout *l, uint64_t id,
+                           int64_t deadline_ns) {
+    CLEANUP(buf_deinit) struct buf b = {.max = MSG_MAX_FRAME};
+    static int32_t prompt[400];
+    const struct submit_picture picture = {.at = 1,
+                                           .n_rows = l->n_rows,
+                                           .n_columns = l->n_columns,
+                                           .n_lines = l->n_lines,
+                                           .n_positions = l->n_positions,
+                                           .width = l->width,
+                                           .height = l->height,
+                                           .digest = {(uint8_t)id}};
+    struct submit m = {.id = id,
+                       .n_prompt = l->n_rows + 2,
+                       .n_tokens = l->n_rows + 2,
+                       .tokens = prompt,
+                       .max_new = 2,
+                       .deadline_ns = deadline_ns,
+                       .n_pictures = 1,
+                       .pictures = &picture};
+
+    cr_assert_leq(m.n_prompt, ARRAY_SIZE(prompt));
+    params_init(&m.sampling);
+    cr_assert_eq(msg_submit_pack(&b, &m), 0);
+    say(s, MSG_SUBMIT, b.data, b.len);
+}
+
+/* Asks for pixels, which are found or not, or do not come in time. */
+Test(worker, pictures_are_asked_for, .timeout = 60) {
+    static const char rgb[1 << 20];
+    CLEANUP(buf_deinit) struct buf b = {.max = MSG_MAX_FRAME};
+    const struct msg_open open = {.n_projector = 1};
+    int file[] = {model_file(), projector_file()};
+    struct picture_layout l = layout_of(file[1]);
+    uint32_t n_bytes = 3 * l.width * l.height;
+    struct msg_need_picture need;
+    struct scene s;
+
+    cr_assert_leq(n_bytes, sizeof(rgb));
+    serve_files(&s, open, file, 2);
+    for (uint64_t id = 1; id <= 3; id++) {
+        struct msg_picture p = {.id = id, .total = n_bytes, .rgb = {rgb, n_bytes}};
+
+        if (id == 2)
+            p = (struct msg_picture){.id = id, .status = 404, .why = {"gone", 4}};
+        submit_picture(&s, &l, id, id == 3 ? clock_now(clock_monotonic()) + 20000000 : 0);
+        receive_type(&s, MSG_NEED_PICTURE);
+        cr_assert_eq(msg_need_picture_parse(s.f.data, s.f.len, &need), 0);
+        cr_expect(need.id == id && need.index == 0);
+        buf_clear(&b);
+        cr_assert_eq(msg_picture_pack(&b, &p), 0);
+        if (id < 3)
+            say(&s, MSG_PICTURE, b.data, b.len);
+        struct event e = next_end(&s);
+        cr_expect_eq(e.id, id);
+        cr_expect(e.finish == (id == 1   ? FINISH_LENGTH
+                               : id == 2 ? FINISH_ERROR
+                                         : FINISH_DEADLINE),
+                  "%u: %u %u %.*s", (uint32_t)id, e.kind, e.finish, (int)e.text.len, e.text.data);
+    }
+    cr_expect_eq(end(&s), WORKER_DONE);
+}
+
 /* Receives the reason for which it ends. */
 static void expect_end_for(struct scene *s, const char *why) {
     receive_type(s, MSG_FAILED);
@@ -789,8 +985,9 @@ static void expect_end_for(struct scene *s, const char *why) {
 }
 
 Test(worker, a_frame_that_it_does_not_know_ends_it, .timeout = 60) {
-    static const uint16_t types[] = {MSG_SUBMIT,   MSG_SUBMIT_PART, MSG_CANCEL, MSG_PICTURE,
-                                     MSG_TURN_END, MSG_SERVED,      MSG_HELLO,  MSG_SUBMIT_PART + 1};
+    static const uint16_t types[] = {MSG_SUBMIT,  MSG_SUBMIT_PART,    MSG_CANCEL,
+                                     MSG_PICTURE, MSG_TURN_END,       MSG_SERVED,
+                                     MSG_HELLO,   MSG_SUBMIT_PART + 1};
     struct scene s;
 
     for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
@@ -798,6 +995,9 @@ Test(worker, a_frame_that_it_does_not_know_ends_it, .timeout = 60) {
         say(&s, types[i], "short", 5);
         expect_end_for(&s, "Protocol error");
     }
+    serve(&s, (struct msg_open){0}, -1);
+    say(&s, MSG_SERVED, "", 0);
+    expect_end_for(&s, "Protocol error");
     serve(&s, (struct msg_open){0}, -1);
     submit(&s, 400, "");
     submit(&s, 400, ""); /* its id is in use */
@@ -957,8 +1157,10 @@ Test(worker, the_file_of_the_disk_tier_belongs_to_the_models_file, .timeout = 60
     uint32_t n_used;
 
     n_prompt = 300;
-    snprintf(other, sizeof(other), "warn worker kv_disk what=\"the file was of another model, "
-             "backend or version, or damaged, and begins anew\" path=\"%s\"", path);
+    snprintf(other, sizeof(other),
+             "warn worker kv_disk what=\"the file was of another model, "
+             "backend or version, or damaged, and begins anew\" path=\"%s\"",
+             path);
     cr_assert_geq(disk, 0);
     cr_assert_eq(futimens(model[0], times), 0);
     for (int change = 0; change < 6; change++) {
@@ -1033,6 +1235,7 @@ Test(worker, memory_that_no_option_gives_is_divided) {
         {"kv-pages", "8", {.memory_bytes = 9000}, 0, 9000, 0, true, false},
         {"kv-memory", "3M", {.kv_bytes = 5, .memory_bytes = 9000}, 3 << 20, 0, 0, false, false},
         {NULL, NULL, {.memory_bytes = 1600, .n_projector = 1}, 0, 1500, 0, true, true},
+        {NULL, NULL, {.n_projector = 1}, 0, 0, 0, true, true},
         {"kv-memory", "3M", {.memory_bytes = 9, .has_disk = 1}, 3 << 20, 0, 3 << 20, false, false},
         {NULL, NULL, {.has_disk = 1}, 0, 0, 1 << 30, true, true},
     };
@@ -1044,7 +1247,10 @@ Test(worker, memory_that_no_option_gives_is_divided) {
         cr_assert_eq(config_init(&c), 0);
         if (cases[i].key)
             cr_assert_eq(config_set(&c, cases[i].key, cases[i].value, &err), 0);
+        uint64_t pictures = c.sched.picture_bytes;
         cr_expect_eq(worker_engine_opts(&c, &cases[i].m), cases[i].draft_first, "%zu", i);
+        uint64_t part = cases[i].m.n_projector ? cases[i].m.memory_bytes / 16 : 0;
+        cr_expect_eq(c.sched.picture_bytes, part ? part : pictures, "%zu", i);
         cr_expect_eq(c.engine.kv_bytes, cases[i].kv, "%zu", i);
         cr_expect_eq(c.engine.memory, cases[i].memory, "%zu", i);
         cr_expect_eq(c.engine.host_kv_bytes, cases[i].host, "%zu", i);

@@ -473,6 +473,7 @@ Test(workers, exit_codes_say_why_a_model_cannot_be_loaded, .timeout = 60) {
         char script[20];
 
         workers_unload(workers);
+        cr_expect_null(workers->kept[0], "another model may have the memory");
         wait_for_end(pid, false);
         expect_told("unloaded;");
         snprintf(script, sizeof(script), "exit %d", cases[i].code);
@@ -791,12 +792,8 @@ Test(workers, one_with_a_full_channel_is_told_of_the_disk_later, .timeout = 60) 
 static uint32_t submit_long(bool reads, uint16_t flags) {
     static const int32_t tokens[1 << 20];
     const uint32_t n = ARRAY_SIZE(tokens);
-    struct submit m = {.id = 1,
-                       .tokens = tokens,
-                       .n_tokens = n,
-                       .n_prompt = n,
-                       .max_new = 1,
-                       .flags = flags};
+    struct submit m = {
+        .id = 1, .tokens = tokens, .n_tokens = n, .n_prompt = n, .max_new = 1, .flags = flags};
     struct api_port *port = workers_port(workers);
     struct chan_frame f;
     uint32_t sent = 0;
@@ -1186,8 +1183,12 @@ Test(workers, requests_wait_for_two_seconds_of_failed_starts, .timeout = 60) {
     cr_expect_eq(m->failure_retry_ms, 3000);
     cr_expect_str_eq(stats().failure, m->failure);
     end_pause();
-    serve();
+    workers_unload(workers);
+    cr_expect(workers->n_failed == 0 && workers->backoff_ms == 0);
     cr_expect_str_eq(stats().failure, "");
+    wait_for_end(pid, false);
+    cr_assert_eq(workers_start(workers), 0);
+    serve();
 }
 
 /* The decisions before the death of a worker that served are written to a file. */
