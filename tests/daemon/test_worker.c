@@ -80,7 +80,7 @@ static int be_worker(const struct start *o, int channel, int page, int log) {
     return worker_main(3, argv);
 }
 
-/* Makes what the front and a worker share: the page and the channel, whose other end is @channel. */
+/* Makes the page and the channel of a front and its worker, whose end is @channel. */
 static void prepare(struct scene *s, int *page, int *channel) {
     int pair[2];
 
@@ -738,7 +738,7 @@ static void expect_refusal(const struct start *o, const struct msg_open *m, cons
                   (const char *)s.f.data);
         cr_expect_eq(s.crash_page->loading, 1, "it ended while it loaded");
         cr_expect_eq(receive(&s), -EPIPE);
-        snprintf(line, sizeof(line), "debug worker worker_failed reason=\"%s\"", why);
+        snprintf(line, sizeof(line), R"(debug worker worker_failed reason="%s")", why);
         cr_expect_str_eq(logged(&s, " worker_failed "), line);
     }
     int is = end(&s);
@@ -761,7 +761,7 @@ static void expect_refusal_in_log(const char *why) {
     kill(s.pid, SIGCONT);
     cr_assert_eq(waitpid(s.pid, &status, 0), s.pid);
     cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == WORKER_REFUSED);
-    snprintf(line, sizeof(line), "error worker worker_failed reason=\"%s\"", why);
+    snprintf(line, sizeof(line), R"(error worker worker_failed reason="%s")", why);
     cr_expect_str_eq(logged(&s, " worker_failed "), line);
     munmap(s.shared, PAGE_BYTES);
     fclose(s.log);
@@ -1068,7 +1068,7 @@ Test(worker, news_of_others_is_taken, .timeout = 60) {
     cr_expect_eq(end(&s), WORKER_DONE);
 }
 
-/* Statistics come ten times a second at most while something runs, and at once when nothing does. */
+/* Statistics come ten times a second at most while something runs, and at once if nothing does. */
 Test(worker, statistics_have_a_rate, .timeout = 60) {
     struct msg_stats st = {0};
     struct event_cursor at;
@@ -1158,8 +1158,8 @@ Test(worker, the_file_of_the_disk_tier_belongs_to_the_models_file, .timeout = 60
 
     n_prompt = 300;
     snprintf(other, sizeof(other),
-             "warn worker kv_disk what=\"the file was of another model, "
-             "backend or version, or damaged, and begins anew\" path=\"%s\"",
+             R"(warn worker kv_disk what="the file was of another model, backend or )"
+             R"(version, or damaged, and begins anew" path="%s")",
              path);
     cr_assert_geq(disk, 0);
     cr_assert_eq(futimens(model[0], times), 0);
@@ -1191,8 +1191,8 @@ Test(worker, a_file_that_is_no_disk_tier_is_only_logged, .timeout = 60) {
     serve(&s, (struct msg_open){.has_disk = 1}, null);
     generate(&s, 1, "", &token);
     cr_expect_str_eq(logged(&s, " kv_disk "),
-                     "warn worker kv_disk what=\"the file cannot be used\" "
-                     "error=\"Invalid argument\" path=\"/dev/null\"");
+                     R"(warn worker kv_disk what="the file cannot be used" )"
+                     R"(error="Invalid argument" path="/dev/null")");
     cr_expect_eq(end(&s), WORKER_DONE);
     close(null);
 }

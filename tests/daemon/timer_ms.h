@@ -1,7 +1,7 @@
 #pragma once
 
-/* timer_ms - times with which timers are started, whatever has passed since: test_workers.c replaces
- * uv_timer_start(). */
+/* timer_ms - times with which timers are started, whatever has passed since: test_workers.c
+ * replaces uv_timer_start(). */
 
 #include <uv.h>
 
