@@ -531,6 +531,9 @@ Test(worker, ends_with_its_front, .timeout = 60) {
     cr_assert_eq(waitpid(front, &status, 0), front);
     cr_assert_eq(waitpid(s.pid, &status, 0), s.pid);
     cr_expect(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "%d", status);
+    chan_deinit(&s.chan);
+    munmap(s.shared, PAGE_BYTES);
+    fclose(s.log);
 }
 
 /* Returns a file in memory with the model. */
