@@ -171,6 +171,7 @@ static void run(const char *names, const char *variable, const struct message *t
     }
     const char *behind = strchr(answer, ' ');
     cr_assert(strncmp(answer, "started ", 8) == 0 && atoi(behind) > 1, "%s", answer);
+    cr_expect_neq(atoi(behind), pid, "the child is the daemon");
     cr_expect_str_eq(strchr(behind + 1, ' '), said);
     close(pair[0]);
     close(out[0]);
