@@ -37,8 +37,8 @@ static int read_text(const char *text) {
     return config_read_file(&config, path, &err);
 }
 
-/* Asserts that the error is about @param, which may be cut, and that its text is @message. It blames
- * no client. */
+/* Asserts that the error is about @param, which may be cut, that its text is @message, and that it
+ * blames no client. */
 static void expect_told(const char *param, const char *message) {
     cr_expect_str_eq(err.message, message);
     cr_expect_eq(strncmp(err.param, param, sizeof(err.param) - 1), 0, "%s: %s", message, err.param);
@@ -913,9 +913,9 @@ Test(config, options_that_need_another_say_so) {
          "cors-origins",
          "must be * or SCHEME://HOST[:PORT], such as https://chat.example.com, not "
          R"("https:///")"},
-        {{"--cors-origins", "https://x/"},
+        {{"--cors-origins", "http://x/"},
          "cors-origins",
-         R"(must be * or SCHEME://HOST[:PORT], such as https://chat.example.com, not "https://x/")"},
+         R"(must be * or SCHEME://HOST[:PORT], such as https://chat.example.com, not "http://x/")"},
         {{"--cors-origins", "**"},
          "cors-origins",
          R"(must be * or SCHEME://HOST[:PORT], such as https://chat.example.com, not "**")"},
