@@ -166,7 +166,7 @@ Test(background, a_stream_may_be_left_and_taken_up_again) {
     world_stop(&w);
 }
 
-/* When the worker has room, the request's client has left, but the response needs none. */
+/* The worker has room only when the request's client has left, but the response needs none. */
 Test(background, a_stream_may_be_left_before_it_is_submitted) {
     CLEANUP(buf_deinit) struct buf got = {.max = 1 << 20};
     struct world w;

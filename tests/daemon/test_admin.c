@@ -788,7 +788,7 @@ Test(admin, figures_are_watched) {
     world_drop(&w, fd);
 }
 
-/* Of what a watcher has not read 4 MiB are kept, and as much of another's. */
+/* The front keeps 4 MiB that a watcher has not read, and as much of another's. */
 Test(admin, watchers_who_do_not_read_are_dropped) {
     enum { KEPT = 4 << 20, OF_SYSTEM = 1 << 20 };
     struct found f[2];

@@ -57,7 +57,7 @@ static const char *checked(int *r) {
     return text;
 }
 
-/* What is told about the model of these tests. */
+/* Text about the model of these tests. */
 static char about_model[1000];
 
 static void note_model(void) {

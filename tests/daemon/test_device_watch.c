@@ -85,7 +85,7 @@ Test(device_watch, tells_the_same_by_a_newer_nvml) {
     device_watch_free(w);
 }
 
-/* Of the reasons for a lower clock those count that are no setting. */
+/* Reasons for a lower clock count unless they are a setting. */
 Test(device_watch, some_reasons_for_a_lower_clock_count) {
     struct fake_nvml *f = fake();
 

@@ -321,7 +321,7 @@ Test(kv_sockets, they_are_opened_with_their_limits) {
     kv_events_close(NULL);
 }
 
-/* Whatever fails, the sockets that were opened are closed. */
+/* The sockets that were opened are closed, whatever fails. */
 Test(kv_sockets, what_fails_leaves_nothing_open) {
     static const struct {
         const char *call, *message, *told;

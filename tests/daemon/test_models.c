@@ -2478,7 +2478,7 @@ Test(models, a_refused_pull_says_all) {
     remove_weftctl();
 }
 
-/* What weftctl says may name the operator's folder, and it may end in many ways. */
+/* The lines of weftctl may name the operator's folder, and it may end in many ways. */
 Test(models, a_failed_pull_hides_the_folder, .timeout = 60) {
     struct {
         const char *dir, *script, *why;
@@ -2771,7 +2771,7 @@ Test(models, memory_costs_while_another_waits, .timeout = 60) {
     b->old = NULL;
 }
 
-/* Whose users have had less comes first; of equals the one that has waited longer. */
+/* A model whose users have had less comes first, and of equals the one that has waited longer. */
 Test(models, the_first_to_load_has_had_least) {
     struct served *a = find("a"), *b = find("b");
 

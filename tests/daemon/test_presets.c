@@ -774,7 +774,7 @@ Test(presets, texts_and_lists_have_a_limit) {
     drop(&p);
 }
 
-/* What belongs to the daemon or to one name is not copied. */
+/* Options of the daemon or of one name are not copied. */
 Test(presets, a_new_one_has_the_options_of_its_base_alone) {
     static const char *const never[][2] = {{"any-model-name", "yes"}, {"models-memory", "1G"},
                                            {"kv-disk", "/tmp"},       {"prewarm", "no"},

@@ -224,7 +224,7 @@ Test(takeover, descriptors_that_are_not_expected_are_closed, .timeout = 30) {
     run("", UPGRADE_MAIN, tells, "guests a;take;gone;", " abc;ready;taken;");
 }
 
-/* What ends it before it takes over is told to the old daemon, cut at 472 characters. */
+/* The old daemon is told the reason of an end before the takeover, cut at 472 characters. */
 Test(takeover, one_that_cannot_take_over_says_why, .timeout = 30) {
     static const struct message tells[] = {{"x", 0}, {0}};
     char why[600], said[600];
