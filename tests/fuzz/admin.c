@@ -114,7 +114,8 @@ static void start(void) {
                            .health = health,
                            .drain = drain,
                            .reload = refuse,
-                           .upgrade = refuse};
+                           .upgrade = refuse,
+                           .url = "http://127.0.0.1:8080"};
     strcpy(path_of_api, world.path);
     snprintf(path, sizeof(path), "%.50s.admin", world.path);
     atexit(remove_sockets);
