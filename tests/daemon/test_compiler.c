@@ -822,7 +822,7 @@ Test(compiler, a_quarantined_one_is_compiled_when_nothing_else_runs) {
     end();
 }
 
-/* Its masks are computed alone, too, and others go on afterwards. */
+/* Masks of a quarantined request are computed alone, too, and others go on afterwards. */
 Test(compiler, a_quarantined_one_is_prepared_when_nothing_else_runs) {
     const struct sched_constraints *s;
     const struct constraint *c;

@@ -2230,7 +2230,7 @@ static void spoil(const char *path, bool hidden) {
     close(fd);
 }
 
-/* All of the header is shown, once it was read; it is read again when the file is another one. */
+/* A header that was read once is shown whole, and read again when the file is another one. */
 Test(models, a_header_is_read_once, .timeout = 60) {
     struct served *b = find("b");
     struct model_header h;
@@ -2319,7 +2319,7 @@ Test(models, what_cannot_be_scanned_is_told) {
     set("models", "");
 }
 
-/* Nothing is scanned by a daemon that stops, and the pause is one after the end. */
+/* A daemon that stops scans nothing, and the pause between two scans begins at the end of one. */
 Test(models, a_scan_begins_unless_the_daemon_stops) {
     struct api_rescan wait = {.over = on_over}, more = wait;
 
@@ -2547,7 +2547,7 @@ Test(models, weftctl_gets_names_and_folders, .timeout = 60) {
     remove_weftctl();
 }
 
-/* Nothing is told to a client that has gone. */
+/* A client that has gone is told nothing. */
 Test(models, a_client_may_leave_at_any_time, .timeout = 60) {
     struct change c = new_change(), d = new_change();
 

@@ -52,7 +52,13 @@ static void on_guests(void *ctx, const char *name, int fd) {
 }
 
 static void on_gone(void *ctx) {
-    note("gone%s;", takeover_has_old() ? " wrong state" : takeover_is_pending() ? " before" : "");
+    const char *wrong = "";
+
+    if (takeover_is_pending())
+        wrong = " before";
+    if (takeover_has_old())
+        wrong = " wrong state";
+    note("gone%s;", wrong);
     over = true;
 }
 

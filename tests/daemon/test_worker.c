@@ -945,6 +945,8 @@ static void submit_picture(struct scene *s, const struct picture_layout *l, uint
 /* Asks for pixels, which are found or not, or do not come in time. */
 Test(worker, pictures_are_asked_for, .timeout = 60) {
     static const char rgb[1 << 20];
+    static const uint8_t finish[] = {
+        [1] = FINISH_LENGTH, [2] = FINISH_ERROR, [3] = FINISH_DEADLINE};
     CLEANUP(buf_deinit) struct buf b = {.max = MSG_MAX_FRAME};
     const struct msg_open open = {.n_projector = 1};
     int file[] = {model_file(), projector_file()};
@@ -970,10 +972,8 @@ Test(worker, pictures_are_asked_for, .timeout = 60) {
             say(&s, MSG_PICTURE, b.data, b.len);
         struct event e = next_end(&s);
         cr_expect_eq(e.id, id);
-        cr_expect(e.finish == (id == 1   ? FINISH_LENGTH
-                               : id == 2 ? FINISH_ERROR
-                                         : FINISH_DEADLINE),
-                  "%u: %u %u %.*s", (uint32_t)id, e.kind, e.finish, (int)e.text.len, e.text.data);
+        cr_expect(e.finish == finish[id], "%u: %u %u %.*s", (uint32_t)id, e.kind, e.finish,
+                  (int)e.text.len, e.text.data);
     }
     cr_expect_eq(end(&s), WORKER_DONE);
 }
@@ -1097,7 +1097,7 @@ Test(worker, statistics_have_a_rate, .timeout = 60) {
     cr_expect_eq(end(&s), WORKER_DONE);
 }
 
-/* Returns whether a request of parts gets an answer: it is too long for the model. */
+/* Expects the refusal of a request in parts, which is too long for the model. */
 static void expect_parts_to_be_joined(struct scene *s, uint64_t id) {
     static int32_t prompt[40000];
     CLEANUP(buf_deinit) struct buf b = {.max = MSG_MAX_FRAME};
