@@ -44,7 +44,7 @@
 /* Time for which a tenant without requests still counts in shares. Bound. */
 #define FAIR_LATELY_NS INT64_C(300000000000)
 /* A tenant is expected back for this time, if a quarter of its last pauses were no longer. Twice
- * the mean pause instead: chatty with depth 1, quiet p99 2.4 times. */
+ * the mean pause instead: chatty, quiet p99 2.4 to 3 times. */
 #define FAIR_SOON_NS INT64_C(250000000)
 #define FAIR_SOON_PART 0.25
 #define FAIR_SOON_MEMORY 0.75 /* weight of the earlier pauses */
