@@ -2492,7 +2492,7 @@ Test(models, a_failed_pull_hides_the_folder, .timeout = 60) {
         {"%s", "kill -11 $$", "weftctl failed; the server's log has the reason", 400},
         {"%s", "exit 78", "weftctl failed; the server's log has the reason", 400},
         {"%s", "exit 68", "weftctl failed; the server's log has the reason", 400},
-        {"%s", "head -c 200000 /dev/zero | tr '\\0' x; sleep 1000",
+        {"%s", "head -c 200000 /dev/zero | tr '\\0' x; exec sleep 1000",
          "weftctl failed; the server's log has the reason", 400},
         {"%s", "exit 0", "", 0},
     };
