@@ -58,7 +58,11 @@ static const char *plamo_read(struct tiny *v, const char *s, const char *end) {
 }
 
 static int64_t plamo_cost(const struct tiny *v, uint32_t id) {
-    return -llround((double)v->score[id] * 1e4);
+    double cost = -(double)v->score[id] * 1e4;
+
+    if (cost >= (double)cost_max) /* is never taken, and may exceed 64 bits */
+        return cost_max;
+    return llround(cost);
 }
 
 /* Returns true if the text is UTF-8 that stays as it is. */
