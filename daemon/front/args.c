@@ -10,6 +10,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -377,6 +378,17 @@ static bool is_off(const char *text) {
     return end != text && !*end && value <= 0;
 }
 
+/* Adds a size that @text gives in GiB, in whole MiB; 0 and less: nothing. */
+static void args_add_gib(struct reading *d, const char *name, const char *key, const char *text) {
+    char *end;
+    double gib = strtod(text, &end);
+
+    if (end == text || *end || !(fabs(gib) < UINT32_MAX))
+        args_refuse(d, name, "\"%.60s\" is not a number of GiB", text);
+    else if (gib > 0)
+        args_add(d, "--%s=%.0fM", key, ceil(gib * 1024));
+}
+
 /* Translates options that few command lines have, and those of vLLM. */
 static void translate_more(struct reading *d, const struct llama_option *o, const char *name,
                            const char *text) {
@@ -421,8 +433,7 @@ static void translate_more(struct reading *d, const struct llama_option *o, cons
         add_level(d, name, text);
         break;
     case LLAMA_GIB:
-        if (!is_off(text))
-            args_add(d, "--%s=%.*sG", o->ours, (int)strcspn(text, "."), text);
+        args_add_gib(d, name, o->ours, text);
         break;
     case LLAMA_SERVED:
         add_served(d, text);

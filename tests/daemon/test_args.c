@@ -385,10 +385,18 @@ Test(args, each_line_has_one_outcome) {
         {"--mirostat-lr 2 --samplers x --grammar g",
          "(ignored) --mirostat-lr (noted) --samplers: the order of samplers is fixed; (refused) "
          "--grammar: send it in requests;"},
-        {"--swap-space 4.5", "--host-kv-memory=4G"},
-        {"--swap-space 4", "--host-kv-memory=4G"},
+        {"--swap-space 4.5", "--host-kv-memory=4608M"},
+        {"--swap-space 4", "--host-kv-memory=4096M"},
         {"--swap-space 0", ""},
-        {"--swap-space 0.9", "--host-kv-memory=0G"},
+        {"--swap-space -1", ""},
+        {"--swap-space .5", "--host-kv-memory=512M"},
+        {"--swap-space 0.0001", "--host-kv-memory=1M"},
+        {"--swap-space 4G", R"((refused) --swap-space: "4G" is not a number of GiB;)"},
+        {"--swap-space=", R"((refused) --swap-space: "" is not a number of GiB;)"},
+        {"--swap-space nan", R"((refused) --swap-space: "nan" is not a number of GiB;)"},
+        {"--swap-space 4294967295", R"((refused) --swap-space: "4294967295" is not a number of )"
+                                    "GiB;"},
+        {"--swap-space 4294967294", "--host-kv-memory=4398046509056M"},
         {"--cpu-offload-gb 4", "(noted) --cpu-offload-gb: what does not fit is left in host "
                                "memory; --device-layers and --host-experts set how much;"},
         {"--lora=a --lora-init-without-apply",
