@@ -18,6 +18,8 @@
 #include "base/try.h"
 #include "daemon/config/keyfile.h"
 
+#define PLACE_PATH_MAX 150u /* most bytes of a path in a message, which its reason shares */
+
 /* ---- values ---- */
 
 /* Replaces the string at *@at by a copy of @text. Returns 0, or -ENOMEM with *@at unchanged. */
@@ -308,8 +310,9 @@ void config_add_place(const struct config *c, struct err *err) {
 
     if (!o || !c->lines || !c->lines[o - config_table])
         return;
-    if (strncmp(e.message, c->file, strlen(c->file)) != 0)
-        err_set(err, e.status, e.param, "%.150s:%u: %s", c->file, c->lines[o - config_table],
+    int n = (int)MIN(strlen(c->file), PLACE_PATH_MAX);
+    if (strncmp(e.message, c->file, (size_t)n) != 0)
+        err_set(err, e.status, e.param, "%.*s:%u: %s", n, c->file, c->lines[o - config_table],
                 e.message);
 }
 

@@ -611,6 +611,26 @@ Test(config, what_is_wrong_after_reading_names_the_line_of_its_option) {
     cr_expect_eq(err.status, 404);
 }
 
+/* A long path is cut, so that the reason fits behind it, and is named once. */
+Test(config, a_long_path_is_named_once) {
+    char folder[] = "/tmp/weft-config-XXXXXX", file[300], message[600];
+
+    cr_assert(mkdtemp(folder));
+    snprintf(file, sizeof(file), "%s/%0200d", folder, 7);
+    FILE *f = fopen(file, "w");
+    cr_assert(f && fputs("[model]\nmodel = m\n[engine]\npage-tokens = 20\n", f) >= 0 &&
+              fclose(f) == 0);
+    cr_expect_eq(config_read_file(&config, file, &err), 0);
+    unlink(file);
+    rmdir(folder);
+    cr_expect_eq(config_check(&config, &err), -EINVAL);
+    snprintf(message, sizeof(message), "%.150s:4: %s", file, err.message);
+    for (int i = 0; i < 2; i++) {
+        config_add_place(&config, &err);
+        expect_told("page-tokens", message);
+    }
+}
+
 Test(config, pages_have_16_32_or_64_tokens) {
     static const struct {
         char tokens[4];
