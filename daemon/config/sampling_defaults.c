@@ -132,6 +132,7 @@ static unsigned read_file_defaults(struct sampling *s, const struct gguf *file) 
 static int defaults_parse_item(struct sampling_defaults *d, const char *text, struct err *err) {
     const char *value = strchr(text, '=');
     char name[32] = "", *end = NULL;
+    struct err why;
 
     snprintf(name, sizeof(name), "%.*s", (int)strcspn(text, "="), text);
     const struct param *p = params_find(name);
@@ -147,9 +148,9 @@ static int defaults_parse_item(struct sampling_defaults *d, const char *text, st
                        "sampling: must be openai, or parameters of requests with numbers, such as "
                        "temperature=0.7,top_p=0.9, not \"%.60s\"",
                        text);
-    if (seed)
+    if (seed || params_set(&d->values, p, v, &why) == 0)
         return 0;
-    return params_set(&d->values, p, v, err);
+    return err_set(err, 0, "sampling", "sampling: %s", why.message);
 }
 
 int sampling_defaults_read(struct sampling_defaults *out, const struct gguf *file, const char *name,
